@@ -69,6 +69,7 @@ setup(
             "costs/*.json",
             "costs/communication/*.json",
             "costs/kernels/*.json",
+            "exports/*.csv",
             "report/*.css",
             "report/*.j2",
             "report/*.js",

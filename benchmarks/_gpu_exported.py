@@ -5,7 +5,7 @@ of the package is imported, so that it runs on a bare machine with a JAX of its 
 
 FOLDER is what `gpu_steps.py --export FOLDER` wrote. A training step is run again and again on the state in which
 training begins, each run queued behind the one before; its bytes are those that XLA assigned, with the new state in
-place of the old. Each pass of a probe program is waited for, as `alpa-dejavu calibrate` does it.
+place of the old.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_BATCHES, _BATCH_S, _PROBE_S, _FEWEST = 5, 0.5, 0.15, 5
+_BATCHES, _BATCH_S = 5, 0.5
 
 
 def _read(folder: Path, file: Mapping[str, Any]) -> Any:
@@ -105,26 +105,6 @@ def _step(program: Any, case: Mapping[str, Any]) -> dict[str, Any]:
     return {"step_s": step_s, "peak_bytes": kept_bytes + of.temp_size_in_bytes, "finite": finite}
 
 
-def _probe(passes: Sequence[Any]) -> dict[str, float]:
-    """The seconds of the passes of a program, one after the other, each waited for."""
-    import jax
-
-    given = [_drawn(one, below=2) for one in passes]
-
-    def run() -> None:
-        for one, values in zip(passes, given, strict=True):
-            jax.block_until_ready(one(*values))
-
-    run()
-    found: list[float] = []
-    stop = time.perf_counter() + _PROBE_S
-    while len(found) < _FEWEST or time.perf_counter() < stop:
-        began = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - began)
-    return {"run_s": statistics.median(found)}
-
-
 def measure(folder: Path, out: Path, most_s: float) -> dict[str, Any]:
     """Measures, round by round, until all is measured or the time is over; a round is compiled before any of it is
     timed, since compilers try kernels on the same GPU.
@@ -152,10 +132,7 @@ def measure(folder: Path, out: Path, most_s: float) -> dict[str, Any]:
         print(f"round {number}: {len(some)} compiled after", round(time.monotonic() - began), flush=True)
         for case, parts in zip(some, compiling, strict=True):
             try:
-                programs = [one.result() for one in parts]
-                step = case["kind"] == "step"
-                found = _step(programs[0], case) if step else _probe(programs)
-                result["rows"].append({"kind": case["kind"], **case["case"], **found})
+                result["rows"].append({"kind": case["kind"], **case["case"], **_step(parts[0].result(), case)})
             except Exception as error:
                 result["failed"].append({**case["case"], "error": f"{type(error).__name__}: {error}"[:300]})
             parts.clear()

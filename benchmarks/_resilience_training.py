@@ -18,7 +18,7 @@ from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import problem
 from alpa_dejavu.training.resilience import Axis, Parts, cross_entropy, parts_of_axes
 from alpa_dejavu.training.resilience.faults import Removed
-from alpa_dejavu.training.resilience.hardening import Drill, dropout, weight_noise
+from alpa_dejavu.training.resilience.hardening import Drill, weight_noise
 from alpa_dejavu.training.resilience.outages import Outage, disturbed, stage_parts
 
 FIRST, LOST, STEPS = 60, 60, 240
@@ -36,7 +36,6 @@ def methods(parts: Parts, weights: Parts, share: float, averaged: float) -> dict
         "plain": ([], 0.0),
         "averaged weights": ([], averaged),
         "weight noise": ([weight_noise(weights, NOISE)], 0.0),
-        "dropout": ([dropout(parts, share)], 0.0),
         "removed": ([removed], 0.0),
         "removed, averaged": ([removed], averaged),
     }

@@ -10,21 +10,13 @@ It takes three minutes; with one thread (OMP_NUM_THREADS=1) the same file comes 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alpa_dejavu.costs.kernels import (
-    FILE,
-    AttentionFigures,
-    GroupedFigures,
-    KernelFigures,
-    ProductFigures,
-    StreamFigures,
-    data_of,
-    units,
-)
+from alpa_dejavu.costs.kernels import FILE, Fitted, KernelFigures
 from harness import wrong_input_told
 from published._operators import fitted, training
 
@@ -40,9 +32,6 @@ ORIGIN = {
     "grouped": f"{_OPERATORS}: A100, H100 and L40S; both grouped products of gated feed-forward layers",
     "streams": _NEUSIGHT,
 }
-_KINDS = {
-    "products": ProductFigures, "attention": AttentionFigures, "grouped": GroupedFigures, "streams": StreamFigures,
-}  # fmt: skip
 _DIGITS = 4
 
 
@@ -72,11 +61,20 @@ def document(figures: KernelFigures) -> dict[str, Any]:
     return {
         "version": 1,
         "date": DATE,
-        "units": {name: units(kind) for name, kind in _KINDS.items()},
+        "units": json.loads(FILE.read_text(encoding="utf-8"))["units"],
         "errors": "of what was left out of a fit: the median of absolute relative errors, and standard deviations of "
         "the logarithm: what kernels of a GPU have in common, and a kernel's own; sheets: the median by data sheets",
         "origin": ORIGIN,
         **rounded,
+    }
+
+
+def data_of(fitted: Fitted[Any]) -> dict[str, Any]:
+    """Fitted figures of one kind as the data of the file."""
+    return {
+        "figures": {name: dataclasses.asdict(each) for name, each in fitted.figures.items()},
+        "gpus": list(fitted.gpus),
+        "left_out": {"gpu": dataclasses.asdict(fitted.gpu), "shapes": dataclasses.asdict(fitted.shapes)},
     }
 
 

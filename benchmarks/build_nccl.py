@@ -28,7 +28,7 @@ from tqdm import tqdm
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.communication._nccl import FILE, LONG_BYTES, Nccl, NcclFigures, NetworkFigures, kind_of
-from alpa_dejavu.costs.left_out_errors import interval_ends
+from alpa_dejavu.costs.communication.learned import interval_ends
 from alpa_dejavu.problem import Cluster, Link
 from harness import wrong_input_told
 from published._alpa_collectives import alpa_collectives

@@ -24,14 +24,13 @@ from tqdm import tqdm
 
 from _confidence_choices import Choice, choices
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStages, PlanningTask, plan
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Resolver, confidence
+from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, confidence, numbered_errors
 from alpa_dejavu.planning.search.uncertainty._spreads import OWN_IN_PLANS
-from alpa_dejavu.planning.task import Chooser, Found
+from alpa_dejavu.planning.task import Chooser, Clock, Found
 from harness import Figure, Results, Table, options, wrong_input_told
 from published._folder import Folder
 
@@ -81,9 +80,6 @@ class Offered(Chooser):
             of_plan = dataclasses.replace(task, source=source, micro_batches=(one.num_micro_batches,))
             found += GivenStages(one.stages).choose(of_plan, clock).candidates
         return Found(sorted(found, key=lambda candidate: candidate.step_s))
-
-    def again(self, task: PlanningTask, found: Any, clock: Any) -> None:
-        """Returns None: measured plans are of one cluster."""
 
 
 def task_of(choice: Choice) -> PlanningTask:
@@ -156,16 +152,14 @@ def _refitted(results: Results, fitted: Sequence[Choice]) -> int:
     """Shows spreads by the thirds that are right as often as is said; of those that hold as many, the widest first."""
     each = []
     for one in tqdm(fitted, desc="pricing", unit="choice"):
-        task, resolver = task_of(one), Resolver()
+        task = task_of(one)
         candidates = task.chooser.choose(task, Clock()).candidates
-        confidence(candidates, 2, resolver=resolver)  # it numbers the errors of all of them
-        each.append((candidates, resolver, judged(one)["right"]))
+        each.append((candidates, numbered_errors(candidates), judged(one)["right"]))
     rows = []
     for values in tqdm(list(itertools.product(*GRID.values())), desc="spreads", unit="choice"):
         said = []
-        for candidates, resolver, right in each:
-            errors = _errors(resolver, *values)
-            known = confidence(candidates, errors=errors, resolver=resolver)
+        for candidates, errors, right in each:
+            known = confidence(candidates, errors=_with_spreads(errors, *values))
             said.append({"said": known.probability, "right": right})
         parts = thirds(said)
         off = float(np.sqrt(np.mean([(one["said"] - one["right"]) ** 2 for one in parts])))
@@ -181,13 +175,13 @@ def _refitted(results: Results, fitted: Sequence[Choice]) -> int:
     return results.shown(Table.of(rows[:10], columns, f"The best spreads on {len(fitted)} choices"))
 
 
-def _errors(resolver: Resolver, own: float, alike: float, divided: float) -> Errors:
-    """The errors of all that a resolver has met, with these spreads."""
-    spreads = resolver.spreads
+def _with_spreads(errors: Errors, own: float, alike: float, divided: float) -> Errors:
+    """The same errors with other spreads."""
+    spreads = errors.spreads
     common = spreads.common.copy()
     common[CLASSES.index("doublings")] = divided
     changed = dataclasses.replace(spreads, common=common, own=spreads.own * own / OWN_IN_PLANS, alike=alike)
-    return dataclasses.replace(Errors.unmeasured(resolver), spreads=changed)
+    return dataclasses.replace(errors, spreads=changed)
 
 
 def _reliability(rows: Sequence[dict[str, Any]], title: str) -> Table:

@@ -122,7 +122,7 @@ def _read_again(name: str, plan: Plan, sizes: Transformer, paths: Sequence[pathl
     reader = TARGETS[name].reader
     assert reader is not None, "it was asked for"
     path = next(path for suffix in (".sh", ".json", ".py") for path in paths if path.suffix == suffix)
-    outline = reader.read(path, plan.num_devices, sizes).outline
+    outline = reader(path, plan.num_devices, sizes).outline
     cuts = [stage.layers for stage in plan.stages]
     return "" if list(outline.layers) == cuts else f"it is read again as {outline.layers}, not {cuts}"
 

@@ -4,8 +4,8 @@
     python benchmarks/gpu_steps.py --export FOLDER     (then, beside a GPU: python _gpu_exported.py FOLDER FILE)
 
 Each step is a plan of one stage on one GPU, for one micro-batch, as `alpa_dejavu.planning.estimate` estimates it for
-anybody: by default, which is by models of kernels; by data sheets; and by what `alpa-dejavu calibrate` finds with its
-probe programs on the same GPU. Nothing is fitted to these steps. What is run is the model's very step: it is exported
+anybody: by default, which is by models of kernels, and by data sheets. Nothing is fitted to these steps. What is run is
+the model's very step: it is exported
 here, and compiled by the JAX of the machine with the GPU, as one program. A plan is for Alpa, which compiles the
 forward and the backward pass apart, so that the first writes what the second reads. So the models of kernels and data
 sheets also predict the step as the one program that it is here.
@@ -15,14 +15,12 @@ that XLA assigned to the step's arguments, results and temporary arrays.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import statistics
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import jax
 from jax import export
@@ -31,11 +29,6 @@ from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration import Calibration
-from alpa_dejavu.calibration.bench import Bench, MeasurementError, Place, Probe
-from alpa_dejavu.calibration.calibrate import calibrate, identity
-from alpa_dejavu.calibration.measurements import Measurements
-from alpa_dejavu.calibration.operators import Program, programs
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency
 from alpa_dejavu.layers.features import layer_features
@@ -57,8 +50,6 @@ STEPS = (
 _INDICES = {"resnet-50": 1000, "wresnet-250m": 1000, "wresnet-500m": 1000}
 _BELOW = 30_000
 """Tokens and classes are drawn below so many."""
-_PROBES_IN_A_ROUND = 60
-_ENOUGH_S = 1e6
 
 
 @wrong_input_told
@@ -66,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exports, or scores what was measured; returns 2 where an input is wrong, with what and where on stderr."""
     parser = options(__doc__, needs_json=False)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--export", type=Path, metavar="FOLDER", help="export the steps and the probe programs")
+    what.add_argument("--export", type=Path, metavar="FOLDER", help="export the steps")
     what.add_argument("--score", type=Path, nargs="*", metavar="FILE", help="score files that were measured")
     parser.add_argument("--steps", nargs="+", metavar="MODEL", help="only those of these models")
     given = parser.parse_args(arguments)
@@ -78,17 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in given.score or sorted(_MEASURED.glob("*_steps.json")):
         measured = json.loads(file.read_text(encoding="utf-8"))
         cluster = one_device(measured["gpu"])
-        probed = calibrated(cluster, measured)
         steps = [row for row in measured["rows"] if row["kind"] == "step" and (row["model"], row["batch"]) in wanted]
-        found = [predicted(row, cluster, probed) for row in tqdm(steps, desc="steps")]
+        found = [predicted(row, cluster) for row in tqdm(steps, desc="steps")]
         result["rows"] += [{"gpu": measured["gpu"], **row} for row in found]
-        said += [*_summary(found), *(f"calibrate: {one}." for one in probed.missing if one.startswith("programs"))]
+        said += _summary(found)
         said += [f"{one['model']}, {one['batch']}: {_why(one['error'])}." for one in measured["failed"]]
     return result.shown(Table.of(result["rows"], _COLUMNS), *said)
 
 
 def exported(folder: Path, steps: Sequence[tuple[str, int]]) -> None:
-    """Writes each step and each pass of a probe program as JAX exports it for CUDA, and a list of them."""
+    """Writes each step as JAX exports it for CUDA, and a list of them."""
     folder.mkdir(parents=True, exist_ok=True)
     index: list[dict[str, Any]] = []
 
@@ -116,52 +106,13 @@ def exported(folder: Path, steps: Sequence[tuple[str, int]]) -> None:
             "kind": "step", "round": 0, "case": {"model": model, "batch": batch}, "state": state, "zeros": zeros,
             "below": _INDICES.get(model, _BELOW), "files": [file],
         })  # fmt: skip
-    for number, program in enumerate(tqdm(programs(one_device(_GPU).hosts[0].device), desc="probe programs")):
-        passes = []
-        for which, one in enumerate(program.passes()):
-            leaves, tree = jax.tree_util.tree_flatten(one.arguments)
-
-            def flat_pass(*values: Any, one: Any = one, tree: Any = tree) -> Any:
-                return one.function(*jax.tree_util.tree_unflatten(tree, values))
-
-            passes.append(written(f"probe{number}.{which}", flat_pass, leaves))
-        case = {**dataclasses.asdict(program), "sizes": list(program.sizes)}
-        index.append({"kind": "probe", "round": 1 + number // _PROBES_IN_A_ROUND, "case": case, "files": passes})
     (folder / "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
 
 
-def calibrated(cluster: Cluster, measured: Mapping[str, Any]) -> Calibration:
-    """What `alpa-dejavu calibrate` makes of the probe programs that were measured on the one device of a cluster."""
-    with tempfile.TemporaryDirectory() as folder:
-        measurements = Measurements(Path(folder) / "measurements.jsonl", identity(cluster), resume=False)
-        return calibrate(cluster, _FromFile(measured), measurements, _ENOUGH_S, "measured")
-
-
-@final
-class _FromFile(Bench):
-    """A bench whose programs were measured before; it has nothing else."""
-
-    def __init__(self, measured: Mapping[str, Any]) -> None:
-        self._seconds = {
-            Program(row["name"], tuple(row["sizes"]), row["phase"], row["dtype"]): float(row["run_s"])
-            for row in measured["rows"]
-            if row["kind"] == "probe"
-        }
-
-    @contextlib.contextmanager
-    def open(self, place: Place) -> Iterator[Callable[[Probe], Mapping[str, float]]]:
-        yield self._run_s
-
-    def _run_s(self, probe: Probe) -> Mapping[str, float]:
-        if not isinstance(probe, Program) or probe not in self._seconds:
-            raise MeasurementError("it wasn't measured")
-        return {"run_s": self._seconds[probe]}
-
-
-def predicted(row: Mapping[str, Any], cluster: Cluster, probed: Calibration) -> dict[str, Any]:
+def predicted(row: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
     """A step's predictions beside what was measured."""
     described = sharding.model_of_step(layers.trace(row["model"], batch=row["batch"]), "auto")
-    found, sheets, own = (_plan(described, row, cluster, of) for of in (None, "none", probed))
+    found, sheets = (_plan(described, row, cluster, of) for of in (None, "none"))
     assert found.confidence is not None, "estimates have an interval"
     lower, upper = found.confidence.interval_s
     (stage,) = found.stages
@@ -174,16 +125,13 @@ def predicted(row: Mapping[str, Any], cluster: Cluster, probed: Calibration) -> 
         "upper_s": upper,
         "inside": lower <= row["step_s"] <= upper,
         "by_sheets_s": sheets.step_s,
-        "probed_s": own.step_s,
         "one_program_s": KernelLatency().predict(whole, cluster.hosts[0].device).total_s,
         "one_program_by_sheets_s": AnalyticLatency().predict(whole, cluster.hosts[0].device).total_s,
         "memory_bytes": stage.memory_bytes,
     }
 
 
-def _plan(
-    described: Model, row: Mapping[str, Any], cluster: Cluster, calibration: Calibration | str | None
-) -> Plan:
+def _plan(described: Model, row: Mapping[str, Any], cluster: Cluster, calibration: str | None) -> Plan:
     given = [GivenStage(0, described.num_layers - 1, Submesh(1, 1), MeshConfig((1, 1), 1, 1, {}))]
     run, name, batch = Run(1), row["model"], row["batch"]
     return estimate(described, cluster, run, given, name=name, batch=batch, calibration=calibration).plan
@@ -210,7 +158,6 @@ _COLUMNS = {
     "90 % interval": "{lower_s:seconds} to {upper_s:seconds}",
     "inside": lambda row: row["inside"],
     "by data sheets": lambda row: f"{row['by_sheets_s'] / row['step_s'] - 1:+.0%}",
-    "by its own probes": lambda row: f"{row['probed_s'] / row['step_s'] - 1:+.0%}",
     "memory": lambda row: units.size(row["peak_bytes"]),
     "as one program": lambda row: f"{row['one_program_s'] / row['step_s'] - 1:+.0%}",
     "by data sheets, as one program": lambda row: f"{row['one_program_by_sheets_s'] / row['step_s'] - 1:+.0%}",
@@ -229,7 +176,7 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     said = [
         f"{what} {statistics.median(errors(name)):.0%} on the median and {max(errors(name)):.0%} at worst"
         for what, name in (
-            ("by default", "predicted_s"), ("by data sheets", "by_sheets_s"), ("by its own probes", "probed_s"),
+            ("by default", "predicted_s"), ("by data sheets", "by_sheets_s"),
             ("as one program by default", "one_program_s"),
             ("as one program by data sheets", "one_program_by_sheets_s"),
         )

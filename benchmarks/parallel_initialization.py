@@ -4,14 +4,12 @@
                                                  [--quick]
 
 Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
-Python's own library (gpt, rnn). `alpa_dejavu.training.initialization` races as many starts as there are workers: three
-rules, two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Contests are
-races between four methods of starting; from coarse to fine, in two waves, in three that shrink, and by moved points of
-a projection; and between candidates that carry a learning rate, and rows of each batch. In a race by waves all wait for
-those before, and that counts. Beside them stand one start, at these rates, too; it for longer, with the compute of a
-race; the workers used for data parallelism, with batches that are N times as large, at the same learning rate, sqrt(N)
-times and N times it; and search without dropping any start, until the first one is there: what the luck of N starts is
-worth. Learning rates suit the one start.
+Python's own library (gpt, rnn). `alpa_dejavu.training.initialization` races as many starts as there are workers: by two
+judges, two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Contests are
+races between four methods of starting. Beside them stand one start, at other rates, too; it for longer, with the
+compute of a race; the workers used for data parallelism, with batches that are N times as large, at the same learning
+rate, sqrt(N) times and N times it; and search without dropping any start, until the first one is there: what the luck
+of N starts is worth. Learning rates suit the one start.
 
 The target is the loss that one start has after 60 % of its steps: the median of other seeds than those that are judged,
 and known before these are trained. Losses are means of the last 40 steps. Time is in steps per worker: each worker has

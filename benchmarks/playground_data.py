@@ -67,9 +67,7 @@ STILL: Mapping[str, Split] = {
     "clusters": split("clusters"),
     "sorted": split("sorted"),
     "one label, 20 % moved to nearest samples": split("moved-points", base=split("by-label"), share=0.2),
-    "one label, 20 % moved, by the inverse": split("moved-points", base=split("by-label"), share=0.2,
-                                                   replaced_by="inverse"),
-}  # fmt: skip
+}
 CLIQUES = Graph(((4, 5), *((a + start, b + start) for start in (0, 5) for b in range(5) for a in range(b))))
 GROUPED = {f"groups {groups}": split("by-label", groups=groups, group=5) for groups in ("similar", "different")}
 Row = dict[str, Any]

@@ -198,7 +198,7 @@ def _more(case: Case, masks: int) -> Row:
     fields = {dtype: one.exponents_share() for dtype, one in maps.items()}
     others = {}
     asked: Mapping[str, tuple[Fault, Any]] = {
-        "neurons removed": (Removed(), case.parts()), "neurons removed, others rescaled": (Removed(True), case.parts()),
+        "neurons removed": (Removed(), case.parts()),
         "weights removed": (Removed(), "weights"), "weights noisy by half": (Noisy(0.5), "weights"),
         "activations removed": (Removed(), "activations"), "activations stuck at 1": (Stuck(1.0), "activations"),
         "a bit of int8 weights flipped": (Flipped(None, "int8"), "weights"),

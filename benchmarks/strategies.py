@@ -18,8 +18,8 @@ from typing import Any
 from tqdm import tqdm
 
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning.rivals import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Strategy, StrategyPlan, Task
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import NoPlanError

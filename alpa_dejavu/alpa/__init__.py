@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.alpa._costs import get_compute_cost
     from alpa_dejavu.alpa._hooks import HookError, install, installed, uninstall
-    from alpa_dejavu.alpa._plan_run import PlanRun
-    from alpa_dejavu.alpa._profile import connection, profile
+    from alpa_dejavu.alpa._profile import PlanRun, connection, profile
     from alpa_dejavu.alpa._recorder import record
-    from alpa_dejavu.alpa._search import inference_dp, training_dp
+    from alpa_dejavu.alpa._search import get_compute_cost, inference_dp, training_dp
 
 __all__ = [
     "HookError", "PlanRun", "connection", "get_compute_cost", "inference_dp", "install", "installed", "profile",
@@ -25,9 +23,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "get_compute_cost": "_costs",
+    "get_compute_cost": "_search",
     **dict.fromkeys(("HookError", "install", "installed", "uninstall"), "_hooks"),
-    "PlanRun": "_plan_run",
+    "PlanRun": "_profile",
     **dict.fromkeys(("connection", "profile"), "_profile"),
     "record": "_recorder",
     **dict.fromkeys(("inference_dp", "training_dp"), "_search"),

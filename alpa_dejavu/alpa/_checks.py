@@ -27,16 +27,16 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def compile_pipeshard_executable(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(PARAMETERS[:-1], args, strict=False)) | kwargs
-        option = given["stage_option"]
+        arguments = dict(zip(PARAMETERS[:-1], args, strict=False)) | kwargs
+        option = arguments["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
         avals = args[len(PARAMETERS) - 1 :]
-        _check_batch(given["num_microbatch"], given["batch_invars"], avals)
-        _check_layers(given["layer_option"])
-        _check_submeshes(option, given["virtual_mesh"])
+        _check_batch(arguments["num_microbatch"], arguments["batch_invars"], avals)
+        _check_layers(arguments["layer_option"])
+        _check_submeshes(option, arguments["virtual_mesh"])
         tries = option.profile == "playoff" and option.plan is None
-        executable = _played(original, option, given, avals) if tries else original(*args, **kwargs)
+        executable = _played(original, option, arguments, avals) if tries else original(*args, **kwargs)
         if option.history is not None:
             watch(executable, option)
         # A plan that is given has no task of its own, and who runs one to measure it looks at its steps himself.
@@ -48,18 +48,20 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _played(
-    original: Callable[..., Any], option: DejavuStageOption, given: Mapping[str, Any], avals: Sequence[Any]
+    original: Callable[..., Any], option: DejavuStageOption, arguments: Mapping[str, Any], avals: Sequence[Any]
 ) -> Any:
     """Returns the executable of the plan that is the fastest on the devices, of those that may be the best."""
 
     def compiled(stage_option: DejavuStageOption) -> Any:
-        for store in filter(None, given["fun"].stores):  # they keep what was traced for the plan before
+        for store in filter(None, arguments["fun"].stores):  # they keep what was traced for the plan before
             store.reset()
-        known = {**given, "stage_option": stage_option}
-        return original(*(known[name] for name in PARAMETERS[:-1]), *avals)
+        planned = {**arguments, "stage_option": stage_option}
+        return original(*(planned[name] for name in PARAMETERS[:-1]), *avals)
 
-    each = zip(avals, given["donated_invars"], given["batch_invars"], strict=True)
-    return Playoff(compiled, option, given["virtual_mesh"], [Argument(*one) for one in each]).fastest()
+    step_arguments = zip(avals, arguments["donated_invars"], arguments["batch_invars"], strict=True)
+    return Playoff(
+        compiled, option, arguments["virtual_mesh"], [Argument(*argument) for argument in step_arguments]
+    ).fastest()
 
 
 def _check_batch(num_micro_batches: int, batch_invars: Sequence[bool], avals: Sequence[Any]) -> None:

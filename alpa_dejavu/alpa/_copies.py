@@ -132,11 +132,11 @@ class Copies:
         for piece, keeper in sources.items():
             of_array.setdefault(piece.array, {})[piece] = keeper
         leaves, tree = jax.tree_util.tree_flatten(placements, is_leaf=lambda leaf: leaf is None)
-        made: list[Any] = []
+        restored: list[Any] = []
         waiting: list[Any] = []
         for number, info in enumerate(leaves):
             if number in self._whole.others or info is None:
-                made.append(self._whole.others.get(number))
+                restored.append(self._whole.others.get(number))
                 continue
             arrays = []
             for mesh_id, spec in zip(info.mesh_ids, info.sharding_specs, strict=True):
@@ -144,9 +144,9 @@ class Copies:
                 waiting += _fetched(array, self._whole.step, of_array[number])
                 arrays.append(array)
             on = [meshes[mesh_id] for mesh_id in info.mesh_ids]
-            made.append(arrays[0] if len(arrays) == 1 else ReplicatedDistributedArray(on, arrays))
+            restored.append(arrays[0] if len(arrays) == 1 else ReplicatedDistributedArray(on, arrays))
         ray.get(waiting)
-        return jax.tree_util.tree_unflatten(tree, made)
+        return jax.tree_util.tree_unflatten(tree, restored)
 
     def release(self) -> None:
         """Forgets the copy, and ends the processes that keep it."""
@@ -174,13 +174,13 @@ class Copies:
     def _check_room(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> None:
         import ray
 
-        room = ray.get([self._keeper(node).room_bytes.remote() for node in sizes])
-        for (node, num_bytes), there in zip(sizes.items(), room, strict=True):
-            if 2 * num_bytes > there:
+        rooms = ray.get([self._keeper(node).room_bytes.remote() for node in sizes])
+        for (node, num_bytes), room_bytes in zip(sizes.items(), rooms, strict=True):
+            if 2 * num_bytes > room_bytes:
                 raise RuntimeError(
-                    f"{names[node]} has {units.size(there)} of memory free, but must have {units.size(2 * num_bytes)} "
-                    "for copies of its own stages and of its neighbours', this one and the last; give "
-                    "neighbours={...} that have more, or write checkpoints instead"
+                    f"{names[node]} has {units.size(room_bytes)} of memory free, but must have "
+                    f"{units.size(2 * num_bytes)} for copies of its own stages and of its neighbours', this one and "
+                    "the last; give neighbours={...} that have more, or write checkpoints instead"
                 )
 
     def _keeper(self, node: str) -> Any:
@@ -212,19 +212,19 @@ class Copies:
 def _pieces(number: int, array: Any) -> Iterator[tuple[Piece, dict[_Holder, str]]]:
     """Yields the different pieces of one of Alpa's arrays, with their holders and the nodes that these are on."""
     mesh = array.device_mesh
-    found: dict[Place, dict[_Holder, str]] = {}
+    parts: dict[Place, dict[_Holder, str]] = {}
     for n, index in enumerate(array.indices):
         host, device = divmod(n, mesh.num_devices_per_host)
-        found.setdefault(_place(index, array.shape), {})[host, device] = mesh.host_info[host]["NodeID"]
-    for place, holders in found.items():
+        parts.setdefault(_place(index, array.shape), {})[host, device] = mesh.host_info[host]["NodeID"]
+    for place, holders in parts.items():
         yield Piece(number, place), holders
 
 
 def _place(index: Any, shape: Sequence[int]) -> Place:
     parts = index if isinstance(index, tuple) else (index,)
-    found = [part.indices(size)[:2] if isinstance(part, slice) else (part, part + 1)
+    bounds = [part.indices(size)[:2] if isinstance(part, slice) else (part, part + 1)
              for part, size in zip(parts, shape, strict=False)]  # fmt: skip
-    return tuple((int(start), int(stop)) for start, stop in [*found, *((0, size) for size in shape[len(found) :])])
+    return tuple((int(start), int(stop)) for start, stop in [*bounds, *((0, size) for size in shape[len(bounds) :])])
 
 
 def _size(piece: Piece, dtype: Any) -> int:

@@ -99,15 +99,15 @@ class Devices:
         """
         import ray
 
-        found = [f"{host}/{n}" for host, node in nodes.items() for at, n in self._held if at == node]
+        broken = [f"{host}/{n}" for host, node in nodes.items() for at, n in self._held if at == node]
         free = _free(Counter(node for node, _ in self._held))
         holders = [(host, node, _holder(node)) for host, node in nodes.items() for _ in range(free.get(node, 0))]
         # A dead host whose node Ray still counts as living has no free devices, perhaps, but doesn't answer either.
-        here = [ray.remote(_here).options(num_cpus=0, scheduling_strategy=on_node(node)) for node in nodes.values()]
+        probes = [ray.remote(_here).options(num_cpus=0, scheduling_strategy=on_node(node)) for node in nodes.values()]
         try:
             asked = [holder.number.remote() for _, _, holder in holders]
             tried = [holder.tried.remote(self._probe) for _, _, holder in holders]
-            answering = [each.remote() for each in here]
+            answering = [probe.remote() for probe in probes]
             calls = [*answering, *asked, *tried]
             done, _ = ray.wait(calls, num_returns=len(calls), timeout=_ANSWER_S)
             if len(done) < len(calls):
@@ -120,8 +120,8 @@ class Devices:
             for (host, node, holder), number, wrong in answers:
                 if wrong is not None:
                     self._held[node, number] = holder
-                    found.append(f"{host}/{number}")
-            return found
+                    broken.append(f"{host}/{number}")
+            return broken
         finally:
             kept = list(self._held.values())
             for _, _, holder in holders:
@@ -147,8 +147,8 @@ class Devices:
         free = _free(Counter(of for of, _ in self._held)).get(node, 0)
         holders = [_holder(node) for _ in range(free)]
         numbers = ray.get([holder.number.remote() for holder in holders])
-        for holder, each in zip(holders, numbers, strict=True):
-            if each == number:
+        for holder, device_numbers in zip(holders, numbers, strict=True):
+            if device_numbers == number:
                 self._held[node, number] = holder
             else:
                 ray.kill(holder)
@@ -176,18 +176,18 @@ def _holder(node: str) -> Any:
     return ray.remote(_Holder).options(num_cpus=0, num_gpus=1, scheduling_strategy=on_node(node)).remote()
 
 
-def _free(held: Mapping[str, int]) -> dict[str, int]:
+def _free(devices: Mapping[str, int]) -> dict[str, int]:
     """Returns how many devices of each living node nobody has, once Ray has taken back those of workers that ended.
 
     Args:
-        held: by Ray's ids of nodes, how many of their devices are held as broken.
+        devices: by Ray's ids of nodes, how many of their devices are held as broken.
     """
     from alpa_stock_jax.ray_nodes import nodes
 
     deadline = time.monotonic() + _FREE_S
     while True:
-        found = nodes()
-        back = all(node.free_devices == node.devices - held.get(node.node_id, 0) for node in found)
+        living = nodes()
+        back = all(node.free_devices == node.devices - devices.get(node.node_id, 0) for node in living)
         if back or time.monotonic() > deadline:
-            return {node.node_id: node.free_devices for node in found}
+            return {node.node_id: node.free_devices for node in living}
         time.sleep(0.1)

@@ -14,20 +14,20 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 _REMAT = ("checkpoint", "remat", "remat2")
 
 
-def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
+def checked(plan: str | os.PathLike[str] | Plan, arguments: Mapping[str, Any], cluster: object = None) -> Plan:
     """Returns a plan as it is, after checking that it fits the step and the cluster that Alpa constructs stages for.
 
     Args:
         plan: the plan that is to run.
-        given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
+        arguments: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
         cluster: a `Cluster` with the names of Alpa's hosts; anything else: the names that Ray knows are taken.
 
     Raises:
         ValueError: the plan doesn't fit; says every difference, with what the plan has and what there is.
     """
     assert isinstance(plan, Plan), "the option reads plan files when it is made"
-    mesh = given["virtual_mesh"]
-    differences = [*_of_step(plan, given), *cluster_differences(plan, mesh, cluster)]
+    mesh = arguments["virtual_mesh"]
+    differences = [*_of_step(plan, arguments), *cluster_differences(plan, mesh, cluster)]
     differences = differences or [*running_differences(plan, mesh, cluster)]
     if differences:
         name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
@@ -35,7 +35,7 @@ def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], clust
     return plan
 
 
-def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
+def _of_step(plan: Plan, arguments: Mapping[str, Any]) -> Iterator[str]:
     if plan.schedule not in ALPA_SCHEDULES:
         yield f"its schedule is {plan.schedule!r}, but Alpa has only {', '.join(ALPA_SCHEDULES)}"
     elif not plan.runs_on_alpa:
@@ -45,17 +45,21 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
         if not all(stage.plain for stage in plan.stages):
             cannot = "has no context, expert or hybrid sharded parallelism, and no selective remat"
         yield f"it is estimated only, since Alpa's runtime {cannot}"
-    schedule, counted = given["pipeline_schedule"], given["layers"]
+    schedule, counted = arguments["pipeline_schedule"], arguments["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2
     if plan.num_layers != num_layers:
         yield f"it has {plan.num_layers} layers, but the step is cut into {num_layers}"
     if plan.schedule in ALPA_SCHEDULES and plan.schedule != schedule:
         yield f"its pipeline_schedule is {plan.schedule!r}, but here it is {schedule!r}"
-    if plan.num_micro_batches != given["num_micro_batches"]:
-        yield f"it has {plan.num_micro_batches} micro-batches, but here are {given['num_micro_batches']}"
-    micro_batch = given["batch_size"]
-    if plan.batch is not None and micro_batch is not None and plan.batch != micro_batch * given["num_micro_batches"]:
-        yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * given['num_micro_batches']}"
+    if plan.num_micro_batches != arguments["num_micro_batches"]:
+        yield f"it has {plan.num_micro_batches} micro-batches, but here are {arguments['num_micro_batches']}"
+    micro_batch = arguments["batch_size"]
+    if (
+        plan.batch is not None
+        and micro_batch is not None
+        and plan.batch != micro_batch * arguments["num_micro_batches"]
+    ):
+        yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * arguments['num_micro_batches']}"
     if plan.num_layers == num_layers and schedule != "inference":
         backward = counted[::-1][:num_layers]
         for n, (stage, layers) in enumerate(zip(plan.stages, plan.layer_ids, strict=True)):

@@ -43,15 +43,15 @@ class Hook:
         function hasn't the expected parameters.
         """
         modules = [importlib.import_module(module) for module in self.modules]
-        found = [getattr(module, self.name, None) for module in modules]
-        for path, function in zip(self.modules, found, strict=True):
+        functions = [getattr(module, self.name, None) for module in modules]
+        for path, function in zip(self.modules, functions, strict=True):
             names = tuple(inspect.signature(function).parameters) if callable(function) else None
             if names != self.parameters:
                 raise HookError(
                     f"{path}.{self.name} takes {names}, but alpa_dejavu expects {self.parameters}; "
                     "install alpa 0.2.3 (the tag v0.2.3), or take out what else patches it"
                 )
-        for module, function in zip(modules, found, strict=True):
+        for module, function in zip(modules, functions, strict=True):
             assert function is not None, "checked above"
             if not _is_in(function):
                 ours = self.replacement(function)
@@ -68,14 +68,14 @@ class Hook:
 
 def _is_in(function: Callable[..., Any]) -> bool:
     """Returns whether a function is one of ours, or somebody else's around one of ours."""
-    found: Any = function
-    while found is not None and found not in _replaced:
-        found = getattr(found, "__wrapped__", None)
-    return found is not None
+    inner: Any = function
+    while inner is not None and inner not in _replaced:
+        inner = getattr(inner, "__wrapped__", None)
+    return inner is not None
 
 
 def _hooks() -> dict[str, Hook]:
-    from alpa_dejavu.alpa import _checks, _costs, _recorder, _search, _stages, _submeshes
+    from alpa_dejavu.alpa import _checks, _places, _recorder, _search, _stages
 
     construction, compilation = "alpa.pipeline_parallel.stage_construction", "alpa.pipeline_parallel.compile_executable"
 
@@ -87,14 +87,12 @@ def _hooks() -> dict[str, Hook]:
         "stages": Hook(
             "cluster_layers_and_slice_mesh", (construction, compilation), _stages.PARAMETERS, _stages.planning
         ),
-        "submeshes": Hook(
-            "get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing
-        ),
+        "submeshes": Hook("get_sliced_virtual_submeshes", (construction,), _places.PARAMETERS, _places.slicing),
         "checks": Hook(
             "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
         ),
         "shutdown": Hook("shutdown_global_cluster", ("alpa.device_mesh", "alpa.api"), (), _recorder.recording),
-        "get_compute_cost": like(_costs.get_compute_cost, construction),
+        "get_compute_cost": like(_search.get_compute_cost, construction),
         "training_dp": like(_search.training_dp, construction, drop=1),
         "inference_dp": like(_search.inference_dp, construction),
     }
@@ -155,8 +153,8 @@ def installed(*names: str) -> Iterator[None]:
 
 
 def _chosen(names: tuple[str, ...]) -> list[Hook]:
-    known = _hooks()
+    hooks = _hooks()
     for name in names:
-        if name not in known:
-            raise ValueError(f"there is no hook {name!r}; choose among {', '.join(map(repr, known))}")
-    return [known[name] for name in names]
+        if name not in hooks:
+            raise ValueError(f"there is no hook {name!r}; choose among {', '.join(map(repr, hooks))}")
+    return [hooks[name] for name in names]

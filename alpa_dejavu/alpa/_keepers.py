@@ -102,9 +102,7 @@ def send(worker: Any, step: int, whole: int | None, pieces: Sequence[Sent]) -> N
     ray.get(waiting)
 
 
-def fetch(
-    worker: Any, uuid: int, dtype: Any, places: Sequence[Place], step: int, sources: Mapping[Piece, Any]
-) -> None:
+def fetch(worker: Any, uuid: int, dtype: Any, places: Sequence[Place], step: int, sources: Mapping[Piece, Any]) -> None:
     """Puts an array on the devices of one of Alpa's workers from what keepers have; called in the worker's process.
 
     Args:
@@ -119,12 +117,12 @@ def fetch(
 
     needed = [piece for piece in sources if any(_overlap(piece.place, place) is not None for place in places)]
     pieces = dict(zip(needed, ray.get([sources[piece].give.remote(step, piece) for piece in needed]), strict=True))
-    made: dict[Place, Any] = {}
+    assembled: dict[Place, Any] = {}
     for place in places:
-        if place not in made:
-            made[place] = _assembled(place, dtype, pieces)
+        if place not in assembled:
+            assembled[place] = _assembled(place, dtype, pieces)
     worker.buffers[uuid] = [
-        worker.backend.buffer_from_pyval(made[place], worker.local_devices[device])
+        worker.backend.buffer_from_pyval(assembled[place], worker.local_devices[device])
         for device, place in enumerate(places)
     ]
 
@@ -139,9 +137,9 @@ def _assembled(place: Place, dtype: Any, pieces: Mapping[Piece, Any]) -> Any:
     return value
 
 
-def _overlap(one: Place, other: Place) -> Place | None:
+def _overlap(place: Place, other: Place) -> Place | None:
     """Returns the part of an array that two of its parts have in common; None: nothing."""
-    common = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(one, other, strict=True))
+    common = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(place, other, strict=True))
     return common if all(start < stop for start, stop in common) else None
 
 

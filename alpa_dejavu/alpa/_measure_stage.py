@@ -30,12 +30,12 @@ class StageBench:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         submeshes: Sequence[Sequence[int]],
         configs: Sequence[Sequence[Any]],
         runner: StageRunner,
     ) -> None:
-        self._given, self._submeshes, self._configs, self._runner = given, submeshes, configs, runner
+        self._given, self._submeshes, self._configs, self._runner = arguments, submeshes, configs, runner
 
     def measured(self, stage: StageChoice) -> StageMeasurement | None:
         """Returns the seconds of a stage's forward and backward for one micro-batch and its peak of memory; None where
@@ -44,8 +44,8 @@ class StageBench:
         try:
             return self._measured(stage)
         except Exception as error:  # whatever a stage fails by, planning goes on without it
-            said = str(error).strip().partition("\n")[0]
-            _log.warning("%s can't be measured: %s: %s", stage, type(error).__name__, said)
+            reason = str(error).strip().partition("\n")[0]
+            _log.warning("%s can't be measured: %s: %s", stage, type(error).__name__, reason)
             self._runner.close()
             return None
 
@@ -63,12 +63,12 @@ class StageBench:
             return None
         passes = zip(compiled.acc_grad_module_compile_outputs, config.module_profile_configs, strict=True)
         hosts, devices = map(int, self._submeshes[stage.submesh])
-        taken = self._runner.run([Program(*one, compiled.stage_plan) for one in passes], (hosts, devices))
-        seconds = sum(one.seconds for one in taken)
+        runs = self._runner.run([Program(*inputs, compiled.stage_plan) for inputs in passes], (hosts, devices))
+        seconds = sum(run.seconds for run in runs)
         if not (math.isfinite(seconds) and seconds > 0):
             return None
         # Forward or backward, whichever needs more, and beside them the update's own.
-        peak = max(one.peak_bytes for one in taken) + _update_bytes(config, compiled)
+        peak = max(run.peak_bytes for run in runs) + _update_bytes(config, compiled)
         return StageMeasurement(seconds, peak if math.isfinite(peak) and peak > 0 else None)
 
 
@@ -85,22 +85,22 @@ def _update_bytes(config: Any, compiled: Any) -> float:
     return float(sum(sizes))
 
 
-def _stage_config(given: Mapping[str, Any], stage: StageChoice) -> Any:
+def _stage_config(arguments: Mapping[str, Any], stage: StageChoice) -> Any:
     """Returns the computations of a stage that Alpa compiles: its layers' passes, and their part of the optimizer."""
     from alpa.pipeline_parallel import stage_profiling
 
-    layers, updates = given["layers"], given["jax_apply_layers"]
+    layers, updates = arguments["layers"], arguments["jax_apply_layers"]
     forward = list(range(stage.first, stage.last + 1))
-    inference = given["pipeline_schedule"] == "inference"
+    inference = arguments["pipeline_schedule"] == "inference"
     last = len(layers) - 1
     parts = [forward] if inference else [forward, list(range(last - stage.last, last - stage.first + 1))]
     return stage_profiling.generate_stage_info(
         layers,
         parts,
-        given["accumulator_mapping"],
-        given["acc_grad_invars"],
-        given["acc_grad_outvars"],
+        arguments["accumulator_mapping"],
+        arguments["acc_grad_invars"],
+        arguments["acc_grad_outvars"],
         f"stage_{stage.first}_{stage.last}",
         [] if inference else [updates[n] for n in forward if updates[n] is not None],
-        given["apply_grad_global_info"],
+        arguments["apply_grad_global_info"],
     )

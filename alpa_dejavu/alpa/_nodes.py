@@ -68,7 +68,7 @@ class Nodes:
         """
         from alpa.global_env import global_config
 
-        found: dict[str, int] = {}
+        lost: dict[str, int] = {}
         names = {node: name for name, node in self._joined.items()}
         for node in _living():
             count = int(node["Resources"].get(global_config.ray_accelerator_name, 0))
@@ -76,15 +76,15 @@ class Nodes:
                 continue
             name = names.get(node["NodeID"]) or self._name(machine_name(node))
             self._joined[name] = node["NodeID"]
-            found[name] = count
-        return found
+            lost[name] = count
+        return lost
 
     def _name(self, machine: str) -> str:
-        taken = {*self._named, *self._joined}
+        names = {*self._named, *self._joined}
         back = [name for name in self.lost() if name == machine or name.rpartition(":")[0] == machine]
         free = [name for name in back if name not in self._joined]
-        new = (f"{machine}:{n}" for n in range(len(taken) + 1) if f"{machine}:{n}" not in taken)
-        alone = not any(name == machine or name.rpartition(":")[0] == machine for name in taken)
+        new = (f"{machine}:{n}" for n in range(len(names) + 1) if f"{machine}:{n}" not in names)
+        alone = not any(name == machine or name.rpartition(":")[0] == machine for name in names)
         return free[0] if free else machine if alone else next(new)
 
 
@@ -111,8 +111,8 @@ def _of_first(plan: Plan, mesh: Any) -> dict[str, str]:
     if used.keys() <= nodes.keys():
         return nodes
     # Of an old plan its contingencies say in which order the cluster has them.
-    known = list(plan.contingencies) if plan.hardware is None else [host.name for host in plan.hardware.hosts]
-    names = known if len(known) == len(ids) else [host for host in known if host in used]
+    planned = list(plan.contingencies) if plan.hardware is None else [host.name for host in plan.hardware.hosts]
+    names = planned if len(planned) == len(ids) else [host for host in planned if host in used]
     names += [host for host in used if host not in names]
     if len(names) != len(ids):
         raise RuntimeError(f"the plan is for the hosts {names}, but Alpa has {len(ids)}; plan for this cluster")

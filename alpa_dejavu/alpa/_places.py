@@ -1,14 +1,17 @@
-"""Finds which of Alpa's hosts a plan means by its names, and whether they have what it asks for."""
+"""Which of Alpa's hosts a plan means by its names, whether they have what it asks for, and its stages put on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.alpa.ray_cluster import alpa_hosts, equal_hosts, host_names
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.planning import given_stages
-from alpa_dejavu.planning.search.fits import counts_text, stage_differences
+from alpa_dejavu.planning.search.given_stages import counts_text, stage_differences
 from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
@@ -81,9 +84,9 @@ def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
     """
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
-    known = {name: number for name, number in names.items() if name in wanted}
-    if known:
-        return known
+    numbers = {name: number for name, number in names.items() if name in wanted}
+    if numbers:
+        return numbers
     hardware = _hardware(plan, mesh)
     if not hardware.alike or len(hardware.hosts) != len(equal):
         return {}
@@ -100,9 +103,70 @@ def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
 
     It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
     """
-    taken = plan.devices_of_hosts
-    if taken.keys() <= set(names):
+    devices = plan.devices_of_hosts
+    if devices.keys() <= set(names):
         return True
     hardware = _hardware(plan, mesh)
-    whole = plan.num_devices == len(taken) * int(mesh.num_devices_per_host)
+    whole = plan.num_devices == len(devices) * int(mesh.num_devices_per_host)
     return whole and hardware.alike and len(hardware.hosts) == len(equal_hosts(mesh))
+
+
+PARAMETERS = ("virtual_mesh", "submesh_shapes")
+
+Places = Sequence[Sequence[int]]
+"""For each stage the numbers of its hosts, in the order of `alpa_hosts`."""
+
+_places: contextvars.ContextVar[Places | None] = contextvars.ContextVar("places", default=None)
+
+
+def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped so that stages get the hosts that a plan names, within a
+    `with on_hosts(...)` block; elsewhere Alpa's own function is called.
+    """
+
+    @functools.wraps(original)
+    def get_sliced_virtual_submeshes(virtual_mesh: Any, submesh_shapes: Sequence[Sequence[int]]) -> Any:
+        places = _places.get()
+        if places is None:
+            return original(virtual_mesh, submesh_shapes)
+        return _sliced(virtual_mesh, submesh_shapes, places)
+
+    return get_sliced_virtual_submeshes
+
+
+@contextlib.contextmanager
+def on_hosts(places: Places) -> Iterator[None]:
+    """Has Alpa put each stage's submesh on given hosts for the time of a `with` block.
+
+    Args:
+        places: for each stage the numbers of its hosts, in the order of Alpa's hosts.
+    """
+    token = _places.set(places)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
+def _sliced(virtual_mesh: Any, shapes: Sequence[Sequence[int]], places: Places) -> list[Any]:
+    """Within a host the largest submeshes take the first devices, so that those that are powers of two are aligned.
+
+    Of equal ones the last stage does, as in Alpa.
+    """
+    hosts = alpa_hosts(virtual_mesh)
+    used = [0] * len(hosts)
+    submeshes: list[Any] = [None] * len(shapes)
+    for n in sorted(range(len(shapes)), key=lambda n: (shapes[n][1], n), reverse=True):
+        devices = shapes[n][1]
+        own = [tuple(range(used[host], used[host] + devices)) for host in places[n]]
+        for host in places[n]:
+            used[host] += devices
+        # Not by `slice_2d`: it looks a host's devices up by the host's place in the slice.
+        submeshes[n] = type(virtual_mesh)(
+            host_ids=[hosts[host].host_id for host in places[n]],
+            host_info=[hosts[host].info for host in places[n]],
+            num_devices_per_host=devices,
+            parent=virtual_mesh,
+            devices=own,
+        )
+    return submeshes

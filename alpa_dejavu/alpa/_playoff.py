@@ -110,8 +110,8 @@ class Playoff:
         won, executable = self._kept()
         note = _note(plans, self._step_s, won)
         planning_s = {**plans[last].planning_s, "playoff": self._clock() - begun}
-        found = dataclasses.replace(plans[won], planning_s=planning_s, notes=(*plans[won].notes, note))
-        self._option.last_plan = found
+        fastest = dataclasses.replace(plans[won], planning_s=planning_s, notes=(*plans[won].notes, note))
+        self._option.last_plan = fastest
         _log.info("%s", note)
         return executable
 
@@ -135,9 +135,9 @@ class Playoff:
         except Exception as error:  # whatever a plan fails by, another one may run
             if len(self._option.entrants) < 2:
                 raise
-            said = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             plan = stages_text(self._option.entrants[n])
-            _log.warning("%s can't be tried: %s: %s", plan, type(error).__name__, said)
+            _log.warning("%s can't be tried: %s: %s", plan, type(error).__name__, reason)
             self._stop()
 
     def _compiled_plan(self, n: int) -> Any:
@@ -182,18 +182,18 @@ class Playoff:
 
     def _stand_ins(self, executable: Any, kept: dict[int, Any]) -> list[Any]:
         """Returns arrays for a step; those that no step donates are `kept` for the next one."""
-        found: list[Any] = []
+        arrays: list[Any] = []
         with _made_by_workers():
             for n, (argument, spec) in enumerate(zip(self._arguments, executable.input_placement_specs, strict=True)):
                 if argument.batch or spec is None:  # the driver sends each batch, as it does in training
-                    found.append(argument.zeros)
+                    arrays.append(argument.zeros)
                 elif n in kept:
-                    found.append(kept[n])
+                    arrays.append(kept[n])
                 else:
-                    found += executable.mesh_group.shard_args_to_arrays([spec], [argument.zeros])
+                    arrays += executable.mesh_group.shard_args_to_arrays([spec], [argument.zeros])
                     if not argument.donated:
-                        kept[n] = found[-1]
-        return found
+                        kept[n] = arrays[-1]
+        return arrays
 
 
 def _winner(plans: Sequence[Plan], step_s: Mapping[int, float]) -> int:
@@ -231,8 +231,8 @@ def _check_results(arrays: Iterable[Any]) -> None:
 
     refs: dict[Any, list[Any]] = {}
     for array in arrays:
-        one = array.replica if isinstance(array, ReplicatedDistributedArray) else array
-        refs.setdefault(one.device_mesh, []).append(one.remote_ref)
+        replica = array.replica if isinstance(array, ReplicatedDistributedArray) else array
+        refs.setdefault(replica.device_mesh, []).append(replica.remote_ref)
     for mesh, wanted in refs.items():
         mesh.block_until_ready_remote_buffers(wanted)
 

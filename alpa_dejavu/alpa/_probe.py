@@ -126,7 +126,7 @@ class Probe:
     def _messages(self, end: float) -> tuple[Message, ...]:
         """Returns the messages that the instruction took in or, where it took none, those that it sent."""
         if self._taken:
-            return tuple(Message(repr(key), asked, there) for key, asked, there in self._taken)
+            return tuple(Message(repr(key), asked, received_s) for key, asked, received_s in self._taken)
         return tuple(Message(repr(key), end, end) for key in self._keys)
 
     def _finish(self, uuids: Any) -> None:
@@ -155,12 +155,12 @@ class Probe:
         def noted_take(key: Any, check: Any) -> Any:
             asked = time.time()
             message = take(key, check)
-            there = time.time()
-            arrived = self._arrived.pop(key, there)
+            received_s = time.time()
+            arrived = self._arrived.pop(key, received_s)
             if self._notes is not None:
-                self._waited_s += there - asked
+                self._waited_s += received_s - asked
                 # One that had come before it was asked for wasn't waited for.
-                self._taken.append((key, asked, arrived if arrived < asked else there))
+                self._taken.append((key, asked, arrived if arrived < asked else received_s))
             return message
 
         sent.key, mailbox.put, mailbox.take = noted_key, noted_put, noted_take

@@ -1,23 +1,116 @@
-"""A plan measured on the cluster that Ray has, and the connection to that cluster."""
+"""Runs a plan on the cluster that Ray has, and measures it there."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
+from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._places import cluster_differences
-from alpa_dejavu.alpa._plan_run import PlanRun
+from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.ray_cluster import cluster_of
-from alpa_dejavu.calibration.measurement import Measured, measured
+from alpa_dejavu.calibration.measurement import Measured, StepNotes, measured
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["connection", "profile"]
+__all__ = ["PlanRun", "connection", "profile"]
 
 _WARM_UP = 3
+
+
+@final
+class PlanRun:
+    """A training by a plan, on the Ray cluster that Alpa is connected to.
+
+    Args:
+        plan: the plan, which must say its batch.
+        model: the model's name, "module:function", or that function; None: the plan's model, a known name.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
+
+    Attributes:
+        state: the first argument of the next training step; if a step returns a new one, that.
+
+    Raises:
+        ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch; or its model is a
+            function that isn't trusted.
+    """
+
+    def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:
+        import alpa
+
+        from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+        from alpa_dejavu.alpa.option import DejavuStageOption
+        from alpa_dejavu.exports.alpa_code import remat_layers
+        from alpa_dejavu.layers import concrete, resolve
+
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be run; set `batch` in its file")
+        step, arguments = resolve(trusted_model(plan, model, trust_model))(plan.batch)
+        layers = plan.num_layers if plan.layer_option == "auto" else None
+        method = alpa.PipeshardParallel(
+            num_micro_batches=plan.num_micro_batches,
+            pipeline_schedule=plan.schedule,
+            layer_option=DejavuLayerOption(layers, remat_layers(plan)),
+            stage_option=DejavuStageOption(plan=plan),
+        )
+        self.state, *self._rest = concrete(arguments)
+        self._renewed = _state_of_result(step, arguments)
+        self._step = alpa.parallelize(
+            with_marked_gradients(step), method=method, donate_argnums=() if self._renewed is None else (0,)
+        )
+        self._executable = self._step.get_executable(self.state, *self._rest)
+        self._executable.sync()
+        self._workers = StageWorkers(self._executable)
+
+    def step(self) -> StepNotes:
+        """Runs one training step; returns notes of when its stages ran, from the call until every stage is done."""
+        result, notes = self._workers.timed(lambda: self._step(self.state, *self._rest))
+        if self._renewed is not None:
+            self.state = self._renewed(result)
+        return notes
+
+    def noting(self, noting: bool) -> None:
+        """Switches on or off that Alpa's workers note when each instruction of a training step begins and ends."""
+        self._workers.noting(noting)
+
+    def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
+        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
+
+        The function must be importable in those processes.
+        """
+        return self._workers.call(function, *args)
+
+    def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
+        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
+
+        Args:
+            cores: for each stage the numbers of its cores.
+        """
+        return self._workers.pin(cores)
+
+
+def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], Any] | None:
+    """Returns what finds the next step's state in a result: it is all of it, or its first part; None: it is neither."""
+    import jax
+
+    def shapes(tree: Any) -> Any:
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    result = jax.eval_shape(step, *arguments)
+    try:
+        wanted = shapes(jax.eval_shape(lambda state: state, arguments[0]))
+    except TypeError:
+        return None
+    if shapes(result) == wanted:
+        return lambda result: result
+    if isinstance(result, tuple) and result and shapes(result[0]) == wanted:
+        return lambda result: result[0]
+    return None
 
 
 @contextlib.contextmanager
@@ -85,6 +178,6 @@ def _kind_differences(plan: Plan) -> Iterator[str]:
     machine = (plan.hardware or hosts_by_names(plan)).machine
     if machine not in known_machines():
         return
-    wanted, there = "cpu" if machine == "local-cpu" else "gpu", global_config.backend
-    if wanted != there:
-        yield f"its devices are those of {machine}, but the cluster's are {there.upper()}s"
+    wanted, backend = "cpu" if machine == "local-cpu" else "gpu", global_config.backend
+    if wanted != backend:
+        yield f"its devices are those of {machine}, but the cluster's are {backend.upper()}s"

@@ -42,8 +42,8 @@ def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
     token, ports = secrets.token_bytes(_TOKEN_BYTES), []
     try:
         for node, address in zip(nodes, addresses, strict=True):
-            there = actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-            ports.append(there.remote(address, token, _PATIENCE_S))
+            on_node = actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            ports.append(on_node.remote(address, token, _PATIENCE_S))
         asked = {port.address.remote(): f"host {name!r}" for port, name in zip(ports, names, strict=True)}
         yield RayPorts(ports, _answers(asked, _START_S), names)
     finally:
@@ -55,12 +55,13 @@ def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
     """Returns the nodes' addresses; on a cluster of one machine the loopback, so that no port is open to others."""
     import ray
 
-    known = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
+    addresses = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
     for node, name in zip(nodes, names, strict=True):
-        if node not in known:
+        if node not in addresses:
             raise MeasurementError(f"host {name!r} has left the cluster")
-    found = [known[node] for node in nodes]
-    return [_LOOPBACK] * len(found) if set(found) == {ray.util.get_node_ip_address()} else found
+    node_addresses = [addresses[node] for node in nodes]
+    on_one_machine = set(node_addresses) == {ray.util.get_node_ip_address()}
+    return [_LOOPBACK] * len(node_addresses) if on_one_machine else node_addresses
 
 
 @final
@@ -99,13 +100,13 @@ def _answers(asked: Mapping[Any, str], patience_s: float) -> list[Any]:
     _, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
     if late:
         raise MeasurementError(f"{asked[late[0]]}: no answer in {units.seconds(patience_s)}")
-    found = []
+    answers = []
     for call, about in asked.items():
         try:
-            found.append(ray.get(call))
+            answers.append(ray.get(call))
         except ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
             # Of an actor that didn't start, the last line says why.
-            said = str(cause).strip().splitlines()[-1]
-            raise MeasurementError(f"{about}: {type(cause).__name__}: {said}") from error
-    return found
+            reason = str(cause).strip().splitlines()[-1]
+            raise MeasurementError(f"{about}: {type(cause).__name__}: {reason}") from error
+    return answers

@@ -22,7 +22,7 @@ def processes_of_ray(directory: str) -> list[tuple[int, str]]:
     What else the block has started, such as a data loader, isn't for us to end.
     """
     servers = [process for process in descendants(os.getpid()) if directory in command(process[0])]
-    return list(dict.fromkeys(found for server in servers for found in [server, *descendants(server[0])]))
+    return list(dict.fromkeys(process for server in servers for process in [server, *descendants(server[0])]))
 
 
 def command(pid: int) -> str:
@@ -42,13 +42,13 @@ def descendants(ancestor: int) -> list[tuple[int, str]]:
         except OSError:
             continue
         parents.setdefault(int(fields[1]), []).append((int(entry.parent.name), fields[19]))
-    found: list[tuple[int, str]] = []
+    started: list[tuple[int, str]] = []
     waiting = [ancestor]
     while waiting:
         children = parents.get(waiting.pop(), [])
-        found += children
+        started += children
         waiting += [pid for pid, _ in children]
-    return found
+    return started
 
 
 def kill(processes: list[tuple[int, str]]) -> None:

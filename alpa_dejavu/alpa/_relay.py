@@ -1,19 +1,17 @@
-"""Small pipelines of one device a stage: one that computes next to nothing, by which it is known what the runtime takes
-for a computation, a step and a send; and those whose stages are probe programs.
+"""A pipeline of one device a stage that computes next to nothing, by which it is known what the runtime takes for a
+computation, a step and a send.
 """
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu.alpa._profile import profile
-from alpa_dejavu.calibration.operators import PROGRAMS, Program
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
-__all__ = ["relay_seconds", "stage_seconds"]
+__all__ = ["relay_seconds"]
 
 _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
@@ -43,23 +41,6 @@ def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
     }
 
 
-def stage_seconds(cluster: Cluster, program: Program) -> float:
-    """Measures a pipeline whose stages are a probe program each, on all devices of one host; returns the mean seconds
-    of a stage's forward and backward pass together.
-
-    Alpa must be connected to that host.
-
-    Args:
-        cluster: the cluster of the one host.
-        program: the program; its sizes are those of a micro-batch.
-    """
-    pieces = cluster.num_devices
-    model = functools.partial(_chain, program, pieces)
-    plan = _plan(cluster, model, program.sizes[0], pieces, pieces)
-    stages = profile(plan, (), _STEPS, model).stages
-    return statistics.fmean(stage.forward_s + stage.backward_s for stage in stages)
-
-
 def _plan(cluster: Cluster, model: Callable[..., Any], rows: int, layers: int, stages: int) -> Plan:
     """Stages of one device each with equally many layers, for micro-batches of so many rows."""
     from alpa_dejavu.layers import trace
@@ -68,10 +49,12 @@ def _plan(cluster: Cluster, model: Callable[..., Any], rows: int, layers: int, s
 
     described = model_of_step(trace(model, batch=rows), layers)
     config = MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0})
-    each = layers // stages
-    given = [GivenStage(first, first + each - 1, Submesh(1, 1), config) for first in range(0, layers, each)]
+    stage_layers = layers // stages
+    slicing = [
+        GivenStage(first, first + stage_layers - 1, Submesh(1, 1), config) for first in range(0, layers, stage_layers)
+    ]
     batch = rows * _MICRO_BATCHES
-    return estimate(described, cluster, Run(_MICRO_BATCHES), given, name="small", batch=batch).plan
+    return estimate(described, cluster, Run(_MICRO_BATCHES), slicing, name="small", batch=batch).plan
 
 
 def _relay(batch_size: int) -> Any:
@@ -92,29 +75,3 @@ def _relay(batch_size: int) -> Any:
     weights = [jax.ShapeDtypeStruct((_WIDTH, _WIDTH), jnp.float32)] * _LAYERS
     data = jax.ShapeDtypeStruct((batch_size, _WIDTH), jnp.float32)
     return train_step, (weights, {"x": data, "y": data})
-
-
-def _chain(program: Program, pieces: int, batch_size: int) -> Any:
-    """A model of pieces that are a program each; a number goes from piece to piece, so that one waits for the other.
-
-    It is an array of one number, since Alpa sends no scalars.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    forward, weights, data = PROGRAMS[program.name](*program.sizes)
-
-    def train_step(state: Any, batch: Any) -> Any:
-        def loss(state: Any) -> Any:
-            carried = state["first"]
-            for piece in state["pieces"]:
-                x = batch["x"]
-                x = x + carried if jnp.issubdtype(x.dtype, jnp.floating) else x
-                carried = carried + forward(piece, x).mean()
-            return carried.sum()
-
-        value, gradients = jax.value_and_grad(loss)(state)
-        return jax.tree_util.tree_map(lambda weight, gradient: weight - 0.1 * gradient, state, gradients), value
-
-    state = {"first": jax.ShapeDtypeStruct((1,), jnp.float32), "pieces": [weights] * pieces}
-    return train_step, (state, {"x": jax.ShapeDtypeStruct((batch_size, *data.shape[1:]), data.dtype)})

@@ -1,13 +1,14 @@
-"""Stand-ins for Alpa's dynamic programs, with its signatures and its results."""
+"""Stand-ins for Alpa's dynamic programs and its costs of stages, with its signatures and its results."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Slicer
@@ -91,7 +92,7 @@ def _solve(
     submeshes: Sequence[tuple[int, int]],
     num_configs: int,
     costs: Any,
-    room: Any,
+    max_n_succ_stages: Any,
     objective: str,
     choice: str | Slicer,
 ) -> tuple[float, Solution | None]:
@@ -105,7 +106,7 @@ def _solve(
         submesh_sizes=np.array([math.prod(submesh) for submesh in submeshes]),
         num_devices=num_devices,
         num_micro_batches=num_micro_batches,
-        max_n_succ_stages=room,
+        max_n_succ_stages=max_n_succ_stages,
         objective=objective,
     )
     sliced = chosen.slice(problem)
@@ -113,3 +114,50 @@ def _solve(
         _log.warning("%s found no stages: %s", chosen, why_none(problem) or "but there are some; take 'dynamic'")
         return math.inf, None
     return sliced.cost_s, [((s.first, s.last + 1), s.submesh, s.config) for s in sliced.stages]
+
+
+def get_compute_cost(
+    virtual_mesh: Any,
+    submesh_choices: Sequence[tuple[int, int]],
+    autosharding_configs: Sequence[Sequence[Any]],
+    layers: Sequence[Any],
+    accumulator_mapping: Mapping[Any, Any],
+    acc_grad_invars: Sequence[Any],
+    acc_grad_outvars: Sequence[Any],
+    apply_grad_layers: Sequence[Any],
+    apply_grad_global_info: tuple[Any, ...],
+    num_micro_batches: int,
+    default_as_option: Any,
+    auto_stage_option: Any,
+    inference_mode: bool = False,
+) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+    """Predicts the costs of all candidate stages in place of Alpa's `get_compute_cost`, which compiles and runs them.
+
+    The arguments are those of Alpa's function. The schedule isn't among them, so memory is counted for 1F1B.
+
+    Returns:
+        Seconds of one micro-batch, forward and backward, of each stage of layers i..j on each of S submeshes with each
+        of C configs, shape (L, L, S, C), infinite where there is no such stage; and how many stages may follow it
+        before memory is full, of the same shape (None in inference).
+    """
+    from alpa_dejavu.alpa._translate import model_of, space_of
+    from alpa_dejavu.alpa.ray_cluster import cluster_of
+    from alpa_dejavu.calibration import prices
+    from alpa_dejavu.costs.table import cost_table
+    from alpa_dejavu.problem import Run
+
+    tolerance = getattr(auto_stage_option, "stage_imbalance_tolerance", math.inf)
+    priced = prices(
+        cluster_of(virtual_mesh, getattr(auto_stage_option, "cluster", None)),
+        getattr(auto_stage_option, "calibration", None),
+        getattr(auto_stage_option, "latency", "auto"),
+        getattr(auto_stage_option, "communication", "auto"),
+    )
+    table = cost_table(
+        model_of(layers, accumulator_mapping, apply_grad_layers, inference_mode, micro_batch=None),
+        priced.cluster,
+        space_of(submesh_choices, autosharding_configs, tolerance, default_as_option),
+        Run(num_micro_batches, "inference" if inference_mode else "1f1b"),
+        priced.models,
+    )
+    return table.compute_costs_s, None if inference_mode else table.max_n_succ_stages

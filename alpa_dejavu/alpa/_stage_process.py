@@ -36,13 +36,13 @@ def _main() -> None:
         modules = [sys.stdin.buffer.read(size) for size in asked["sizes"]]
         with concurrent.futures.ThreadPoolExecutor(len(modules)) as pool:
             compiling = [pool.submit(_compiled, module, devices[: asked["num_devices"]]) for module in modules]
-        found = []
-        for one in compiling:
+        programs = []
+        for thread in compiling:
             try:
-                found.append(_taken(one.result(), devices[: asked["num_devices"]], asked["at_once"]))
+                programs.append(_taken(thread.result(), devices[: asked["num_devices"]], asked["at_once"]))
             except Exception as error:  # whatever it fails by, the next module may run
-                found.append({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
-        answers.write(json.dumps(found).encode() + b"\n")
+                programs.append({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
+        answers.write(json.dumps(programs).encode() + b"\n")
         answers.flush()
 
 
@@ -64,7 +64,7 @@ def _compiled(serialized: bytes, devices: list[Any]) -> Any:
 def _taken(executable: Any, devices: list[Any], at_once: int) -> Answer:
     """Returns what a run takes while so many run at the same time: a core may be slower while the others compute."""
     client = devices[0].client
-    given = [_stand_in(shape) for shape in executable.hlo_modules()[0].parameter_shapes()]
+    arrays = [_stand_in(shape) for shape in executable.hlo_modules()[0].parameter_shapes()]
 
     def run(number: int) -> None:
         for _ in range(number):
@@ -76,7 +76,7 @@ def _taken(executable: Any, devices: list[Any], at_once: int) -> Answer:
         """Returns the seconds on the CPU and on the wall of a run, of so many one after the other."""
         # What they read is made before them, since a run may give back its arguments' memory.
         for _ in range(number * at_once):
-            ready.append([[client.buffer_from_pyval(value, device) for device in devices] for value in given])
+            ready.append([[client.buffer_from_pyval(value, device) for device in devices] for value in arrays])
         began, before = time.perf_counter(), time.process_time()
         list(pool.map(run, [number] * at_once))
         return (time.process_time() - before) / (number * at_once), (time.perf_counter() - began) / number

@@ -77,11 +77,11 @@ class AlpaWorkers(StageRunner):
     def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
         """Returns the wall time and the peak of memory of each program on a submesh of (hosts, devices per host)."""
         worker = self._worker(shape)
-        found = [
+        workers = [
             worker.profile(number, program.compiled, program.stage_plan, program.config)[1:3]
             for number, program in enumerate(programs)
         ]
-        return [Taken(float(np.mean(costs)), float(num_bytes)) for costs, num_bytes in found]
+        return [Taken(float(np.mean(costs)), float(num_bytes)) for costs, num_bytes in workers]
 
     def close(self) -> None:
         """Stops all workers."""
@@ -129,10 +129,10 @@ class CpuProcess(StageRunner):
         it in a pipeline.
         """
         num_devices = shape[0] * shape[1]
-        found = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
+        answers = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
         cores = min(num_devices, self._cores)
         start_s = num_devices * self._dispatch_s
-        return [Taken((float(one["cpu_s"]) + start_s) / cores, float(one["peak_bytes"])) for one in found]
+        return [Taken((float(answer["cpu_s"]) + start_s) / cores, float(answer["peak_bytes"])) for answer in answers]
 
     def close(self) -> None:
         """Ends the process."""
@@ -154,12 +154,12 @@ class CpuProcess(StageRunner):
             ready, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
             line = process.stdout.readline() if ready else b""
         except OSError as error:
-            line, said = b"", str(error)
+            line, reason = b"", str(error)
         else:
-            said = "it ended" if ready else f"it didn't answer in {units.seconds(_PATIENCE_S)}"
+            reason = "it ended" if ready else f"it didn't answer in {units.seconds(_PATIENCE_S)}"
         if not line.endswith(b"\n"):
             self.close()
-            raise RuntimeError(f"the process that runs stages can't be asked: {said}")
+            raise RuntimeError(f"the process that runs stages can't be asked: {reason}")
         answers: list[dict[str, Any]] = json.loads(line)
         for answer in answers:
             if "error" in answer:

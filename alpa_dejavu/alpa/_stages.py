@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import StageBench
-from alpa_dejavu.alpa._places import places
+from alpa_dejavu.alpa._places import on_hosts, places
 from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageRunner
-from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
@@ -64,85 +63,87 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(PARAMETERS, args, strict=False)) | kwargs
-        option = given["stage_option"]
+        arguments = dict(zip(PARAMETERS, args, strict=False)) | kwargs
+        option = arguments["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
         if option.plan is None:
-            option.entrants = _plans(option, given)
+            option.entrants = _plans(option, arguments)
             chosen = option.entrants[0]
         else:
-            chosen = _given(option, given)
+            chosen = _given(option, arguments)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
         for line in _said(chosen):
             _log.info("%s", line)
         searched = option.plan is None and option.strategy == OURS
         options = [dict(s.options) if searched else alpa_options(s) for s in chosen.stages]
-        with on_hosts(places(chosen, given["virtual_mesh"], option.cluster)):
-            return original(**(given | {"stage_option": _manual(chosen, options)}))
+        with on_hosts(places(chosen, arguments["virtual_mesh"], option.cluster)):
+            return original(**(arguments | {"stage_option": _manual(chosen, options)}))
 
     return cluster_layers_and_slice_mesh
 
 
-def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, ...]:
+def _plans(option: DejavuStageOption, arguments: Mapping[str, Any]) -> tuple[Plan, ...]:
     """Returns the plan, and before it, where a playoff is asked for, others that may be better on the devices."""
-    if given["virtual_mesh"].launched_physical_mesh_group is not None:
+    if arguments["virtual_mesh"].launched_physical_mesh_group is not None:
         raise NotImplementedError(
             "this virtual mesh already runs another pipeline on its own submeshes, so no new plan can be made for it; "
             "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
         )
-    task, runner, described_s = _task(option, given)
+    task, runner, described_s = _task(option, arguments)
     option.task = task
     with contextlib.closing(runner):
-        made = plan(task, more=(with_better_schedules,))
+        result = plan(task, more=(with_better_schedules,))
     if option.strategy != OURS:
-        checked(made.plan, given, option.cluster)
-    plans = (*made.contenders, made.plan.after(described_s))
-    return plans if option.history is None else tuple(_corrected(option, task, each) for each in plans)
+        checked(result.plan, arguments, option.cluster)
+    plans = (*result.contenders, result.plan.after(described_s))
+    return plans if option.history is None else tuple(_corrected(option, task, candidate) for candidate in plans)
 
 
-def _task(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
+def _task(
+    option: DejavuStageOption, arguments: Mapping[str, Any]
+) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
     """Returns the planning task for the layers that Alpa has cut a train step into, on the cluster that Alpa has; who
     runs stages to measure them, to be closed; and the seconds that it took to describe layers and cluster.
     """
     from alpa.pipeline_parallel import stage_construction
 
-    mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
+    mesh, micro_batch = arguments["virtual_mesh"], arguments["batch_size"]
     started = time.perf_counter()
-    inference = given["pipeline_schedule"] == "inference"
-    layers = given["layers"]
+    inference = arguments["pipeline_schedule"] == "inference"
+    layers = arguments["layers"]
     priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
     choices = _submeshes(option, mesh, priced.cluster)
     configs = stage_construction.get_all_submesh_autosharding_config_choices(
         mesh, choices, option.submesh_logical_shape_space, micro_batch
     )
-    defaults = given["default_as_option"]
+    defaults = arguments["default_as_option"]
     space = space_of(choices, configs, option.stage_imbalance_tolerance, defaults)
-    known = time.perf_counter()
-    model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
+    looked_s = time.perf_counter()
+    model = model_of(layers, arguments["accumulator_mapping"], arguments["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
     runner = _runner(mesh, priced.cluster)
-    bench = StageBench(given, choices, configs, runner)
+    bench = StageBench(arguments, choices, configs, runner)
     task = PlanningTask(
         source=GivenModel(model, micro_batch or 1, name=""),
         prices=priced,
-        batch=None if micro_batch is None else micro_batch * given["num_micro_batches"],
+        batch=None if micro_batch is None else micro_batch * arguments["num_micro_batches"],
         layers=(model.num_layers,),
-        micro_batches=(given["num_micro_batches"],),
-        chooser=_chooser(option, bench, mesh, priced.cluster, known - started),
+        micro_batches=(arguments["num_micro_batches"],),
+        chooser=_chooser(option, bench, mesh, priced.cluster, looked_s - started),
         # A stage is measured on whichever hosts are free, not on a kind of them.
         space=GivenSpace(space, by_kinds=option.profile != "decisive"),
-        schedule=given["pipeline_schedule"],
+        schedule=arguments["pipeline_schedule"],
         slicer=slicer(option.slicer),
         margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
-        priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
+        priced_by=priced.named(_asked(option, model.num_layers, arguments["num_micro_batches"])),
         contenders=most_entrants(option),
         learned=_learned(option, model, priced),
     )
     if option.strategy != OURS:
         task = by_strategy(option, task)
-    return task, runner, {"cluster": known - started, "features": described - known}
+    return task, runner, {"cluster": looked_s - started, "features": described - looked_s}
 
 
 def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: Cluster, probed_s: float) -> Chooser:
@@ -196,15 +197,15 @@ def _learned(option: DejavuStageOption, model: Model, priced: Prices) -> tuple[P
     return tuple(run for run in Store(option.history).runs() if run.origin == origin and run.stages)
 
 
-def _corrected(option: DejavuStageOption, task: PlanningTask, made: Plan) -> Plan:
+def _corrected(option: DejavuStageOption, task: PlanningTask, predicted: Plan) -> Plan:
     """Returns a plan corrected by past runs: by their stages, where those were measured, or else by their steps."""
     from alpa_dejavu.calibration.history import Correction, corrected
 
     assert option.history is not None, "else nothing corrects"
     assert option.last_origin is not None, "told with the past runs"
     if not task.learned:
-        return corrected(made, Correction.read(option.history).of(option.last_origin, made))
-    return dataclasses.replace(made, correction=learned_correction(task, made))
+        return corrected(predicted, Correction.read(option.history).of(option.last_origin, predicted))
+    return dataclasses.replace(predicted, correction=learned_correction(task, predicted))
 
 
 def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:
@@ -228,34 +229,37 @@ def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[t
     from alpa.global_env import global_config
     from alpa.pipeline_parallel import stage_construction
 
-    kind, given = option.submesh_physical_shape_space, option.manually_specified_submeshes
+    kind, shapes = option.submesh_physical_shape_space, option.manually_specified_submeshes
     devices = int(mesh.num_devices_per_host)
     if devices.bit_count() == 1 or global_config.overwrite_submesh_choices is not None:
-        choices = stage_construction.get_submesh_choices(mesh.num_hosts, devices, kind, given)
+        choices = stage_construction.get_submesh_choices(mesh.num_hosts, devices, kind, shapes)
     elif kind == "manual":
-        choices = given
+        choices = shapes
     else:
-        whole = [each for each in submeshes(cluster, kind) if not takes_part_of_several(each, cluster)]
-        choices = [(each.num_hosts, each.devices_per_host) for each in whole]
-    found = [(int(hosts), int(devices)) for hosts, devices in choices]
+        whole = [submesh for submesh in submeshes(cluster, kind) if not takes_part_of_several(submesh, cluster)]
+        choices = [(submesh.num_hosts, submesh.devices_per_host) for submesh in whole]
+    submesh_shapes = [(int(hosts), int(devices)) for hosts, devices in choices]
     if kind == "manual" or option.profile == "decisive" or not slow_inside(cluster):
-        return found
-    parts, several = [d for hosts, d in found if hosts == 1], [hosts for hosts, _ in found if hosts > 1]
+        return submesh_shapes
+    parts, several = (
+        [d for hosts, d in submesh_shapes if hosts == 1],
+        [hosts for hosts, _ in submesh_shapes if hosts > 1],
+    )
     across = across_hosts(cluster, parts, several)
-    return [*found, *((submesh.num_hosts, submesh.devices_per_host) for submesh in across)]
+    return [*submesh_shapes, *((submesh.num_hosts, submesh.devices_per_host) for submesh in across)]
 
 
-def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+def _given(option: DejavuStageOption, arguments: Mapping[str, Any]) -> Plan:
     """Returns the plan that the option gives; model and cluster are looked at only where a history asks for them."""
     assert option.plan is not None, "there is a plan"
-    chosen = checked(option.plan, given, option.cluster)
+    chosen = checked(option.plan, arguments, option.cluster)
     if option.history is not None:
         from alpa_dejavu.calibration.history import Origin
 
-        inference = given["pipeline_schedule"] == "inference"
-        parts = given["layers"], given["accumulator_mapping"], given["jax_apply_layers"]
-        model = model_of(*parts, inference, given["batch_size"])
-        option.last_origin = Origin.of(model, cluster_of(given["virtual_mesh"], option.cluster))
+        inference = arguments["pipeline_schedule"] == "inference"
+        parts = arguments["layers"], arguments["accumulator_mapping"], arguments["jax_apply_layers"]
+        model = model_of(*parts, inference, arguments["batch_size"])
+        option.last_origin = Origin.of(model, cluster_of(arguments["virtual_mesh"], option.cluster))
     return chosen
 
 

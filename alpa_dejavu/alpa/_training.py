@@ -69,13 +69,13 @@ class Training:
             hosts = len(used if plan.hardware is None else plan.hardware.hosts)
             devices = plan.num_devices // len(used)
             alpa.init("ray", num_nodes=min(hosts, len(nodes)), num_devices_per_node=devices)
-        layers, here = plan.num_layers if plan.layer_option == "auto" else None, self._nodes.on_their_hosts(plan)
+        layers, placed = plan.num_layers if plan.layer_option == "auto" else None, self._nodes.on_their_hosts(plan)
         self._copies.check_neighbours(self._nodes.named)
         method = alpa.PipeshardParallel(
             num_micro_batches=plan.num_micro_batches,
             pipeline_schedule=plan.schedule,
             layer_option=DejavuLayerOption(layers, remat_layers(plan)),
-            stage_option=DejavuStageOption(plan=here),
+            stage_option=DejavuStageOption(plan=placed),
         )
         self._step = alpa.parallelize(with_marked_gradients(self._function), method=method, donate_argnums=(0,))
         state = self._fresh()
@@ -177,19 +177,19 @@ class Training:
         if self._plan is None:
             raise RuntimeError("no plan runs; call start() first")
         hosts = {node: host for host, node in self._nodes.living().items()}
-        found: list[str] = []
+        devices: list[str] = []
         for stage, mesh in zip(self._plan.stages, self._meshes, strict=True):
             numbers = ray.get([worker.__ray_call__.remote(device_numbers) for worker in mesh.workers])
             places = [f"{hosts[info['NodeID']]}/{number}" for info, of_host in zip(mesh.host_info, numbers, strict=True)
                       for number in of_host]  # fmt: skip
-            found += [places[n] for n in replica_positions(self._plan, stage, replicas)]
-        return tuple(dict.fromkeys(found))
+            devices += [places[n] for n in replica_positions(self._plan, stage, replicas)]
+        return tuple(dict.fromkeys(devices))
 
     def suspects(self, error: Exception) -> bool:
         import ray
 
         lost = ray.exceptions.RayError, ConnectionError, TimeoutError
-        return any(isinstance(each, lost) for each in with_causes(error))
+        return any(isinstance(cause, lost) for cause in with_causes(error))
 
     def interrupt(self) -> None:
         import ray

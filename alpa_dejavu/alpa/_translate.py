@@ -56,9 +56,7 @@ def space_of(
     zero = 3 if getattr(default_options, "force_zero_stage_3", False) else 0
     zero = zero or (2 if getattr(default_options, "prefer_reduce_scatter", False) else 0)
     configs = tuple(
-        tuple(
-            config and dataclasses.replace(_config(config[0].shape, config[1], forced), zero=zero) for config in row
-        )
+        tuple(config and dataclasses.replace(_config(config[0].shape, config[1], forced), zero=zero) for config in row)
         for row in autosharding_configs
     )
     return SearchSpace(submeshes, configs, tolerance)

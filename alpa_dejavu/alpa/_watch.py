@@ -107,12 +107,12 @@ class Watch:
         try:
             task, plan = self._task, self._plan
             devices = [stage.submesh.num_devices for stage in plan.stages]
-            found = measured(self._steps_s[-2 * _WINDOW :], self._notes, plan.num_micro_batches, plan.schedule, devices)
+            run = measured(self._steps_s[-2 * _WINDOW :], self._notes, plan.num_micro_batches, plan.schedule, devices)
             if learns and self._history is not None:
                 from alpa_dejavu.calibration.history import Store
 
-                Store(self._history).append(measured_run(task, plan, found))
-            if self._is_off() and (off := deviation(task, plan, found)).matters:
+                Store(self._history).append(measured_run(task, plan, run))
+            if self._is_off() and (off := deviation(task, plan, run)).matters:
                 ends = True
                 _log.warning("%s; %s", off, _advice(self._history))
         except Exception as error:  # training goes on

@@ -86,11 +86,11 @@ def spare_workers(plan: Plan, cluster: Cluster | None = None) -> Sequence[dict[s
     differences = list(cluster_differences(plan, mesh, cluster))
     if differences:
         raise ValueError(f"the plan isn't for this cluster: {'; '.join(differences)}; plan again for it")
-    taken: collections.Counter[int] = collections.Counter()
+    used: collections.Counter[int] = collections.Counter()
     for stage, numbers in zip(plan.stages, places(plan, mesh, cluster), strict=True):
-        taken.update(dict.fromkeys(numbers, stage.submesh.devices_per_host))
+        used.update(dict.fromkeys(numbers, stage.submesh.devices_per_host))
     return actor_options(
-        [(host.info["NodeID"], host.num_devices - taken[n]) for n, host in enumerate(alpa_hosts(mesh))],
+        [(host.info["NodeID"], host.num_devices - used[n]) for n, host in enumerate(alpa_hosts(mesh))],
         devices.placement_group,
     )
 
@@ -101,14 +101,18 @@ def _checked(state: Any, structure: Any, specs: list[Any]) -> list[Any]:
 
     remedy = "give the state of the model that the step was compiled for"
     wanted, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(len(specs))))
-    given, _ = jax.tree_util.tree_flatten_with_path(state)
-    names = [[jax.tree_util.keystr(path) for path, _ in tree] for tree in (given, wanted)]
+    leaves_by_path, _ = jax.tree_util.tree_flatten_with_path(state)
+    names = [[jax.tree_util.keystr(path) for path, _ in tree] for tree in (leaves_by_path, wanted)]
     if names[0] != names[1]:
         strange = [name for name in names[0] if name not in names[1]]
         missing = [name for name in names[1] if name not in names[0]]
-        said = f"{strange[0]} is not in it" if strange else f"it has {missing[0]}, too" if missing else "in other order"
-        raise ValueError(f"the state has {len(names[0])} arrays and the step's {len(names[1])}, and {said}; {remedy}")
-    leaves = [np.asarray(leaf) for _, leaf in given]
+        difference = (
+            f"{strange[0]} is not in it" if strange else f"it has {missing[0]}, too" if missing else "in other order"
+        )
+        raise ValueError(
+            f"the state has {len(names[0])} arrays and the step's {len(names[1])}, and {difference}; {remedy}"
+        )
+    leaves = [np.asarray(leaf) for _, leaf in leaves_by_path]
     for name, leaf, spec in zip(names[0], leaves, specs, strict=True):
         if spec is not None and (leaf.shape, leaf.dtype) != (spec.aval.shape, spec.aval.dtype):
             raise ValueError(

@@ -42,8 +42,8 @@ class DejavuLayerOption:
             raise ValueError(f"layer_num is {self.layer_num}, but must be at least 1, or None for marked layers")
         last = max(self.remat_layers, default=0)
         if min(self.remat_layers, default=0) < 0 or (self.layer_num is not None and last >= self.layer_num):
-            there = "from 0 on" if self.layer_num is None else f"0..{self.layer_num - 1}"
-            raise ValueError(f"remat_layers is {list(self.remat_layers)}, but the layers are {there}")
+            numbers = "from 0 on" if self.layer_num is None else f"0..{self.layer_num - 1}"
+            raise ValueError(f"remat_layers is {list(self.remat_layers)}, but the layers are {numbers}")
 
     def transform(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the step's function with its layers marked, and remat in the chosen ones; Alpa calls this."""

@@ -106,18 +106,18 @@ def lose_host() -> str:
         RuntimeError: there is no other host of a local cluster.
     """
     ray = _ray()
-    here = ray.get_runtime_context().get_node_id()
+    head = ray.get_runtime_context().get_node_id()
     others = sorted(
-        (node["NodeID"], node["RayletSocketName"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != here
+        (node["NodeID"], node["RayletSocketName"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != head
     )
     running = descendants(os.getpid())
     for node, socket in others:
-        found = [pid for pid, _ in running if f"--raylet_socket_name={socket}" in command(pid).split("\0")]
-        if found:
-            for pid in [*found, *(pid for raylet in found for pid, _ in descendants(raylet))]:
+        raylets = [pid for pid, _ in running if f"--raylet_socket_name={socket}" in command(pid).split("\0")]
+        if raylets:
+            for pid in [*raylets, *(pid for raylet in raylets for pid, _ in descendants(raylet))]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            while any(map(command, found)):  # until it has ended, it would be found again
+            while any(map(command, raylets)):  # until it has ended, it would be found again
                 time.sleep(0.01)
             return str(node)
     raise RuntimeError("no host of a local cluster can be lost: start one by local_cluster(hosts=2) or more")

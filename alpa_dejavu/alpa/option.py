@@ -144,7 +144,7 @@ class DejavuStageOption:
         if self.strategy != OURS:
             self._check_strategy()
         if self.accumulate not in (None, "mean", "sum"):
-            raise ValueError(f"accumulate is {self.accumulate!r}, but must be \"mean\", \"sum\" or None")
+            raise ValueError(f'accumulate is {self.accumulate!r}, but must be "mean", "sum" or None')
         self.calibration = check_choice(self.calibration, self.latency, self.communication)
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
@@ -157,9 +157,9 @@ class DejavuStageOption:
                 raise TypeError(f"history is {self.history!r}; give the path of a file, or None")
             Store(self.history).check()
         ignored = ("use_hlo_cost_model", "profiling_database_filename", "cached_profile_result")
-        given = [name for name in ignored if getattr(self, name)]
-        if given:
-            _log.warning("%s: no effect, since DejavuStageOption doesn't profile", ", ".join(given))
+        without_effect = [name for name in ignored if getattr(self, name)]
+        if without_effect:
+            _log.warning("%s: no effect, since DejavuStageOption doesn't profile", ", ".join(without_effect))
         from alpa_dejavu.alpa import install
 
         install()
@@ -202,9 +202,9 @@ class DejavuStageOption:
                 "model_parallel_only",
             ),
         }
-        for name, known in spaces.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, known))}")
+        for name, choices in spaces.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, choices))}")
         if manual != bool(self.manually_specified_submeshes):
             raise ValueError(
                 f"submesh_physical_shape_space is {self.submesh_physical_shape_space!r} and "

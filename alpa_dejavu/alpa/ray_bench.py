@@ -1,22 +1,19 @@
 """Runs the probes of a calibration by Alpa's workers, on the cluster that Ray has.
 
-Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are,
-and so do copies between them and the host's memory. Collectives run by Alpa's own profiler, in workers that have all
-devices of a host. Pipelines and stages run as plans do.
+Copies between the devices of a host and its memory run at the same time, each in a worker of its own. Collectives run
+by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.alpa._ray_ports import ray_ports
-from alpa_dejavu.alpa._relay import relay_seconds, stage_seconds
+from alpa_dejavu.alpa._relay import relay_seconds
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration.bench import (
     HOST_MEMORY,
@@ -30,7 +27,6 @@ from alpa_dejavu.calibration.bench import (
     Probe,
 )
 from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
-from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["RayBench", "ray_bench"]
@@ -39,9 +35,7 @@ _PATIENCE_S = 60.0
 _FAREWELL_S = 5.0
 _AHEAD_S = 0.02
 """Until then all workers know when they begin."""
-_MEASURED_S = 0.25
-_FEWEST_RUNS = 3
-_PROGRAM, _COPIES = "_alpa_dejavu_program", "_alpa_dejavu_copies"
+_COPIES = "_alpa_dejavu_copies"
 _CPU = "cpu"
 Runner = Callable[[Probe], Mapping[str, float]]
 
@@ -60,54 +54,38 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
     """
     with _connected() as virtual:
         cluster = cluster_of(virtual, machine)
-        machines = [str(host.get("NodeManagerHostname") or n) for n, host in enumerate(virtual.host_info)]
         nodes = [str(host.get("NodeID")) for host in virtual.host_info]
-    return cluster, RayBench(cluster, machines, nodes)
+    return cluster, RayBench(cluster, nodes)
 
 
 @final
 class RayBench(Bench):
-    """A bench that measures probes (single programs, collectives, messages or small pipelines) in Alpa's workers on a
+    """A bench that measures probes (collectives, messages, small pipelines or a host's memory) in Alpa's workers on a
     Ray cluster.
 
     Args:
         cluster: the Ray cluster.
-        machines: the name of the machine that each host is on; devices of hosts on one machine compute at the same
-            time when a program is measured.
         nodes: the id by which Ray knows each host.
     """
 
-    def __init__(self, cluster: Cluster, machines: Sequence[str], nodes: Sequence[str]) -> None:
-        self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
+    def __init__(self, cluster: Cluster, nodes: Sequence[str]) -> None:
+        self._cluster, self._nodes = cluster, tuple(nodes)
 
     def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
         """Connects to the Ray cluster and starts the workers that measurements of one kind need, for as long as a
         `with` block runs; yields a function that measures a probe and returns seconds by name.
 
         Args:
-            place: what is measured ("programs", "stages", "collectives", "pipelines", "links" or a host's memory), and
-                on which kind of device or over which kind of links.
+            place: what is measured ("collectives", "pipelines", "links" or a host's memory), and on which kind of hosts
+                or over which kind of links.
         """
-        if place.what == "programs":
-            return self._programs(place.where)
-        if place.what == "stages":
-            return self._pipelines(1, self._cluster.hosts[0].num_devices, _run_stage)
         if place.what == HOST_MEMORY:
             return self._host_memory(place.where)
         if place.what == "links":
             return self._flows()
         if place.what == "collectives":
             return self._collectives(place.where)
-        return self._pipelines(*((1, 2) if place.where == WITHIN else (2, 1)), _run_pipeline)
-
-    @contextlib.contextmanager
-    def _programs(self, device: str) -> Iterator[Runner]:
-        alike = [n for n, host in enumerate(self._cluster.hosts) if host.device.name == device]
-        chosen = [n for n in alike if self._machines[n] == self._machines[alike[0]]]
-        with _connected() as virtual:
-            seats = [(host, seat) for host in chosen for seat in range(self._cluster.hosts[host].num_devices)]
-            with _workers([virtual.slice_2d([host], [[seat]]) for host, seat in seats]) as workers:
-                yield functools.partial(_run_program, workers)
+        return self._pipelines(*((1, 2) if place.where == WITHIN else (2, 1)))
 
     @contextlib.contextmanager
     def _host_memory(self, device: str) -> Iterator[Runner]:
@@ -132,9 +110,7 @@ class RayBench(Bench):
             yield ports
 
     @contextlib.contextmanager
-    def _pipelines(
-        self, hosts: int, devices: int, run: Callable[[Cluster, Probe], dict[str, float]]
-    ) -> Iterator[Runner]:
+    def _pipelines(self, hosts: int, devices: int) -> Iterator[Runner]:
         from alpa.api import clear_executable_cache
 
         device, link = self._cluster.hosts[0].device, self._cluster.links[0][0]
@@ -142,7 +118,7 @@ class RayBench(Bench):
         cluster = Cluster.uniform("a part", names, device, devices, link, self._cluster.links[0][-1])
         with _connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
             stack.callback(clear_executable_cache)
-            yield functools.partial(run, cluster)
+            yield functools.partial(_run_pipeline, cluster)
 
 
 @contextlib.contextmanager
@@ -197,47 +173,16 @@ def _ask(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> li
 def _told(error: Exception) -> MeasurementError:
     """Returns an error that says what failed in a line: Ray's errors have a whole traceback in their text."""
     cause = getattr(error, "cause", None) or error
-    said = str(cause).strip().partition("\n")[0]
-    return MeasurementError(f"{type(cause).__name__}: {said}")
-
-
-def _run_program(workers: Sequence[Any], probe: Probe) -> dict[str, float]:
-    assert isinstance(probe, Program), "programs are run on devices"
-    _ask(workers, _prepare, probe)
-    found = _ask(workers, _time, time.time() + _AHEAD_S)
-    return {"run_s": statistics.median(itertools.chain(*found))}
-
-
-def _prepare(worker: Any, program: Program) -> None:
-    """Compiles a program's passes in a worker, and runs each once."""
-    import jax
-
-    with jax.default_device(worker.local_devices[0]):
-        runs = [one.compiled() for one in program.passes()]
-    for run in runs:
-        run()
-    setattr(worker, _PROGRAM, runs)
-
-
-def _time(worker: Any, start: float) -> list[float]:
-    """Returns the seconds of each run in a worker, from a moment on that all workers have in common."""
-    runs, found = getattr(worker, _PROGRAM), list[float]()
-    time.sleep(max(start - time.time(), 0.0))
-    stop = time.perf_counter() + _MEASURED_S
-    while len(found) < _FEWEST_RUNS or time.perf_counter() < stop:
-        before = time.perf_counter()
-        for run in runs:
-            run()
-        found.append(time.perf_counter() - before)
-    return found
+    reason = str(cause).strip().partition("\n")[0]
+    return MeasurementError(f"{type(cause).__name__}: {reason}")
 
 
 def _run_host_probe(workers: Sequence[Any], stand_in: bool, probe: Probe) -> dict[str, float]:
     assert isinstance(probe, HostProbe), "a host's memory is probed"
     chosen = workers[: probe.num_devices]
     if probe.name != "copies":
-        (found,) = _ask(chosen, _probe_host, probe, stand_in)
-        return dict(found)
+        (measured,) = _ask(chosen, _probe_host, probe, stand_in)
+        return dict(measured)
     _ask(chosen, _open_copies, probe.num_bytes, stand_in)
     try:
         every = _ask(chosen, _copy, time.time() + _AHEAD_S)
@@ -296,12 +241,4 @@ def _run_pipeline(cluster: Cluster, probe: Probe) -> dict[str, float]:
     try:
         return relay_seconds(cluster, probe.num_bytes)
     except ray.exceptions.RayError as error:
-        raise _told(error) from error
-
-
-def _run_stage(cluster: Cluster, probe: Probe) -> dict[str, float]:
-    assert isinstance(probe, Program), "stages are programs"
-    try:
-        return {"run_s": stage_seconds(cluster, probe)}
-    except Exception as error:  # whatever Alpa and its compiler raise for a stage, the calibration is made without it
         raise _told(error) from error

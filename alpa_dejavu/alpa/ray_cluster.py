@@ -159,7 +159,7 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     if len(set(machines)) > 1:
         between = usual[1]
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
-    found = Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links)
+    cluster = Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links)
     if len(set(machines)) > 1:
-        return found
-    return dataclasses.replace(found, machine="local-cpu", **on_one_cpu())
+        return cluster
+    return dataclasses.replace(cluster, machine="local-cpu", **on_one_cpu())

@@ -59,11 +59,11 @@ class AlpaGradients(Evaluator):
         rows = jax.tree_util.tree_leaves(gradients)
         for first in range(0, int(count), len(self.steps)):
             places = range(first, min(first + len(self.steps), int(count)))
-            made = [self.steps[place - first](*_row((points, batches), place)) for place in places]
-            for place, (loss, gradient) in zip(places, made, strict=True):
+            results = [self.steps[place - first](*_row((points, batches), place)) for place in places]
+            for place, (loss, gradient) in zip(places, results, strict=True):
                 losses[place] = np.asarray(loss)
-                for row, one in zip(rows, jax.tree_util.tree_leaves(gradient), strict=True):
-                    row[place] = np.asarray(one)
+                for row, leaf in zip(rows, jax.tree_util.tree_leaves(gradient), strict=True):
+                    row[place] = np.asarray(leaf)
         return Evaluated(losses, gradients)
 
 

@@ -9,8 +9,8 @@ devices by their data sheets; "none" is data sheets for all.
 
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._file import chosen_calibration, read_calibration, write_calibration
-from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._prices import NONE, Prices, check_choice, models_of, prices
+from alpa_dejavu.calibration.measured_hosts import HostLinks
 
 __all__ = [
     "NONE",

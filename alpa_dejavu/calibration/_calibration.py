@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.calibration.text import calibration_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
@@ -20,11 +19,13 @@ from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.product_curve import ProductCurve
+    from alpa_dejavu.costs.latency import ProductCurve
 
-FAMILY_SPREAD, KIND_SPREAD = 0.2, 0.3
-"""How far a family of programs is from the roofline of the best figures, and a kind of collective from alpha-beta:
-standard deviations of logarithms. Fits reckon with them, and so do the models that are made of fits."""
+_OWN_SPREAD = 0.2
+"""How far an operator is from the roofline of measured figures: the standard deviation of a logarithm."""
+KIND_SPREAD = 0.3
+"""The same of a kind of collective and the alpha-beta model; fits of links reckon with it, too."""
+_STARTS = {"dispatch_s", "step_s"}
 
 
 @final
@@ -33,12 +34,12 @@ class Fit:
     """A record of how well one part of a calibration was fitted.
 
     Attributes:
-        part: what was fitted: "programs on v100", "collectives within hosts", "collectives across hosts" ...
+        part: what was fitted: "collectives within hosts", "collectives across hosts" ...
         origin: which measurements it was fitted to, for people.
         rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "program", "mesh" ...; empty if nothing was.
+        left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
         held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
-        figures: what was found, by name with its unit, where the file doesn't hold the model itself.
+        figures: further figures, by name with its unit, where the file doesn't hold the model itself.
     """
 
     part: str
@@ -59,13 +60,8 @@ class Fit:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredLink:
-    """The measured latency and rate of a kind of link: between two kinds of devices, within a host or across hosts.
-
-    Attributes:
-        devices: names of the kinds of devices at its two ends, in any order.
-        within: whether both ends are in one host.
-        link: the measured latencies and rates.
-        spread: standard deviation of the logarithm of each of them, by the name of `Link`'s field.
+    """The measured latency and rate of a kind of link, between two kinds of devices, within a host or across hosts; and
+    the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
     """
 
     devices: tuple[str, str]
@@ -152,7 +148,7 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Returns a text of the calibration's name, its date and a hash of its content; those with the same text
+        """Returns a text of the calibration's name, its date and a hash of its content: those with the same text
         predict the same.
         """
         content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
@@ -160,17 +156,25 @@ class Calibration:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Returns the names of all devices that the calibration has measured figures of, sorted."""
+        """Returns the names of all devices that the calibration has figures of, sorted."""
         return tuple(sorted(self.devices))
+
+    @property
+    def knows_operators(self) -> bool:
+        """Returns whether anything is known of the seconds of operators: the starts of computations and of steps aren't
+        among them, which is all that `alpa-dejavu calibrate` measures of devices by itself.
+        """
+        starts_alone = all(set(spread) <= _STARTS for spread in self.device_spread.values())
+        return bool(self.devices) and (bool(self.products) or not self.device_spread or not starts_alone)
 
     def latency(self) -> LatencyModel:
         """Returns the model that predicts the seconds of operators: the roofline, with measured spreads."""
-        measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from, self.products)
+        measured = MeasuredRoofline(self.device_spread, _OWN_SPREAD, self._spread_from, self.products)
         return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
-        """Returns the model that predicts the seconds of collectives: the learned one where there is one, else one by
-        the links of the group if those from host to host are known, else alpha-beta with the spread of measured links.
+        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
+        those from host to host are known, else alpha-beta with the spread of measured links.
         """
         rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
@@ -180,7 +184,7 @@ class Calibration:
         return LearnedCommunication(self.within, self.across, rest)
 
     def _alpha_beta(self) -> AlphaBeta | MeasuredAlphaBeta:
-        spread = {one.link: one.spread for one in self.links if one.spread}
+        spread = {measured.link: measured.spread for measured in self.links if measured.spread}
         return MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
 
     @property
@@ -188,8 +192,7 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures of devices, links and hosts' memory in place of
-        its own.
+        """Returns the cluster with the calibration's measured figures in place of its own.
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
@@ -213,16 +216,15 @@ class Calibration:
                 f"doesn't have (it has {', '.join(map(repr, sorted(present)))}); give the calibration of this cluster"
             )
         hosts = tuple(map(self._measured, cluster.hosts))
-        known = {link.kind: link.link for link in self.links}
+        measured_links = {link.kind: link.link for link in self.links}
         links = tuple(
-            tuple(known.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
+            tuple(measured_links.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
             for a, row in enumerate(cluster.links)
         )
         applied = dataclasses.replace(cluster, hosts=hosts, links=links)
         if self.links:
             applied.check_rates()
         return applied if self.host_links is None else self.host_links.applied_to(applied, self.name)
-
 
     def _measured(self, host: Host) -> Host:
         """Returns the host with the measured figures of its devices and its memory, where there are some."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from alpa_dejavu._util.json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.calibration.text import calibration_text
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link
@@ -28,12 +27,7 @@ _REMEDY = (
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Reads a calibration (models and figures fitted to measured hardware) from its JSON file, and checks it.
-
-    Raises:
-        ValueError: there is no such file, or it is broken, of another version, or lacks a part; says where and what to
-            do.
-    """
+    """Reads a calibration from its JSON file, and checks it; ValueError says where what is wrong, and what to do."""
     from alpa_dejavu.calibration.calibration_format import CalibrationData
 
     file = pathlib.Path(path)
@@ -45,8 +39,7 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """Returns the calibration (models and figures fitted to measured hardware) that is given as a file's path or as an
-    object.
+    """Returns the calibration that is given as a file's path or as an object.
 
     Raises:
         ValueError: there is no such file, or it is broken.
@@ -65,19 +58,16 @@ def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibrat
 
 
 def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Writes a calibration (models and figures fitted to measured hardware) to a JSON file; what was there before stays
-    until the new file is whole.
-
-    Raises:
-        ValueError: a number isn't finite, or the file can't be written.
+    """Writes a calibration to a JSON file, whole or not at all; ValueError where it can't, or where a number isn't
+    finite.
     """
     write_whole(pathlib.Path(path), calibration_text(calibration))
 
 
 def _calibration(data: CalibrationData) -> Calibration:
-    """From what the format has found right: what figures have to do with each other is still unknown."""
+    """Returns the calibration that checked data holds: what figures have to do with each other is still unknown."""
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.product_curve import ProductCurve
+    from alpa_dejavu.costs.latency import ProductCurve
 
     return Calibration(
         name=data["name"],
@@ -91,10 +81,10 @@ def _calibration(data: CalibrationData) -> Calibration:
         },
         devices={name: Device.of(figures) for name, figures in data.get("devices", {}).items()},
         device_spread=data.get("device_spread", {}),
-        links=tuple(_link(each) for each in data.get("links", ())),
+        links=tuple(_link(link) for link in data.get("links", ())),
         memory=_memory(data["memory"]) if "memory" in data else None,
         host_links=_host_links(data["host_links"]) if "host_links" in data else None,
-        host_memory={name: MeasuredHostMemory(**each) for name, each in data.get("host_memory", {}).items()},
+        host_memory={name: MeasuredHostMemory(**figures) for name, figures in data.get("host_memory", {}).items()},
         within=_model("within", FittedCollectives.of_state, data.get("within")),
         across=_model("across", FittedCollectives.of_state, data.get("across")),
     )
@@ -123,7 +113,9 @@ def _link(figures: MeasuredLinkData) -> MeasuredLink:
 def _memory(residuals: MemoryData) -> MemoryResiduals:
     kinds: Mapping[str, Any] = residuals["log_ratios"]
     fields: dict[str, Any] = {**residuals}
-    return MemoryResiduals(**fields | {"log_ratios": {kind: tuple(map(float, each)) for kind, each in kinds.items()}})
+    return MemoryResiduals(
+        **fields | {"log_ratios": {kind: tuple(map(float, ratios)) for kind, ratios in kinds.items()}}
+    )
 
 
 def _host_links(data: HostLinksData) -> HostLinks:

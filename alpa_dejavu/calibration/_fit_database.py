@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
-from alpa_dejavu.calibration._log_fit import summary
-from alpa_dejavu.calibration.database import Database, MeshProfile, Series
+from alpa_dejavu.calibration._fit_links import summary
+from alpa_dejavu.calibration.database import sizes_of
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
+from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
 
-__all__ = ["FittedAlone", "crosses_hosts", "errors_of", "fit_alone", "fit_database", "fit_products", "products_of"]
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
+
+__all__ = ["FittedAlone", "errors_of", "fit_alone", "fit_database", "fit_products", "products_of", "spans"]
 
 _LARGE_BYTES, _FAR = 2.0**20, 100.0
 """Messages whose bytes take longer than their launch, and how far they may be from what links do."""
@@ -31,57 +34,43 @@ _OF_LAUNCH, _FEWEST_SIZES = 10.0, 5
 
 
 def fit_database(
-    database: Database, cluster: Cluster
+    database: DatabaseData, cluster: Cluster
 ) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
-    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database.
-
-    Args:
-        database: the measurements of collectives, from the cluster's kind of hosts.
-        cluster: the cluster, whose links give the rates that the fitted rates are shares of.
-
-    Returns:
-        The model within hosts, the model across hosts, each None where there are too few measurements, and a record of
-        each fit.
+    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database, whose
+    rates are shares of those of the cluster's links; each None where there are too few measurements. Returns both, and
+    a record of each fit.
 
     Raises:
         ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
             far from what the cluster's links do that they must be in another unit, or another cluster's.
     """
-    devices = cluster.hosts[0].num_devices
-    meshes = [mesh for mesh in database.meshes if mesh.devices_per_host <= devices]
+    devices, origin = cluster.hosts[0].num_devices, database["origin"]
+    meshes = [mesh for mesh in database["meshes"] if mesh["mesh"][1] <= devices]
     if not meshes:
-        there = sorted({mesh.devices_per_host for mesh in database.meshes})
+        counts = sorted({mesh["mesh"][1] for mesh in database["meshes"]})
         raise ValueError(
-            f"the database {database.origin} is of hosts with {there} devices, but those of {cluster.name} have "
-            f"{devices}; give the database of this cluster, or none"
+            f"the database {origin} is of hosts with {counts} devices, but those of {cluster.name} have {devices}; "
+            "give the database of this cluster, or none"
         )
-    found: list[FittedCollectives | None] = []
+    models: list[FittedCollectives | None] = []
     fits: list[Fit] = []
     for where, across in (("within hosts", False), ("across hosts", True)):
         link = cluster.links[0][1 if across else 0] if len(cluster.hosts) > 1 or not across else None
         rows, seconds, groups = _rows(meshes, across, None if link is None else link.group_bytes_per_s)
-        _check_scale(database.origin, where, rows, np.array(seconds))
-        enough = len(seconds) >= _FEWEST and (not across or found[0] is not None)
+        _check_scale(origin, where, rows, np.array(seconds))
+        enough = len(seconds) >= _FEWEST and (not across or models[0] is not None)
         model = FittedCollectives().fit(rows, seconds, groups) if enough else None
-        found.append(model)
+        models.append(model)
         if model is not None:
             left_out = _what_is_left_out(groups)
             errors = errors_of(model.left_out_errors) if left_out else {}
-            origin = f"Alpa's profiler: {database.origin}"
-            fits.append(Fit(f"collectives {where}", origin, len(seconds), left_out, errors))
-    return found[0], found[1], fits
+            fits.append(Fit(f"collectives {where}", f"Alpa's profiler: {origin}", len(seconds), left_out, errors))
+    return models[0], models[1], fits
 
 
-def fit_products(database: Database, device: Device) -> tuple[dict[str, ProductCurve], list[Fit]]:
-    """Fits curves of matrix products to Alpa's profiling database.
-
-    Args:
-        database: the measurements of products, on such a device.
-        device: the device, whose rates the measured rates are compared with.
-
-    Returns:
-        For each dtype with products of enough sizes the curve by which their seconds differ from those of their
-        operations at the device's rate, and a record of each fit, with its errors on sizes that were left out in turn.
+def fit_products(database: DatabaseData, device: Device) -> tuple[dict[str, ProductCurve], list[Fit]]:
+    """Fits curves of matrix products to Alpa's profiling database, measured on such a device; returns them by dtype,
+    for those with enough sizes, and a record of each fit, with its errors on sizes that were left out in turn.
     """
     curves: dict[str, ProductCurve] = {}
     fits: list[Fit] = []
@@ -89,66 +78,56 @@ def fit_products(database: Database, device: Device) -> tuple[dict[str, ProductC
         ratio = seconds * device.rate(dtype) / flop
         curves[dtype] = ProductCurve.fit(flop, ratio)
         errors = errors_of(ProductCurve.left_out_errors(flop, ratio))
-        fits.append(Fit(f"products in {dtype}", f"Alpa's profiler: {database.origin}", len(flop), "size", errors))
+        fits.append(Fit(f"products in {dtype}", f"Alpa's profiler: {database['origin']}", len(flop), "size", errors))
     return curves, fits
 
 
-def products_of(database: Database) -> dict[str, tuple[FloatArray, FloatArray]]:
+def products_of(database: DatabaseData) -> dict[str, tuple[FloatArray, FloatArray]]:
     """Returns the operations and the seconds of measured matrix products that are more than a launch, by dtype; without
     those dtypes of which there are too few.
     """
-    found = {}
+    products = {}
+    every = [series for mesh in database["meshes"] for series in mesh["series"] if series["name"] == "dot"]
     for short, dtype in _DTYPES.items():
-        alike = [one for mesh in database.meshes for one in mesh.series if (one.name, one.dtype) == ("dot", short)]
-        flop = np.array([size for one in alike for size in one.sizes])
-        seconds = np.array([took for one in alike for took in one.seconds])
+        alike = [series for series in every if series["dtype"] == short]
+        flop = np.array([size for series in alike for size in series["flop"]], dtype=np.float64)
+        seconds = np.array([took for series in alike for took in series["seconds"]], dtype=np.float64)
         long = (flop > 0) & (seconds >= _OF_LAUNCH * seconds.min(initial=np.inf))
         if len(np.unique(flop[long])) >= _FEWEST_SIZES:
-            found[dtype] = flop[long], seconds[long]
-    return found
+            products[dtype] = flop[long], seconds[long]
+    return products
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedAlone:
-    """A model of collectives that is fitted to a database without knowing the cluster.
-
-    Attributes:
-        model: the fitted model.
-        lanes_bytes_per_s: the rate that its links are taken to have: that of the fastest collective.
-        left_out: what was left out in turn for its errors; empty if nothing was.
+    """A model of collectives that is fitted to a database without knowing the cluster; its links are taken to have the
+    rate of the fastest collective. `left_out` says what was left out in turn for its errors.
     """
 
     model: FittedCollectives
     lanes_bytes_per_s: float
     left_out: str
 
-    def predict(self, one: Series, devices_per_host: int, num_bytes: FloatArray) -> Seconds:
+    def predict(self, series: SeriesData, devices_per_host: int, num_bytes: FloatArray) -> Seconds:
         """Predicts the seconds of the collective of a series, of so many bytes, on hosts with so many devices."""
-        hosts, sharing = _spans(one, devices_per_host)
+        hosts, sharing = spans(series, devices_per_host)
         same = np.ones(len(num_bytes))
         rows = Collectives(
-            np.full(len(same), one.name), num_bytes, len(one.groups[0]) * same, hosts * same,
+            np.full(len(same), series["name"]), num_bytes, len(series["groups"][0]) * same, hosts * same,
             (sharing if hosts > 1 else 1) * same, self.lanes_bytes_per_s * same,
         )  # fmt: skip
         return self.model.predict(rows)
 
 
-def fit_alone(database: Database, across: bool) -> FittedAlone | None:
-    """Fits a model to all measured collectives within hosts, or to those across hosts, without knowing the cluster;
-    returns None if there are too few.
-    """
-    rows, seconds, groups = _rows(database.meshes, across, lambda _: 1.0)
+def fit_alone(database: DatabaseData, across: bool) -> FittedAlone | None:
+    """Fits a model to all measured collectives within hosts, or to those across hosts; None if there are too few."""
+    rows, seconds, groups = _rows(database["meshes"], across, lambda _: 1.0)
     if len(seconds) < _FEWEST:
         return None
     fastest = float((rows.volume_s / np.array(seconds)).max())
     rows = dataclasses.replace(rows, lanes=np.full(len(rows), fastest))
     return FittedAlone(FittedCollectives().fit(rows, seconds, groups), fastest, _what_is_left_out(groups))
-
-
-def crosses_hosts(one: Series, devices_per_host: int) -> bool:
-    """Returns whether groups of a series span hosts of so many devices."""
-    return _spans(one, devices_per_host)[0] > 1
 
 
 def errors_of(logs: FloatArray) -> dict[str, float]:
@@ -179,37 +158,36 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
 
 
 def _rows(
-    meshes: Sequence[MeshProfile], across: bool, lanes_of: Callable[[int], float] | None
+    meshes: Sequence[MeshData], across: bool, lanes_of: Callable[[int], float] | None
 ) -> tuple[Collectives, list[float], list[str]]:
-    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on: of
-    one mesh alone the size of the group.
-
-    `lanes_of` gives the bytes per second of a group of so many devices; None: there are no such links.
+    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on, of
+    one mesh alone the size of the group. `lanes_of` gives the bytes per second of a group of so many devices.
     """
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []
     labels: list[tuple[str, str]] = []
     for mesh in meshes:
-        for one in mesh.series:
-            if one.name == "dot" or len(one.groups[0]) < 2:
+        num_hosts, per_host = mesh["mesh"]
+        for series in mesh["series"]:
+            if series["name"] == "dot" or len(series["groups"][0]) < 2:
                 continue
-            hosts, sharing = _spans(one, mesh.devices_per_host)
+            hosts, sharing = spans(series, per_host)
             if (hosts > 1) != across or lanes_of is None:
                 continue
-            size = len(one.groups[0])
-            for num_bytes, took in zip(one.sizes, one.seconds, strict=True):
+            size = len(series["groups"][0])
+            for num_bytes, took in zip(sizes_of(series), series["seconds"], strict=True):
                 if num_bytes > 0:
-                    columns.append((one.name, num_bytes, size, hosts, sharing if across else 1, lanes_of(size)))
+                    columns.append((series["name"], num_bytes, size, hosts, sharing if across else 1, lanes_of(size)))
                     seconds.append(took)
-                    labels.append((f"{mesh.hosts}x{mesh.devices_per_host}", str(size)))
+                    labels.append((f"{num_hosts}x{per_host}", str(size)))
     name = np.array([column[0] for column in columns], dtype=np.str_)
     numbers = np.array([column[1:] for column in columns], dtype=np.float64).reshape(-1, 5)
     several = len({mesh for mesh, _ in labels}) > 1
     return Collectives(name, *numbers.T), seconds, [mesh if several else size for mesh, size in labels]
 
 
-def _spans(one: Series, devices_per_host: int) -> tuple[int, int]:
-    """Returns how many hosts a group spans, and how many groups share the network of a host."""
-    spans = [{device // devices_per_host for device in group} for group in one.groups]
-    sharing = max(sum(host in span for span in spans) for host in set().union(*spans))
-    return max(map(len, spans)), sharing
+def spans(series: SeriesData, devices_per_host: int) -> tuple[int, int]:
+    """Returns how many hosts a group of a series spans, and how many groups share the network of a host."""
+    hosts = [{device // devices_per_host for device in group} for group in series["groups"]]
+    sharing = max(sum(host in span for span in hosts) for host in set().union(*hosts))
+    return max(map(len, hosts)), sharing

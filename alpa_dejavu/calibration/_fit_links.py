@@ -1,78 +1,107 @@
-"""A link's latency and rate from what collectives took on it, and those of sends from pipelines.
+"""A link's latency and rate from what collectives took on it, and those of sends from pipelines; how sure they are, and
+which measurement would make the worst prediction surer.
 
-The model is the alpha-beta model that the planner prices exchanges by. Each collective may deviate from it by a factor
-of its own, as the families of programs do (see `_fit_devices`).
+The model is the alpha-beta model that the planner prices exchanges by, fitted to logarithms of seconds. Each kind of
+collective may deviate from it by a factor of its own, so that many measurements of one kind don't outvote the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
 
+from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.calibration._calibration import KIND_SPREAD
-from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, fit_logs, summary
 from alpa_dejavu.calibration.bench import Collective
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
 
-__all__ = ["LinkModel", "fit_sends"]
+__all__ = ["ENOUGH", "LinkFit", "LinkModel", "fit_sends", "next_measurement", "predicted_s", "summary"]
 
+Array: TypeAlias = NDArray[np.float64]
+ENOUGH = 0.05
+"""The spread under which nothing needs to be measured any more."""
 _PRIOR_SPREAD = (1.5, 1.0)
 """How far latency and rate may be off, in logarithms: links are known by an estimate at best."""
 _LATENCY_S = 1e-6
+_NOISE, _LEAST_NOISE, _ROUNDS, _STEP = 0.15, 0.03, 2, 1e-4
+_FEWEST = 6
+"""The noise is told from residuals where there are at least so many."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinkFit:
+    """A link whose latency and rate are fitted to measured collectives.
+
+    Attributes:
+        link: the link.
+        spread: standard deviation of the logarithm of both figures, by name.
+        unsure: standard deviation of the predicted logarithm of the seconds of each of N collectives, shape (N,).
+    """
+
+    link: Link
+    spread: Mapping[str, float]
+    unsure: Array
 
 
 @final
 class LinkModel:
-    """A model of the seconds that collectives take over a link, which fits the link's latency and rate to measured
-    seconds.
-
-    A deviation of each kind of collective is fitted along with latency and rate; all as logarithms.
+    """A model of the seconds that collectives take over a link, which fits the link's latency and rate, and a deviation
+    of each kind of collective, to measured seconds.
 
     Args:
         prior: the link with the figures that are known before measuring.
-        collectives: all collectives that can be measured, all within a host or all between two hosts.
+        collectives: all N collectives that can be measured, all within a host or all between two hosts.
         devices: how many devices a host has.
     """
 
     def __init__(self, prior: Link, collectives: Sequence[Collective], devices: int) -> None:
-        self._prior, self._collectives = prior, tuple(collectives)
-        self._devices = devices
-        self._kinds = tuple(dict.fromkeys(one.name for one in collectives))
-        self._kind = np.array([self._kinds.index(one.name) for one in collectives])
-        start = np.log([max(prior.latency_s, _LATENCY_S), prior.bytes_per_s])
-        self._model = LogModel(
-            self._log_seconds,
-            self._kind,
-            weights=np.ones(len(self._kind)),
-            prior=np.r_[start, np.zeros(len(self._kinds))],
-            prior_spread=np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), KIND_SPREAD)],
-        )
+        self._prior, self._collectives, self._devices = prior, tuple(collectives), devices
+        kinds = tuple(dict.fromkeys(collective.name for collective in collectives))
+        self._kind = np.array([kinds.index(collective.name) for collective in collectives])
+        self._start = np.r_[np.log([max(prior.latency_s, _LATENCY_S), prior.bytes_per_s]), np.zeros(len(kinds))]
+        self._start_spread = np.r_[_PRIOR_SPREAD, np.full(len(kinds), KIND_SPREAD)]
 
-    def fit(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """Returns the link with latency and rate fitted to measured collectives, and how sure they are.
-
-        Args:
-            measured: the measured seconds by the index of the collective; there may be none.
+    def fit(self, measured: Mapping[int, float]) -> LinkFit:
+        """Returns the link with latency and rate fitted to measured collectives, and how sure they are; `measured` has
+        the seconds by the index of the collective, and may be empty.
         """
-        found = self._model.fit(measured)
-        spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
-        return Fitted(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
+        values, covariance = self._fitted(measured)
+        spread = np.sqrt(np.diag(covariance))[:2].tolist()
+        steps = _STEP * np.eye(len(values))
+        moved = [self._log_seconds(values + step) - self._log_seconds(values - step) for step in steps]
+        slopes = np.stack(moved, axis=1) / (2 * _STEP)
+        unsure = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", slopes, covariance, slopes), 0.0))
+        return LinkFit(self._link(values), dict(zip(("latency_s", "bytes_per_s"), spread, strict=True)), unsure)
 
-    def finish(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """Returns the link with latency and rate fitted to measured collectives, how sure they are, and the errors on
-        each kind of collective when a fit leaves it out; `measured` has the seconds by the index of the collective.
+    def left_out_errors(self, measured: Mapping[int, float]) -> dict[str, float]:
+        """Returns the mean and the median error, as fractions, on each kind of collective when a fit leaves it out;
+        empty for fewer than two kinds. `measured` has the seconds by the index of the collective.
         """
-        errors = list(self._model.left_out_errors(measured).values())
-        return dataclasses.replace(self.fit(measured), held_out=summary(errors))
+        rows = np.array(list(measured), dtype=np.int64)
+        kinds = np.unique(self._kind[rows])
+        errors: list[float] = []
+        for kind in kinds if len(kinds) > 1 else ():
+            kept = {row: measured[row] for row in rows[self._kind[rows] != kind].tolist()}
+            predicted = np.exp(self._log_seconds(self._fitted(kept)[0]))
+            errors += [abs(predicted[n] / measured[n] - 1) for n in rows[self._kind[rows] == kind].tolist()]
+        return summary(errors)
+
+    def _fitted(self, measured: Mapping[int, float]) -> tuple[Array, Array]:
+        rows = np.array(list(measured), dtype=np.int64)
+        log_s = np.log(np.array(list(measured.values()), dtype=np.float64))
+        return _fit_logs(lambda values: self._log_seconds(values)[rows], log_s, self._start, self._start_spread)
 
     def _log_seconds(self, values: Array) -> Array:
         """Returns the logarithms of the seconds of all collectives, shape (N,)."""
         link = self._link(values)
-        seconds = [predicted_s(one, link, self._devices) for one in self._collectives]
+        seconds = [predicted_s(collective, link, self._devices) for collective in self._collectives]
         return np.log(seconds) + values[2:][self._kind]
 
     def _link(self, values: Array) -> Link:
@@ -80,9 +109,32 @@ class LinkModel:
         prior = self._prior
         # What else is known of the rate of collectives is off by the same factor.
         link = prior.carrying(rate / prior.bytes_per_s)
-        return dataclasses.replace(
-            link, latency_s=latency_s, bytes_per_s=rate, send_bytes_per_s=prior.send_bytes_per_s
-        )
+        return dataclasses.replace(link, latency_s=latency_s, bytes_per_s=rate, send_bytes_per_s=prior.send_bytes_per_s)
+
+
+def _fit_logs(
+    log_seconds: Callable[[Array], Array], measured_log_s: Array, prior: Array, prior_spread: Array
+) -> tuple[Array, Array]:
+    """Fits P figures to N measured seconds, as logarithms and robustly: a few wrong measurements hardly count.
+
+    `log_seconds` takes the figures' logarithms, shape (P,), to those of the predicted seconds, shape (N,); `prior` has
+    the expected logarithms and `prior_spread` their standard deviations. Returns the fitted logarithms, shape (P,), and
+    their covariance.
+    """
+    noise, values = _NOISE, np.array(prior, dtype=np.float64)
+    for _ in range(_ROUNDS):
+
+        def residuals(some: Array, noise: float = noise) -> Array:
+            return np.r_[(log_seconds(some) - measured_log_s) / noise, (some - prior) / prior_spread]
+
+        solution = least_squares(residuals, values, loss="soft_l1", max_nfev=60)
+        values = solution.x
+        errors = np.abs(log_seconds(values) - measured_log_s)
+        if len(errors) >= _FEWEST:
+            # The usual one, from the median: outliers don't raise it.
+            noise = max(float(np.median(errors)) / 0.6745, _LEAST_NOISE)
+    jacobian = np.asarray(solution.jac)
+    return values, np.linalg.inv(jacobian.T @ jacobian)
 
 
 def predicted_s(collective: Collective, link: Link, devices: int) -> float:
@@ -98,12 +150,8 @@ def predicted_s(collective: Collective, link: Link, devices: int) -> float:
 
 
 def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[Link, dict[str, float]]:
-    """Returns the link with the latency and rate of sends between stages fitted to measured ones, and their spreads.
-
-    Args:
-        prior: the link with the figures that are known before measuring.
-        sizes: bytes of the tensors that were sent; there may be none.
-        seconds: the measured seconds of each send.
+    """Returns the link with the latency and rate of sends between stages fitted to the seconds of sends of these sizes
+    in bytes, of which there may be none, and their spreads.
     """
     latency_s, rate = prior.sending
     sent = np.array(sizes, dtype=np.float64)
@@ -111,13 +159,42 @@ def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> 
     def log_seconds(values: Array) -> Any:
         return np.logaddexp(values[0], np.log(np.maximum(sent, 1.0)) - values[1])
 
-    found = fit_logs(
-        log_seconds,
-        np.log(np.array(seconds, dtype=np.float64)),
-        np.ones(len(sent)),
-        np.log([max(latency_s, _LATENCY_S), rate]),
-        np.array(_PRIOR_SPREAD),
+    start = np.log([max(latency_s, _LATENCY_S), rate])
+    values, covariance = _fit_logs(
+        log_seconds, np.log(np.array(seconds, dtype=np.float64)), start, np.array(_PRIOR_SPREAD)
     )
-    latency_s, rate = np.exp(found.values).tolist()
-    spread = dict(zip(("send_latency_s", "send_bytes_per_s"), found.spread.tolist(), strict=True))
+    latency_s, rate = np.exp(values).tolist()
+    spread = dict(zip(("send_latency_s", "send_bytes_per_s"), np.sqrt(np.diag(covariance)).tolist(), strict=True))
     return dataclasses.replace(prior, send_latency_s=latency_s, send_bytes_per_s=rate), spread
+
+
+def summary(errors: ArrayLike) -> dict[str, float]:
+    """Returns the mean ("mape") and the median ("median_ape") of errors, which are fractions; {} where there are none.
+
+    >>> summary([0.1, 0.2, 0.6])["median_ape"]
+    0.2
+    """
+    values = np.asarray(errors, dtype=np.float64)
+    return {"mape": float(values.mean()), "median_ape": float(np.median(values))} if values.size else {}
+
+
+def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
+    """Returns the index of the candidate (such as a collective) to measure next: the one whose predicted seconds are
+    least sure, the first of equal ones; None if none is left whose spread is above `enough`. Those in `done` can't be
+    chosen.
+
+    Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
+    prediction as sure as so many measurements can.
+
+    References:
+        Kiefer and Wolfowitz, The equivalence of two extremum problems, Canadian Journal of Mathematics 12, 1960.
+
+    >>> next_measurement([0.3, 0.1, 0.2], done=[0])
+    2
+    >>> next_measurement([0.3, 0.01, 0.02], done=[0]) is None
+    True
+    """
+    left = np.array(spread, dtype=np.float64)
+    left[list(done)] = -np.inf
+    best = int(first_least(-left)) if left.size else 0
+    return best if left.size and left[best] > enough else None

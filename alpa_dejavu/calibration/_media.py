@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, final
 
-from alpa_dejavu.calibration._net import Net, Pair
-from alpa_dejavu.calibration._probe_links import CONTENDED, Prober, Round, even_rates
+from alpa_dejavu.calibration._probe_links import CONTENDED, Net, Pair, Prober, Round, even_rates
 
 __all__ = ["Shared", "probe_cards", "shares_of", "switches"]
 
@@ -29,7 +28,7 @@ class Shared:
     bytes_per_s: float
 
 
-def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
+def switches(contended: Collection[Pair], probed: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
     """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates while other pairs
     send than alone.
 
@@ -37,16 +36,13 @@ def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[
     such pairs joins them: so the two directions of a cut between islands are two media, and a switch between all hosts
     is one. Slowed pairs of one round that nothing else can have slowed down share one, too. Every link from a sender to
     a receiver of a medium belongs to it.
-
-    Args:
-        contended: the pairs of hosts that have higher rates alone than while others send.
-        found: the rounds of probes: the latency and rate of each pair while the other pairs of its round send.
-        nets: the latency and rate that each pair of hosts has alone.
     """
     media = []
-    for sources, targets in _joined(contended, found):
+    for sources, targets in _joined(contended, probed):
         pairs = frozenset((a, b) for a in sources for b in targets if a != b)
-        together = [[net.bytes_per_s for pair, net in each.items() if pair in pairs] for each in found]
+        together = [
+            [net.bytes_per_s for pair, net in nets_of_round.items() if pair in pairs] for nets_of_round in probed
+        ]
         loads = [sum(rates) for rates in together if len(rates) > 1]
         most = max(nets[pair].bytes_per_s for pair in pairs)
         media.append(Shared("", pairs, max(statistics.median_low(loads), most) if loads else most))
@@ -56,23 +52,27 @@ def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[
     ]
 
 
-def _joined(pairs: Collection[Pair], found: Sequence[Round]) -> list[_Part]:
+def _joined(pairs: Collection[Pair], probed: Sequence[Round]) -> list[_Part]:
     """Connected parts of the graph that has each host once as a source and once as a target."""
     parts: list[_Part] = []
     for a, b in sorted(pairs):
         touched = [part for part in parts if a in part[0] or b in part[1]]
         parts = _merged(parts, [*touched, ({a}, {b})])
-    for each in found:
-        here = [pair for pair in each if pair in pairs]
-        lonely = [part for part in parts if _within(part, here) and max(_within(part, one) for one in found) < 2]
+    for nets in probed:
+        slowed = [pair for pair in nets if pair in pairs]
+        lonely = [
+            part
+            for part in parts
+            if _within(part, slowed) and max(_within(part, nets_of_round) for nets_of_round in probed) < 2
+        ]
         parts = _merged(parts, lonely) if lonely else parts
     return parts
 
 
 def _merged(parts: Sequence[_Part], some: Sequence[_Part]) -> list[_Part]:
     """The parts, with some of them as one."""
-    one = set[int]().union(*(part[0] for part in some)), set[int]().union(*(part[1] for part in some))
-    return [*(part for part in parts if part not in some), one]
+    merged = set[int]().union(*(part[0] for part in some)), set[int]().union(*(part[1] for part in some))
+    return [*(part for part in parts if part not in some), merged]
 
 
 def _within(part: _Part, pairs: Iterable[Pair]) -> int:
@@ -82,15 +82,10 @@ def _within(part: _Part, pairs: Iterable[Pair]) -> int:
 
 def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> list[Shared]:
     """Probes hosts' network cards, and returns those that several links share, as media: where several links of a host
-    carry less together than the sum of what each carries alone.
+    carry less together than the sum of what each carries alone, but for the effect of known switches.
 
     Several hosts send to one, and one to several, to find that out. Hosts whose links are alike are taken to have cards
     that are alike; some of them are probed.
-
-    Args:
-        prober: the prober that times messages between the hosts.
-        nets: the latency and rate that each pair of hosts has alone.
-        media: the switches that links are known to share, whose effect is no card's.
     """
     count = len(prober.names)
     if count < 3:
@@ -99,16 +94,16 @@ def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared
     for host in range(count):
         rates = [nets[pair].bytes_per_s for pair in nets if host in pair]
         kinds.setdefault(tuple(sorted(rates)), []).append(host)
-    found: list[tuple[str, frozenset[Pair], list[float]]] = []
+    cards: list[tuple[str, frozenset[Pair], list[float]]] = []
     for hosts in kinds.values():
         for receiving in (True, False):
             sample = hosts[:: -(-len(hosts) // _SAMPLES)]
             loads = [_load(prober, nets, media, host, receiving) for host in sample]
-            known = [load for load in loads if load is not None]
-            if len(known) * 2 > len(loads):
-                found += [(*_card(prober, nets, host, receiving), known) for host in hosts]
-    sizes = even_rates([statistics.fmean(known) for _, _, known in found])
-    return [Shared(name, pairs, size) for (name, pairs, _), size in zip(found, sizes, strict=True)]
+            slowed = [load for load in loads if load is not None]
+            if len(slowed) * 2 > len(loads):
+                cards += [(*_card(prober, nets, host, receiving), slowed) for host in hosts]
+    sizes = even_rates([statistics.fmean(slowed) for _, _, slowed in cards])
+    return [Shared(name, pairs, size) for (name, pairs, _), size in zip(cards, sizes, strict=True)]
 
 
 def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> tuple[str, frozenset[Pair]]:
@@ -136,7 +131,5 @@ def _load(
 
 
 def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
-    """Returns the names of those media that the link from one host to another shares with other links: switches, and
-    the network cards of its sender and receiver.
-    """
+    """Returns the names of those media that the link from one host to another shares with other links."""
     return tuple(medium.name for medium in media if pair in medium.pairs)

@@ -15,10 +15,9 @@ from alpa_dejavu.costs.communication import (
     communication_name,
     communication_names,
 )
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name, latency_names
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile, runtime_profile
 from alpa_dejavu.problem import Cluster, PricedBy
 
 __all__ = ["AUTO", "NONE", "Prices", "check_choice", "models_of", "prices"]
@@ -43,15 +42,15 @@ class Prices:
     models: CostModels
     calibration: Calibration | None = None
 
-    def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
+    def residuals(self, chosen: MemoryResiduals | None) -> MemoryResiduals | None:
         """Returns the measured residuals of memory that a plan's margin follows from: those given, else the
         calibration's.
         """
-        return given if given is not None or self.calibration is None else self.calibration.memory
+        return chosen if chosen is not None or self.calibration is None else self.calibration.memory
 
     def named(self, asked: PricedBy | None = None) -> PricedBy:
-        """Returns the record of how a plan was priced: the names of its cost models and calibration, added to the
-        options that were asked for (`asked`).
+        """Returns the record of how a plan was priced, by which models and calibration, added to the options that were
+        asked for.
         """
         return dataclasses.replace(
             asked or PricedBy(),
@@ -67,8 +66,8 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | Literal["none"] | None:
-    """Checks that a calibration (models and figures fitted to measured hardware) can be read, and that no other cost
-    models are given with it; returns it, or "none" or None where that is given.
+    """Checks that a calibration can be read, and that no other cost models are given with it; returns it, or "none" or
+    None where that is given.
 
     Raises:
         ValueError: the calibration can't be had, a model's name is unknown, or a model is given beside a calibration.
@@ -80,11 +79,11 @@ def check_choice(
         return None
     if calibration == NONE:
         return "none"
-    given = {"latency": latency, "communication": communication}
-    own = [name for name, choice in given.items() if choice not in _OPEN]
+    choices = {"latency": latency, "communication": communication}
+    own = [name for name, choice in choices.items() if choice not in _OPEN]
     if own:
         raise ValueError(
-            f"both a calibration and {own[0]}={given[own[0]]!r} are given, but a calibration brings its own models; "
+            f"both a calibration and {own[0]}={choices[own[0]]!r} are given, but a calibration brings its own models; "
             f"leave {own[0]} out, or give the models of `Calibration.latency()` and `.communication()` yourself"
         )
     return chosen_calibration(calibration)
@@ -97,36 +96,30 @@ def prices(
     communication: str | CommunicationModel,
     runtime: str | RuntimeProfile = ALPA,
 ) -> Prices:
-    """Returns the cluster and the cost models that plans are priced by: a calibration's or, without one, those given.
+    """Returns the cluster and the cost models that plans are priced by: a calibration's (a file's path, or an object)
+    or, without one, those given.
 
-    Args:
-        cluster: the cluster with the figures of its data sheets.
-        calibration: a file's path, or a `Calibration`; "none": data sheets; None: no measured figures of the cluster.
-        latency: a latency model or its name; "auto": the calibration's; without one that of GPUs' kernels where the
-            cluster has known GPUs, else the roofline of data sheets.
-        communication: a communication model or its name; "auto": the calibration's; without one that of NCCL where the
-            cluster has known GPUs, else alpha-beta.
-        runtime: a runtime profile or its name.
+    "auto" stands for the calibration's models; without one for those of GPUs' kernels and of NCCL where the cluster has
+    known GPUs, and else, or with the calibration "none", for the roofline of data sheets and alpha-beta.
 
     Raises:
         ValueError: the calibration can't be had or is of other devices than the cluster's, a model's name is unknown,
             or a model is given beside a calibration.
         TypeError: an argument is of a wrong type.
     """
-    known = check_choice(calibration, latency, communication)
-    usual = _SHEETS if known == NONE or not _has_known_gpus(cluster) else _GPUS
-    if known is None or isinstance(known, str):
+    chosen = check_choice(calibration, latency, communication)
+    usual = _SHEETS if chosen == NONE or not _has_known_gpus(cluster) else _GPUS
+    if chosen is None or isinstance(chosen, str):
         latency = usual[0] if latency == AUTO else latency
         communication = usual[1] if communication == AUTO else communication
         return Prices(cluster, CostModels.named(latency, communication, runtime))
-    model = communication_model(communication) if communication == "links" else known.communication()
-    operators = known.latency() if known.device_names else latency_model(usual[0])
-    return Prices(known.applied_to(cluster), CostModels(operators, model, runtime_profile(runtime)), known)
+    model = communication_model(communication) if communication == "links" else chosen.communication()
+    operators = chosen.latency() if chosen.knows_operators else latency_model(usual[0])
+    return Prices(chosen.applied_to(cluster), CostModels(operators, model, runtime_profile(runtime)), chosen)
 
 
 def models_of(by: PricedBy | None) -> tuple[str, str]:
-    """Returns the names of the latency and the communication model by which a plan was priced, "auto" for one that
-    isn't known by its name alone.
+    """Returns the names of the models by which a plan was priced, "auto" for one that isn't known by its name alone.
 
     >>> models_of(PricedBy(latency="analytic", communication="alpha-beta")), models_of(None)
     (('analytic', 'alpha-beta'), ('auto', 'auto'))

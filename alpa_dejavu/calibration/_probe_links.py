@@ -6,17 +6,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration._net import Net, Pair, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Place, Probe
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
-
-__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "grouped", "probe_all", "probe_alone", "settled"]
 
 PLACE = Place("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
@@ -32,20 +29,29 @@ _FEW_HOSTS = 4
 """Up to so many hosts have few enough pairs for all of them to be probed."""
 _CLASSES, _SAMPLES = 6, 2
 
+Pair: TypeAlias = tuple[int, int]
+"""The indices of a host that sends and of one that receives."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Net:
+    """The latency, in seconds, and the rate, in bytes per second, of the network between two hosts, for one message at
+    a time.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+
 Round = Mapping[Pair, Net]
 """The latency and rate of each of some pairs that send at the same time."""
 
 
 @final
 class Prober:
-    """A prober that times messages of growing sizes between some pairs of hosts at a time; what was measured before
-    isn't measured again.
-
-    Args:
-        run: a function that measures a probe and returns its seconds by name.
-        measurements: the measurements that there are already; new ones are added to them.
-        names: the names of the hosts.
-        progress: a function that is called with a text on what is measured next.
+    """A prober that times messages of growing sizes between some pairs of hosts at a time by `run`, which measures a
+    probe and returns its seconds by name; what was measured before isn't measured again.
     """
 
     def __init__(
@@ -58,14 +64,12 @@ class Prober:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
     def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
-        """Returns the latency and rate of the network between each pair of hosts, while all pairs send.
+        """Returns the latency and rate of the network between each pair of hosts, while all pairs send;
+        MeasurementError says which hosts can't be measured.
 
         The rate is that at which the largest messages send the bytes that they have more than the next smaller ones: so
         neither the latency nor what a network lets through at once counts. A pair sends no message that would take too
         long.
-
-        Raises:
-            MeasurementError: a pair can't be measured; says which hosts.
         """
         before = self._seconds(pairs, 1)
         latency = {pair: seconds / 2 for pair, seconds in before.items()}
@@ -85,9 +89,6 @@ class Prober:
     def combined(self, pairs: Sequence[Pair]) -> float:
         """Returns the bytes per second that some pairs of hosts have together, while all send equally much, until the
         last one is done.
-
-        Raises:
-            MeasurementError: a pair can't be measured; says which hosts.
         """
         before, sent = max(self._seconds(pairs, 1).values()), 1
         for size in _SIZES:
@@ -101,20 +102,38 @@ class Prober:
 
     def _seconds(self, pairs: Sequence[Pair], num_bytes: int) -> dict[Pair, float]:
         probe = Flows(tuple(pairs), num_bytes)
-        known = self._measurements.at(PLACE).get(probe)
-        if known is None:
+        seconds = self._measurements.at(PLACE).get(probe)
+        if seconds is None:
             first, second = (self.names[end] for end in pairs[0])
             more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
             sent = units.exact_bytes(num_bytes)
             self._progress(f"{first} to {second}{more}, {sent}")
-            known = self._run(probe)
+            seconds = self._run(probe)
             for name, (a, b) in zip(probe.names, pairs, strict=True):
-                if not (math.isfinite(known[name]) and known[name] > 0):
+                if not (math.isfinite(seconds[name]) and seconds[name] > 0):
                     raise MeasurementError(
-                        f"{sent} from {self.names[a]!r} to {self.names[b]!r} took {units.seconds(known[name])}"
+                        f"{sent} from {self.names[a]!r} to {self.names[b]!r} took {units.seconds(seconds[name])}"
                     )
-            self._measurements.add(Measurement(PLACE, probe, known))
-        return {pair: known[name] for pair, name in zip(pairs, probe.names, strict=True)}
+            self._measurements.add(Measurement(PLACE, probe, seconds))
+        return {pair: seconds[name] for pair, name in zip(pairs, probe.names, strict=True)}
+
+
+def rounds(count: int) -> list[list[Pair]]:
+    """Returns rounds of disjoint pairs of `count` hosts, in which each pair occurs once: count - 1, or count if that is
+    odd, by the circle method (Kirkman, On a problem in combinations, Cambridge and Dublin Mathematical Journal 2,
+    1847).
+
+    >>> rounds(4)
+    [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
+    """
+    seats: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    listed = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        listed.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return listed
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:
@@ -123,26 +142,22 @@ def probe_all(prober: Prober, equal: bool) -> list[Round]:
 
     Among equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of
     hosts, drawn by a seed, since hosts with neighbouring names are often near to each other.
-
-    Args:
-        prober: the prober that times messages between the hosts.
-        equal: whether the hosts are alike but for their links.
     """
     count = len(prober.names)
     listed = rounds(count)
     order = np.random.default_rng(count).permutation(len(listed))
     enough = math.ceil(math.log2(count)) + 1 if equal and count > _FEW_HOSTS else len(listed)
-    found: list[Round] = []
+    probed: list[Round] = []
     for n, chosen in enumerate(order.tolist()):
-        if n == enough and _agree(found):
+        if n == enough and _agree(probed):
             break
         for way in (listed[chosen], [(b, a) for a, b in listed[chosen]]):
-            found.append(prober.together(way))
-    return found
+            probed.append(prober.together(way))
+    return probed
 
 
-def _agree(found: Sequence[Round]) -> bool:
-    nets = [net for each in found for net in each.values()]
+def _agree(probed: Sequence[Round]) -> bool:
+    nets = [net for nets_of_round in probed for net in nets_of_round.values()]
     evened = even_rates([net.bytes_per_s for net in nets]), even_latencies([net.latency_s for net in nets])
     return all(len(set(values)) == 1 for values in evened)
 
@@ -153,10 +168,7 @@ def even_rates(rates: Sequence[float]) -> list[float]:
 
 
 def even_latencies(latencies_s: Sequence[float]) -> list[float]:
-    """Returns the links' latencies, with those made equal that differ by noise alone, or hardly matter.
-
-    Latencies are noisier than rates.
-    """
+    """Returns the links' latencies, with those made equal that differ by noise alone, or hardly matter."""
     started = np.asarray(latencies_s) + _CALL_S
     return (grouped(started, _LATENCY_TOLERANCE) - _CALL_S).tolist()
 
@@ -164,27 +176,20 @@ def even_latencies(latencies_s: Sequence[float]) -> list[float]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """The latencies and rates that pairs of hosts have when they send alone.
-
-    Attributes:
-        nets: latency and rate of each pair alone.
-        contended: pairs that have lower rates while others send.
+    """The latencies and rates that pairs of hosts have when they send alone, and the pairs that have lower rates while
+    others send.
     """
 
     nets: Mapping[Pair, Net]
     contended: frozenset[Pair]
 
 
-def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
+def probe_alone(prober: Prober, probed: Sequence[Round]) -> Alone:
     """Probes some pairs of hosts while no other pair sends, a few of each rate that pairs had in earlier rounds, where
     others sent too; if these are faster alone, all pairs of that rate are taken to be, by the same factor.
-
-    Args:
-        prober: the prober that times messages between the hosts.
-        found: the earlier rounds: the latency and rate of each pair while the other pairs of its round send.
     """
-    beside = {pair: net for each in found for pair, net in each.items()}
-    company = [pair for each in found for pair in each if len(each) > 1]
+    beside = {pair: net for nets_of_round in probed for pair, net in nets_of_round.items()}
+    company = [pair for nets_of_round in probed for pair in nets_of_round if len(nets_of_round) > 1]
     if not company:
         return Alone(beside, frozenset())
     values = even_rates([beside[pair].bytes_per_s for pair in company])
@@ -211,10 +216,10 @@ def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
     """
     rates = even_rates([net.bytes_per_s for net in nets.values()])
     latencies = even_latencies([net.latency_s for net in nets.values()])
-    known = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
+    even = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
     usual = Net(statistics.median_low(latencies), statistics.median_low(rates))
     every = ((a, b) for a in range(count) for b in range(count) if a != b)
-    return {pair: known.get(pair, usual) for pair in every}
+    return {pair: even.get(pair, usual) for pair in every}
 
 
 _WIDEST = 3.0
@@ -222,34 +227,28 @@ _WIDEST = 3.0
 
 
 def grouped(values: ArrayLike, tolerance: float) -> NDArray[np.float64]:
-    """Returns the values, each replaced by the median of the group of values near to it: of two middle ones the lower.
+    """Returns the values, shape (N,), each replaced by the median of the group of values near to it: of two middle ones
+    the lower. ValueError for one that isn't finite and above zero.
 
     Neighbours in order of size are of one group if they are apart by no more than the tolerance, a fraction. A group
     that gets too wide is cut at its largest gap.
 
-    Args:
-        values: above zero, shape (N,).
-        tolerance: above zero.
-
-    Raises:
-        ValueError: a value isn't finite and above zero.
-
     >>> grouped([1.0, 5.0, 1.04, 0.97], 0.1).tolist()
     [1.0, 5.0, 1.0, 1.0]
     """
-    given = np.asarray(values, dtype=np.float64)
-    if not (np.isfinite(given) & (given > 0)).all():
-        raise ValueError(f"measured values are {given.tolist()}, but must be finite and above 0; measure them again")
-    order = np.argsort(given, kind="stable")
-    found = np.empty_like(given)
+    positive = np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(positive) & (positive > 0)).all():
+        raise ValueError(f"measured values are {positive.tolist()}, but must be finite and above 0; measure them again")
+    order = np.argsort(positive, kind="stable")
+    medians = np.empty_like(positive)
     waiting = [order] if len(order) else []
     while waiting:
         part = waiting.pop()
-        gaps = np.diff(np.log(given[part]))
-        wide = np.log(given[part[-1]] / given[part[0]]) > _WIDEST * math.log1p(tolerance)
+        gaps = np.diff(np.log(positive[part]))
+        wide = np.log(positive[part[-1]] / positive[part[0]]) > _WIDEST * math.log1p(tolerance)
         if len(gaps) and (gaps.max() > math.log1p(tolerance) or wide):
             cut = int(np.argmax(gaps)) + 1
             waiting += [part[:cut], part[cut:]]
         else:
-            found[part] = given[part[(len(part) - 1) // 2]]
-    return found
+            medians[part] = positive[part[(len(part) - 1) // 2]]
+    return medians

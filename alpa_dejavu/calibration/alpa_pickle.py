@@ -136,25 +136,23 @@ class _Unpickler(_PYTHONS):
         super().__init__(io.BytesIO(content))
         self._left = _WORK + _WORK_OF_BYTE * len(content)
 
-    def bounded(self, found: Any) -> Any:
-        """Returns an object, after looking at all that is in it.
-
-        Raises:
-            pickle.UnpicklingError: that is without an end, or too deep for what compares or shows it.
+    def bounded(self, read: Any) -> Any:
+        """Returns an object, after looking at all that is in it; UnpicklingError where that is without an end, or too
+        deep.
         """
-        level = [found]
+        level = [read]
         for _ in range(_DEEPEST):
             inner: list[Any] = []
-            for one in level:
-                self._charge(len(one) if isinstance(one, (tuple, list, dict)) else getattr(one, "size", 1))
-                if isinstance(one, (tuple, list)):
-                    inner += one
-                elif isinstance(one, dict):
-                    inner += [*one, *one.values()]
-                elif isinstance(one, (Result, _Array)):
-                    inner.append(one.attributes if isinstance(one, Result) else one.numbers)
+            for inside in level:
+                self._charge(len(inside) if isinstance(inside, (tuple, list, dict)) else getattr(inside, "size", 1))
+                if isinstance(inside, (tuple, list)):
+                    inner += inside
+                elif isinstance(inside, dict):
+                    inner += [*inside, *inside.values()]
+                elif isinstance(inside, (Result, _Array)):
+                    inner.append(inside.attributes if isinstance(inside, Result) else inside.numbers)
             if not inner:
-                return found
+                return read
             level = inner
         raise pickle.UnpicklingError(f"it holds tuples in tuples more than {_DEEPEST} deep")
 
@@ -181,7 +179,7 @@ class _Unpickler(_PYTHONS):
 
     def _reduce(self) -> None:
         """Calls a stand-in; old protocols write bytes as text, which is made anew by each call."""
-        self._charge(sum(len(one) for one in self.stack[-1] if isinstance(one, str)))
+        self._charge(sum(len(text) for text in self.stack[-1] if isinstance(text, str)))
         _PYTHONS.load_reduce(self)
 
     def _build(self) -> None:
@@ -200,9 +198,7 @@ class _Unpickler(_PYTHONS):
     )), _refused)  # fmt: skip
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the stand-in for a class or function that the pickle of a profiling database names; nothing is
-        imported.
-        """
+        """Returns the stand-in for a class or function that the pickle names; nothing is imported."""
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(
                 f"it names {module}.{name}, which no profiling database has, so nothing of it was run or read"
@@ -212,19 +208,16 @@ class _Unpickler(_PYTHONS):
 
 def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
     """Reads Alpa's profiling database, a pickle, without running code from it; returns its results by cluster and mesh
-    shape.
-
-    Raises:
-        ValueError: the file can't be read, is cut off, isn't a pickle, or holds something else; says what.
+    shape. ValueError says what is wrong with a file that can't be read, is cut off, or holds something else.
     """
     try:
         with path.open("rb") as file:
             content = file.read(int(most_bytes(_MOST_MIB)) + 1)
         if len(content) > (most := most_bytes(_MOST_MIB)):
-            said = f"it is larger than {units.size(most)}, which is more than is read; set {VARIABLE} to more"
-            raise pickle.UnpicklingError(f"{said}, if it is meant")
+            reason = f"it is larger than {units.size(most)}, which is more than is read; set {VARIABLE} to more"
+            raise pickle.UnpicklingError(f"{reason}, if it is meant")
         unpickler = _Unpickler(content)
-        found = unpickler.bounded(unpickler.load())
+        results = unpickler.bounded(unpickler.load())
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror or error}; {_REMEDY}") from None
     except EOFError:
@@ -233,10 +226,10 @@ def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
         raise ValueError(f"{path} is no profiling database of Alpa's: {error}; {_REMEDY}") from None
     except Exception as error:
         # A pickle that is damaged can fail in any way.
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is no profiling database of Alpa's: {said}; {_REMEDY}") from None
-    if isinstance(found, Result):
-        found = found.attributes.get("data")
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__} in place of results by mesh; {_REMEDY}")
-    return found
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is no profiling database of Alpa's: {reason}; {_REMEDY}") from None
+    if isinstance(results, Result):
+        results = results.attributes.get("data")
+    if not isinstance(results, dict):
+        raise ValueError(f"{path} holds a {type(results).__name__} in place of results by mesh; {_REMEDY}")
+    return results

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import TypeAlias, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.costs.communication import MEASURED
 
 __all__ = [
@@ -79,8 +78,8 @@ class Pipeline:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Flows:
-    """A probe that sends messages of `num_bytes` bytes at the same time; `pairs` has the indices of the hosts that each
-    message goes from and to.
+    """A probe that sends messages of `num_bytes` bytes at the same time, each from one host to another (`pairs` of
+    indices).
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -112,8 +111,7 @@ class HostProbe:
     Attributes:
         name: "memory" (how much there is), "update" (Adam on the host's processors), "copies" (to devices and back),
             "update beside copies", or "files" (written, read, and both at a time).
-        num_bytes: the bytes of the parameters that are updated, which are float32; of the array that each device gets;
-            or of the file.
+        num_bytes: the bytes of the updated parameters, in float32; of the array that each device gets; or of the file.
         num_devices: how many devices copy at a time.
         folder: the folder of the file; empty: the system's for temporary files.
     """
@@ -142,26 +140,21 @@ class HostProbe:
         return _HOST_FIGURES[self.name]
 
 
-Probe: TypeAlias = Program | Collective | Pipeline | Flows | HostProbe
+Probe: TypeAlias = Collective | Pipeline | Flows | HostProbe
 
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """A place of a cluster where probes of one kind are measured: a kind of device, or links within a host or between
-    two.
-
-    Attributes:
-        what: "programs", "stages", "collectives", "pipelines", "links" or `HOST_MEMORY`.
-        where: a device's name for programs, stages and the memory of its hosts, `WITHIN` or `BETWEEN` for the others.
+    """A place of a cluster where probes of one kind are measured: "collectives" and "pipelines" `WITHIN` a host or
+    `BETWEEN` two, "links" between hosts, or `HOST_MEMORY` on hosts with a device of that name.
     """
 
     what: str
     where: str
 
     def __str__(self) -> str:
-        joined = {"programs": " on", "stages": " on", HOST_MEMORY: " of hosts with"}.get(self.what, "")
-        return f"{self.what}{joined} {self.where}"
+        return f"{self.what}{' of hosts with' if self.what == HOST_MEMORY else ''} {self.where}"
 
 
 class Bench(abc.ABC):
@@ -172,8 +165,7 @@ class Bench(abc.ABC):
         """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
         that measures a probe.
 
-        The function takes a probe and returns seconds by name: "run_s" of a program, a stage or a collective;
-        "dispatch_s", "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`;
-        of a host's memory seconds and bytes by `HostProbe.names`. It raises MeasurementError where one probe can't be
-        measured, though others may.
+        The function returns seconds by name: "run_s" of a collective; "dispatch_s", "step_s" and "send_s" of a
+        pipeline; for messages between hosts those of each, by `Flows.names`; of a host's memory seconds and bytes by
+        `HostProbe.names`. It raises MeasurementError where one probe can't be measured, though others may.
         """

@@ -1,8 +1,8 @@
 """Measuring a cluster within a budget, and making a calibration of what was found.
 
-Pipelines, links and the memory of hosts come first, since they are few; most of what is left of the budget goes to the
-devices, and the rest to stages of pipelines, by which the devices' fitted figures are judged. Each place gets a share
-of what is left, and what it doesn't need goes to the next ones.
+Pipelines come first, since they are few, then collectives, then the memory of hosts. Each place gets a share of what is
+left of the budget, and what it doesn't need goes to the next ones. The rates of devices aren't fitted: fits to programs
+that run alone predicted stages worse than data sheets do.
 """
 
 from __future__ import annotations
@@ -15,33 +15,44 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._fit_database import fit_database, fit_products
-from alpa_dejavu.calibration._fit_host_memory import found_host_memory
-from alpa_dejavu.calibration._fit_links import fit_sends
-from alpa_dejavu.calibration._judged import Judged
-from alpa_dejavu.calibration._log_fit import next_measurement
-from alpa_dejavu.calibration._places import Part, devices_of, parts_of
-from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
-from alpa_dejavu.calibration.database import Database
+from alpa_dejavu.calibration._fit_host_memory import found_host_memory, host_places, host_probes
+from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, next_measurement, predicted_s
+from alpa_dejavu.calibration.bench import (
+    BETWEEN,
+    HOST_MEMORY,
+    WITHIN,
+    Bench,
+    Collective,
+    MeasurementError,
+    Pipeline,
+    Place,
+    Probe,
+)  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
-from alpa_dejavu.calibration.operators import Program
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
-from alpa_dejavu.problem import Cluster, Device
+from alpa_dejavu.costs.communication import MEASURED
+from alpa_dejavu.costs.latency import ProductCurve
+from alpa_dejavu.problem import Cluster, Device, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.database_format import DatabaseData
 
 __all__ = ["calibrate", "identity"]
 
 _log = logging.getLogger(__name__)
-_SHARES = {"pipelines": 0.4, "collectives": 0.4, HOST_MEMORY: 0.3, "programs": 0.75, "stages": 1.0}
+_SHARES = {"pipelines": 0.4, "collectives": 0.6, HOST_MEMORY: 1.0}
 """The share of what is left of the budget when a place's turn comes; the places of its kind that are left split it."""
-_UNMEASURED, _KNOWN = {"stages": "fitted figures weren't judged by any"}, "what was known before stands"
 _LEAST_SPREAD = 0.05
 _MOST_FAILURES = 3
+_SENT_BYTES = (1 << 12, 1 << 18, 1 << 22)
+_COLLECTIVE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 25, 1 << 28)
+_LONGEST_S = 0.02
 
 
 def identity(cluster: Cluster) -> dict[str, Any]:
@@ -51,7 +62,7 @@ def identity(cluster: Cluster) -> dict[str, Any]:
     return {
         "hosts": len(cluster.hosts),
         "devices_per_host": [host.num_devices for host in cluster.hosts],
-        "devices": sorted(devices_of(cluster)),
+        "devices": sorted({host.device.name for host in cluster.hosts}),
     }
 
 
@@ -63,7 +74,7 @@ def calibrate(
     name: str,
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
-    database: Database | None = None,
+    database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
     """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
@@ -71,7 +82,7 @@ def calibrate(
 
     Args:
         cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
-        bench: the bench that measures probes (programs, collectives, pipelines, memory) on the cluster.
+        bench: the bench that measures probes (collectives, pipelines, memory) on the cluster.
         measurements: the measurements that there are already; new ones are added to them.
         budget_s: seconds that measuring may take; a measurement that was begun is finished.
         name: the calibration's name.
@@ -87,26 +98,28 @@ def calibrate(
     if not budget_s > 0:
         enough = f"{units.seconds(150)} are enough for a small cluster"
         raise ValueError(f"the budget is {units.seconds(budget_s)}, but must be above 0; {enough}")
-    within, across, given = (None, None, []) if database is None else fit_database(database, cluster)
+    within, across, of_database = (None, None, []) if database is None else fit_database(database, cluster)
     end = clock() + budget_s
     progress("looking at what can be measured")
-    places = parts_of(cluster, measurements, folder)
-    for n, part in enumerate(places):
-        alike = sum(later.place.what == part.place.what for later in places[n:])
+    parts = _parts_of(cluster, measurements, folder)
+    for n, part in enumerate(parts):
+        alike = sum(later.place.what == part.place.what for later in parts[n:])
         share = _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
         _measure(part, bench, measurements, functools.partial(_is_over, clock, clock() + share), progress)
-    devices, spread, fits, refused = _found_devices(cluster, places, measurements)
-    links, more = _found_links(cluster, places, measurements)
-    products, of_products = _found_products(cluster, devices, database)
+    starts = _starts(measurements)
+    figures: dict[str, Any] = {figure: value for figure, (value, _) in starts.items()}
+    devices = {host.device.name: dataclasses.replace(host.device, **figures) for host in cluster.hosts}
+    links, of_links = _fitted_links(cluster, parts, measurements)
+    products, of_products = _fitted_products(cluster, devices, database)
     host_memory, of_memory, lacking = found_host_memory(cluster, measurements, folder)
     return Calibration(
         name=name,
         origin=f"alpa-dejavu calibrate on {cluster.name}: {len(measurements)} measurements",
         date=datetime.date.today().isoformat(),
-        fits=(*fits, *more, *of_memory, *given, *of_products),
-        missing=(*refused, *lacking, *_missing(places, measurements)),
+        fits=(*of_links, *of_memory, *of_database, *of_products),
+        missing=(*lacking, *_missing(parts, measurements)),
         devices=devices,
-        device_spread=spread,
+        device_spread={kind: {figure: spread for figure, (_, spread) in starts.items()} for kind in devices},
         links=links,
         within=within,
         across=across,
@@ -115,19 +128,58 @@ def calibrate(
     )
 
 
-def _found_products(
-    cluster: Cluster, devices: Mapping[str, Device], database: Database | None
-) -> tuple[dict[str, Mapping[str, ProductCurve]], list[Fit]]:
-    """The products of a database are of the first host's devices, if their rates were measured."""
-    device = devices.get(cluster.hosts[0].device.name)
-    if database is None or device is None:
-        return {}, []
-    curves, fits = fit_products(database, device)
-    return ({device.name: curves} if curves else {}), fits
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """A place of a cluster (a kind of link, or a host's memory), with the probes that can be measured there, and of
+    collectives the model that is fitted to them. Of pipelines and of a host's memory all of the few are measured.
+    """
+
+    place: Place
+    probes: Sequence[Probe]
+    links: LinkModel | None = None
+
+    def unsure(self, measurements: Measurements) -> np.ndarray[Any, Any]:
+        """Returns the standard deviation of the logarithm of each probe's predicted seconds, shape (N,)."""
+        return np.ones(len(self.probes)) if self.links is None else self.links.fit(self.seconds(measurements)).unsure
+
+    def seconds(self, measurements: Measurements) -> dict[int, float]:
+        """Returns the seconds of the collectives that were measured, by the index of the probe."""
+        measured = measurements.at(self.place)
+        return {n: measured[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in measured}
+
+
+def _parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list[_Part]:
+    """Returns the places of a cluster with the probes to measure there, in the order in which they are measured;
+    collectives measured before are always among them.
+    """
+    devices = cluster.hosts[0].num_devices
+    links = ([WITHIN] if devices > 1 else []) + ([BETWEEN] if len(cluster.hosts) > 1 else [])
+    parts = [_Part(Place("pipelines", where), [Pipeline(size) for size in _SENT_BYTES]) for where in links]
+    for where in links:
+        place, prior = Place("collectives", where), cluster.links[0][0 if where == WITHIN else 1]
+        before = [probe for probe in measurements.at(place) if isinstance(probe, Collective)]
+        probes = list(dict.fromkeys((*_collectives(prior, devices, where == BETWEEN), *before)))
+        parts.append(_Part(place, probes, LinkModel(prior, probes, devices)))
+    memory = [_Part(place, host_probes(num_devices, folder)) for place, num_devices in host_places(cluster).items()]
+    return parts + memory
+
+
+def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
+    """Returns collectives of all devices and of pairs, without sizes too long for the link by what is known of it."""
+    whole = 2 * devices if across else devices
+    groups = sorted({(whole, 1), (2, whole // 2)}) if whole % 2 == 0 else [(whole, 1)]
+    listed = [
+        Collective(name, size, members, concurrent, across)
+        for members, concurrent in groups
+        for name in MEASURED
+        for size in _COLLECTIVE_BYTES
+    ]
+    return [collective for collective in listed if predicted_s(collective, prior, devices) <= _LONGEST_S]
 
 
 def _measure(
-    part: Part, bench: Bench, measurements: Measurements, over: Callable[[], bool], progress: Callable[[str], None]
+    part: _Part, bench: Bench, measurements: Measurements, over: Callable[[], bool], progress: Callable[[str], None]
 ) -> None:
     """Measures at one place what is least sure, until all is sure or its time is over.
 
@@ -138,8 +190,8 @@ def _measure(
     run: Callable[[Probe], Mapping[str, float]] | None = None
     with ExitStack() as stack:
         while not over() and len(failed) < _MOST_FAILURES:
-            spread, known = part.unsure(measurements), measurements.at(part.place)
-            done = [n for n, probe in enumerate(part.probes) if probe in known or _family(probe) in failed]
+            spread, measured = part.unsure(measurements), measurements.at(part.place)
+            done = [n for n, probe in enumerate(part.probes) if probe in measured or _family(probe) in failed]
             chosen = next_measurement(spread, done)
             if chosen is None:
                 return
@@ -172,96 +224,69 @@ def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
     return seconds
 
 
-def _found_devices(
-    cluster: Cluster, places: Sequence[Part], measurements: Measurements
-) -> tuple[dict[str, Device], dict[str, Mapping[str, float]], list[Fit], list[str]]:
-    runtime, refused, fits = _runtime(measurements), list[str](), list[Fit]()
-    devices: dict[str, Device] = {}
-    spread: dict[str, Mapping[str, float]] = {}
-    for part in places:
-        if part.devices is None:
-            continue
-        kind, found = part.place.where, part.devices.finish(part.seconds(measurements))
-        rows = len(measurements.at(part.place))
-        origin = f"alpa-dejavu calibrate: {rows} programs on all devices of a host at a time"
-        changed: dict[str, Any] = {name: value for name, (value, _) in runtime.items()}
-        changed |= {"origin": origin} if rows and not found.refused else {}
-        devices[kind] = dataclasses.replace(found.figures, **changed)
-        spread[kind] = {**found.spread, **{name: sure for name, (_, sure) in runtime.items()}}
-        left_out = "program" if found.held_out else ""
-        fits.append(Fit(f"programs on {kind}", origin, rows, left_out, found.held_out))
-        stages = _stages(kind, measurements)
-        judged = Judged(part.devices.prior, devices[kind], stages)
-        if stages:
-            errors = {"mape": judged.before if judged.refused else judged.fitted}
-            fits.append(Fit(f"stages on {kind}", "alpa-dejavu calibrate: pipelines", len(stages), "stage", errors))
-        if judged.refused:
-            devices[kind] = part.devices.prior
-            spread[kind] = {name: max(sure, judged.before) for name, sure in spread[kind].items()}
-        refused += [f"{part.place}: {why}" for why in (found.refused, judged.refused) if why]
-    return devices, spread, fits, refused
+def _starts(measurements: Measurements) -> dict[str, tuple[float, float]]:
+    """Returns by name the seconds that a computation and a step cost besides their operators, each with its spread.
+
+    The seconds are those of the pipelines that pass on least; the spread is that of all pipelines.
+    """
+    pipelines = [
+        (probe.num_bytes, seconds)
+        for where in (WITHIN, BETWEEN)
+        for probe, seconds in measurements.at(Place("pipelines", where)).items()
+        if isinstance(probe, Pipeline)
+    ]
+    values: dict[str, tuple[float, float]] = {}
+    for name in ("dispatch_s", "step_s") if pipelines else ():
+        logs = np.log([seconds[name] for _, seconds in pipelines])
+        least = min(num_bytes for num_bytes, _ in pipelines)
+        smallest = [seconds[name] for num_bytes, seconds in pipelines if num_bytes == least]
+        spread = max(float(logs.std()), _LEAST_SPREAD) if len(logs) > 1 else 1.0
+        values[name] = statistics.geometric_mean(smallest), spread
+    return values
 
 
-def _stages(kind: str, measurements: Measurements) -> dict[Program, float]:
-    """Returns the seconds of each program that was measured as a stage of a pipeline."""
-    found = measurements.at(Place("stages", kind))
-    return {probe: took["run_s"] for probe, took in found.items() if isinstance(probe, Program)}
-
-
-def _found_links(
-    cluster: Cluster, places: Sequence[Part], measurements: Measurements
+def _fitted_links(
+    cluster: Cluster, parts: Sequence[_Part], measurements: Measurements
 ) -> tuple[tuple[MeasuredLink, ...], list[Fit]]:
     links: list[MeasuredLink] = []
     fits: list[Fit] = []
-    for part in places:
+    for part in parts:
         if part.links is None:
             continue
         where, seconds = part.place.where, part.seconds(measurements)
         sent = measurements.at(Place("pipelines", where))
         if not sent and not seconds:
             continue
-        found = part.links.finish(seconds)
+        fit, errors = part.links.fit(seconds), part.links.left_out_errors(seconds)
         sizes = [probe.num_bytes for probe in sent if isinstance(probe, Pipeline)]
-        link, sending = fit_sends(found.figures, sizes, [took["send_s"] for took in sent.values()])
+        link, sending = fit_sends(fit.link, sizes, [took["send_s"] for took in sent.values()])
         ends = cluster.hosts[0].device.name, cluster.hosts[0 if where == WITHIN else 1].device.name
-        links.append(MeasuredLink(ends, where == WITHIN, link, {**found.spread, **sending}))
-        left_out = "collective" if found.held_out else ""
-        fits.append(Fit(f"collectives {where}", "alpa-dejavu calibrate", len(seconds), left_out, found.held_out))
+        links.append(MeasuredLink(ends, where == WITHIN, link, {**fit.spread, **sending}))
+        left_out = "collective" if errors else ""
+        fits.append(Fit(f"collectives {where}", "alpa-dejavu calibrate", len(seconds), left_out, errors))
         fits.append(Fit(f"sends {where}", "alpa-dejavu calibrate: pipelines of two stages", len(sent)))
     return tuple(links), fits
 
 
-def _runtime(measurements: Measurements) -> dict[str, tuple[float, float]]:
-    """Returns by name the seconds that a computation and a step cost besides their operators, each with its spread.
-
-    The seconds are those of the pipelines that pass on least; the spread is that of all pipelines.
-    """
-    found = [
-        (probe.num_bytes, seconds)
-        for where in (WITHIN, BETWEEN)
-        for probe, seconds in measurements.at(Place("pipelines", where)).items()
-        if isinstance(probe, Pipeline)
-    ]
-    if not found:
-        return {}
-    least = min(num_bytes for num_bytes, _ in found)
-    values: dict[str, tuple[float, float]] = {}
-    for name in ("dispatch_s", "step_s"):
-        logs = np.log([seconds[name] for _, seconds in found])
-        smallest = [seconds[name] for num_bytes, seconds in found if num_bytes == least]
-        spread = max(float(logs.std()), _LEAST_SPREAD) if len(logs) > 1 else 1.0
-        values[name] = statistics.geometric_mean(smallest), spread
-    return values
+def _fitted_products(
+    cluster: Cluster, devices: Mapping[str, Device], database: DatabaseData | None
+) -> tuple[dict[str, Mapping[str, ProductCurve]], list[Fit]]:
+    """Fits the products of a database, which are of the first host's devices."""
+    if database is None:
+        return {}, []
+    device = devices[cluster.hosts[0].device.name]
+    curves, fits = fit_products(database, device)
+    return ({device.name: curves} if curves else {}), fits
 
 
-def _missing(places: Sequence[Part], measurements: Measurements) -> list[str]:
-    said = [
-        f"{part.place}: nothing was measured, so {_UNMEASURED.get(part.place.what, _KNOWN)}; go on with --resume"
-        for part in places
+def _missing(parts: Sequence[_Part], measurements: Measurements) -> list[str]:
+    unmeasured = [
+        f"{part.place}: nothing was measured, so what was known before stands; go on with --resume"
+        for part in parts
         if not measurements.at(part.place)
     ]
-    return said + [
+    return unmeasured + [
         f"{part.place}: {probe} can't be measured: {error}"
-        for part in places
+        for part in parts
         for probe, error in measurements.failed_at(part.place).items()
     ]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.calibration._calibration import Calibration, Fit
-from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
-from alpa_dejavu.calibration._net import Net, Pair, carried
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
+    Net,
+    Pair,
     Prober,
     even_latencies,
     even_rates,
@@ -23,6 +23,7 @@ from alpa_dejavu.calibration._probe_links import (
 )
 from alpa_dejavu.calibration.bench import Bench, MeasurementError
 from alpa_dejavu.calibration.calibrate import identity
+from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Link
 
@@ -30,6 +31,7 @@ __all__ = ["calibrate_links", "links_identity", "with_host_links"]
 
 _PART = "links from host to host"
 _CPU = "cpu"
+_LEAST_S = 1e-7
 _EVEN = {
     "latency_s": even_latencies,
     "bytes_per_s": even_rates,
@@ -39,8 +41,8 @@ _EVEN = {
 
 
 def links_identity(cluster: Cluster) -> dict[str, Any]:
-    """Returns the data by which a cluster is recognised when measurements of links are used again: its numbers of hosts
-    and devices, kinds of devices and hosts' names.
+    """Returns the data by which a cluster is recognised when measurements of links are used again: `identity`, and the
+    hosts' names.
     """
     return {**identity(cluster), "names": [host.name for host in cluster.hosts]}
 
@@ -79,48 +81,43 @@ def calibrate_links(
     names = [host.name for host in cluster.hosts]
     if len(names) < 2:
         raise ValueError(f"the cluster {cluster.name} has one host, and so no links between hosts; connect to more")
-    known = cluster if before is None else dataclasses.replace(before, host_links=None).applied_to(cluster)
+    before_links = cluster if before is None else dataclasses.replace(before, host_links=None).applied_to(cluster)
     started = clock()
     try:
         with bench.open(PLACE) as run:
             prober = Prober(run, measurements, names, progress)
-            found = probe_all(prober, _equal(cluster) and not every_pair)
-            alone = probe_alone(prober, found)
+            probed = probe_all(prober, _equal(cluster) and not every_pair)
+            alone = probe_alone(prober, probed)
             nets = settled(alone.nets, len(names))
-            media = switches(alone.contended, found, nets)
+            media = switches(alone.contended, probed, nets)
             media += probe_cards(prober, nets, media)
     except MeasurementError as error:
         raise RuntimeError(
             f"the links aren't calibrated, and no file is written: {error}; see that all hosts are up and reach each "
             "other, and go on with --resume"
         ) from error
-    host_links = _links(known, before, nets, media)
+    host_links = _links(before_links, before, nets, media)
     host_links.applied_to(cluster, name)
     kept = before or Calibration(name, f"alpa-dejavu calibrate --links on {cluster.name}", _today())
-    figures = {"seconds": clock() - started, "rounds": float(len(found)), "pairs": float(len(alone.nets))}
+    figures = {"seconds": clock() - started, "rounds": float(len(probed)), "pairs": float(len(alone.nets))}
     fit = Fit(_PART, "alpa-dejavu calibrate --links: TCP between Ray's addresses", len(measurements), figures=figures)
-    said = [] if len(alone.nets) == len(nets) else [_taken_as_equal(len(alone.nets), len(nets))]
-    return _with(kept, host_links, [fit], said)
+    sentences = [] if len(alone.nets) == len(nets) else [_taken_as_equal(len(alone.nets), len(nets))]
+    return _with(kept, host_links, [fit], sentences)
 
 
-def with_host_links(found: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
-    """Returns a new calibration with the links from host to host of an earlier one added, if those are of this
-    cluster's hosts.
-
-    Args:
-        found: the new calibration.
-        before: the earlier calibration; it may have no links from host to host.
-        cluster: the cluster that the new calibration was measured on.
+def with_host_links(calibration: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
+    """Returns a new calibration with the links from host to host of an earlier one, which may have none, added, if
+    those are of the hosts of the cluster that the new one was measured on.
     """
     links = before.host_links
     if links is None:
-        return found
+        return calibration
     unknown = [host.name for host in cluster.hosts if host.name not in links.hosts]
     if unknown:
         gone = f"{_PART}: those measured before are not of {unknown[0]!r} and are left out; measure them with --links"
-        return dataclasses.replace(found, missing=(*found.missing, gone))
-    fits = [one for one in before.fits if one.part == _PART]
-    return _with(found, links, fits, [one for one in before.missing if one.startswith(_PART)])
+        return dataclasses.replace(calibration, missing=(*calibration.missing, gone))
+    fits = [fit for fit in before.fits if fit.part == _PART]
+    return _with(calibration, links, fits, [sentence for sentence in before.missing if sentence.startswith(_PART)])
 
 
 def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Sequence[str]) -> Calibration:
@@ -128,8 +125,8 @@ def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Seq
     return dataclasses.replace(
         kept,
         host_links=links,
-        fits=(*(one for one in kept.fits if one.part != _PART), *fits),
-        missing=(*(one for one in kept.missing if not one.startswith(_PART)), *missing),
+        fits=(*(fit for fit in kept.fits if fit.part != _PART), *fits),
+        missing=(*(sentence for sentence in kept.missing if not sentence.startswith(_PART)), *missing),
     )
 
 
@@ -139,33 +136,70 @@ def _equal(cluster: Cluster) -> bool:
 
 
 def _links(
-    known: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
+    cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
 ) -> HostLinks:
-    count = len(known.hosts)
+    count = len(cluster.hosts)
     measured = before is not None and any(not link.within for link in before.links)
 
     def link(a: int, b: int) -> Link:
-        copied = _CPU in (known.hosts[a].device.name, known.hosts[b].device.name)
-        return carried(known.links[a][b], nets[a, b], nets[0, 1] if measured else None, copied)
+        copied = _CPU in (cluster.hosts[a].device.name, cluster.hosts[b].device.name)
+        return carried(cluster.links[a][b], nets[a, b], nets[0, 1] if measured else None, copied)
 
-    found = _evened({pair: link(*pair) for pair in nets})
+    links_by_pair = _evened({pair: link(*pair) for pair in nets})
     # What has room for all its links at a time slows none down.
-    narrow = [one for one in media if one.bytes_per_s < sum(found[pair].bytes_per_s for pair in one.pairs)]
-    found = {pair: dataclasses.replace(one, shares=shares_of(pair, narrow)) for pair, one in found.items()}
-    links = tuple(tuple(found.get((a, b)) for b in range(count)) for a in range(count))
-    names = tuple(host.name for host in known.hosts)
+    narrow = [
+        medium for medium in media if medium.bytes_per_s < sum(links_by_pair[pair].bytes_per_s for pair in medium.pairs)
+    ]
+    links_by_pair = {
+        pair: dataclasses.replace(link_of_pair, shares=shares_of(pair, narrow))
+        for pair, link_of_pair in links_by_pair.items()
+    }
+    links = tuple(tuple(links_by_pair.get((a, b)) for b in range(count)) for a in range(count))
+    names = tuple(host.name for host in cluster.hosts)
     return HostLinks(names, links, {medium.name: medium.bytes_per_s for medium in narrow})
+
+
+def carried(before: Link, net: Net, reference: Net | None, copied: bool) -> Link:
+    """Returns the link between two hosts that follows from a known link and the network that was measured between them;
+    `reference` is the network that the known link was measured over, None: it is an estimate.
+
+    Bytes of devices that are CPUs (`copied`), and of sends that go by the runtime's transport, are copied before and
+    after the network carries them, so the seconds of copying and of the network add up. Others go over the network
+    alone.
+    """
+    send: tuple[float | None, float | None] = (None, None)
+    if before.send_latency_s is not None or before.send_bytes_per_s is not None or copied:
+        send = _added(before.sending, net, reference)
+    if copied:
+        latency_s, rate = _added((before.latency_s, before.bytes_per_s), net, reference)
+    elif reference is None:
+        latency_s, rate = net.latency_s, net.bytes_per_s
+    else:
+        latency_s = max(before.latency_s + net.latency_s - reference.latency_s, _LEAST_S)
+        rate = before.bytes_per_s * net.bytes_per_s / reference.bytes_per_s
+    return Link(latency_s, rate, *send)
+
+
+def _added(before: tuple[float, float], net: Net, reference: Net | None) -> tuple[float, float]:
+    """Returns the latency and rate of what is copied and sent: the known ones without the network they were measured
+    over, and the new network's. An estimate is taken for that of the copies alone.
+    """
+    latency_s, per_byte = before[0], 1 / before[1]
+    if reference is not None:
+        latency_s = max(latency_s - reference.latency_s, 0.0)
+        per_byte = max(per_byte - 1 / reference.bytes_per_s, 0.0)
+    return latency_s + net.latency_s, 1 / (per_byte + 1 / net.bytes_per_s)
 
 
 def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
     """Returns the links, with figures made equal that differ by noise alone: copies may hide how networks differ."""
-    found = dict(links)
+    evened = dict(links)
     for name, even in _EVEN.items():
-        given = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}
-        for pair, value in zip(given, even(list(given.values())), strict=True):
+        figures = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}
+        for pair, value in zip(figures, even(list(figures.values())), strict=True):
             changed: dict[str, Any] = {name: value}
-            found[pair] = dataclasses.replace(found[pair], **changed)
-    return found
+            evened[pair] = dataclasses.replace(evened[pair], **changed)
+    return evened
 
 
 def _taken_as_equal(probed: int, every: int) -> str:

@@ -54,7 +54,7 @@ class SeriesData(TypedDict):
 
 
 class MeshData(TypedDict):
-    """A mesh and what Alpa's profiler measured on it, in a converted database, as `MeshProfile` has it."""
+    """A mesh and what Alpa's profiler measured on it, in a converted database."""
 
     cluster: Words
     mesh: Annotated[list[Size], listed("a list: hosts, and devices of each", min_length=2, max_length=2)]
@@ -67,7 +67,7 @@ class MeshData(TypedDict):
 
 @file_format
 class DatabaseData(TypedDict):
-    """A file of the measurements of Alpa's profiler, converted from its pickle, as `Database` has it."""
+    """A file of the measurements of Alpa's profiler, converted from its pickle."""
 
     version: Annotated[Literal[1], said("1, the version of converted databases that this release reads"), WHOLE]
     kind: Annotated[Literal["alpa-profiling-database"], said('"alpa-profiling-database"')]

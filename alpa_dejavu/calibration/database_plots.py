@@ -6,57 +6,55 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpa_dejavu.calibration._fit_database import (
-    FittedAlone,
-    crosses_hosts,
-    errors_of,
-    fit_alone,
-    products_of,
-)
-from alpa_dejavu.calibration.database import Database, MeshProfile, Series
+from alpa_dejavu.calibration._fit_database import FittedAlone, errors_of, fit_alone, products_of, spans
+from alpa_dejavu.calibration.database import sizes_of
 from alpa_dejavu.calibration.plots import add_lines, write_pages
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
-from alpa_dejavu.costs.left_out_errors import interval_ends
+from alpa_dejavu.costs.communication.learned import interval_ends
+from alpa_dejavu.costs.latency import ProductCurve
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
 
 __all__ = ["draw_database"]
 
 
-def draw_database(found: Database, folder: pathlib.Path) -> list[pathlib.Path]:
+def draw_database(database: DatabaseData, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws the measurements of Alpa's profiler as seconds over sizes, with what is fitted to them, its 90 % interval
     and its error on what was left out, a page for each operator; returns the pages' files in the folder.
 
     Raises:
         ValueError: they can't be written.
     """
-    pairs = [(mesh, one) for mesh in found.meshes for one in mesh.series]
-    fitted = {across: fit_alone(found, across) for across in (False, True)}
+    pairs = [(mesh, series) for mesh in database["meshes"] for series in mesh["series"]]
+    fitted = {across: fit_alone(database, across) for across in (False, True)}
 
     def pages() -> Iterator[tuple[str, Any]]:
-        for name in dict.fromkeys(one.name for _, one in pairs):
-            alike = [(mesh, one) for mesh, one in pairs if one.name == name]
+        for name in dict.fromkeys(series["name"] for _, series in pairs):
+            alike = [(mesh, series) for mesh, series in pairs if series["name"] == name]
             figure = _measured(name, alike)
-            said = _add_products(figure, found) if name == "dot" else _add_collectives(figure, alike, fitted)
-            title = "<br>".join([f"{found.origin}: {name}", *said])
+            lines = _add_products(figure, database) if name == "dot" else _add_collectives(figure, alike, fitted)
+            title = "<br>".join([f"{database['origin']}: {name}", *lines])
             figure.update_layout(title=title, template="plotly_white")
             yield f"database-{name.replace('_', '-')}", figure
 
     return write_pages(folder, pages())
 
 
-def _measured(name: str, pairs: Sequence[tuple[MeshProfile, Series]]) -> Any:
+def _measured(name: str, pairs: Sequence[tuple[MeshData, SeriesData]]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for mesh, one in pairs:
-        label = _label(mesh, one)
-        figure.add_scatter(x=one.sizes, y=one.seconds, name=label, mode="markers")
-        out = [(size, seconds, why) for size, seconds, why in one.left_out if seconds is not None and seconds > 0]
-        if out:
-            sizes, took, reasons = zip(*out, strict=True)
+    size = "flop" if name == "dot" else "num_bytes"
+    for mesh, series in pairs:
+        label = _label(mesh, series)
+        figure.add_scatter(x=sizes_of(series), y=series["seconds"], name=label, mode="markers")
+        rows: Sequence[Any] = [row for row in series["left_out"] if row["seconds"] is not None and row["seconds"] > 0]
+        if rows:
+            sizes, took, reasons = zip(*((row[size], row["seconds"], row["reason"]) for row in rows), strict=True)
             figure.add_scatter(
                 x=sizes, y=took, text=reasons, mode="markers", name=f"{label}, left out", marker={"symbol": "x"}
             )
@@ -65,10 +63,10 @@ def _measured(name: str, pairs: Sequence[tuple[MeshProfile, Series]]) -> Any:
     return figure
 
 
-def _add_products(figure: Any, found: Database) -> list[str]:
-    """Adds the curves of products to a figure; returns what is to be said of each."""
-    said = []
-    for dtype, (flop, seconds) in products_of(found).items():
+def _add_products(figure: Any, database: DatabaseData) -> list[str]:
+    """Adds the curves of products to a figure; returns a line on the errors of each."""
+    lines = []
+    for dtype, (flop, seconds) in products_of(database).items():
         fastest = float((flop / seconds).max())
         ratio = seconds * fastest / flop
         errors = ProductCurve.left_out_errors(flop, ratio)
@@ -76,33 +74,35 @@ def _add_products(figure: Any, found: Database) -> list[str]:
         mean = ProductCurve.fit(flop, ratio).factor(sizes) * sizes / fastest
         low, high = np.exp(interval_ends(errors))
         add_lines(figure, sizes, {f"fit, {dtype}": (mean, mean * low, mean * high)})
-        said.append(_said(f"products in {dtype}", "size", errors))
-    return said
+        lines.append(_errors_line(f"products in {dtype}", "size", errors))
+    return lines
 
 
 def _add_collectives(
-    figure: Any, pairs: Sequence[tuple[MeshProfile, Series]], fitted: dict[bool, FittedAlone | None]
+    figure: Any, pairs: Sequence[tuple[MeshData, SeriesData]], fitted: dict[bool, FittedAlone | None]
 ) -> list[str]:
-    """Adds the fits of collectives to a figure; returns what is to be said of each."""
-    said = {}
-    for mesh, one in pairs:
-        across = crosses_hosts(one, mesh.devices_per_host)
-        model, sizes = fitted[across], np.array([size for size in one.sizes if size > 0])
-        if model is None or not len(sizes) or len(one.groups[0]) < 2:
+    """Adds the fits of collectives to a figure; returns a line on the errors of each."""
+    lines = {}
+    for mesh, series in pairs:
+        across = spans(series, mesh["mesh"][1])[0] > 1
+        model, sizes = fitted[across], np.array([size for size in sizes_of(series) if size > 0], dtype=np.float64)
+        if model is None or not len(sizes) or len(series["groups"][0]) < 2:
             continue
-        seconds = model.predict(one, mesh.devices_per_host, sizes)
-        add_lines(figure, sizes, {f"fit, {_label(mesh, one)}": (seconds.mean, seconds.lower, seconds.upper)})
+        seconds = model.predict(series, mesh["mesh"][1], sizes)
+        add_lines(figure, sizes, {f"fit, {_label(mesh, series)}": (seconds.mean, seconds.lower, seconds.upper)})
         where = "across hosts" if across else "within hosts"
-        said[where] = _said(f"all collectives {where}", model.left_out, model.model.left_out_errors)
-    return list(said.values())
+        lines[where] = _errors_line(f"all collectives {where}", model.left_out, model.model.left_out_errors)
+    return list(lines.values())
 
 
-def _said(what: str, left_out: str, errors: Any) -> str:
+def _errors_line(what: str, left_out: str, errors: Any) -> str:
     figures = errors_of(errors)
     how = f"each {left_out} left out in turn" if left_out else "nothing left out"
     return f"{what}: {100 * figures['mape']:.1f} % off, median {100 * figures['median_ape']:.1f} %, {how}"
 
 
-def _label(mesh: MeshProfile, one: Series) -> str:
-    size = f", {len(one.groups)} x {len(one.groups[0])}" if one.groups else ""
-    return f"{mesh.hosts}x{mesh.devices_per_host}{size}, {one.dtype}"
+def _label(mesh: MeshData, series: SeriesData) -> str:
+    hosts, devices = mesh["mesh"]
+    groups = series["groups"]
+    size = f", {len(groups)} x {len(groups[0])}" if groups else ""
+    return f"{hosts}x{devices}{size}, {series['dtype']}"

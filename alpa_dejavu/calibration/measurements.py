@@ -29,31 +29,27 @@ from alpa_dejavu.calibration.bench import (
     Place,
     Probe,
 )
-from alpa_dejavu.calibration.operators import Program
 
 __all__ = ["Measurement", "Measurements", "kept_measurements"]
 
 _log = logging.getLogger(__name__)
 _VERSION = 2
 _KINDS: Mapping[str, type[Probe]] = {
-    "programs": Program,
-    "stages": Program,
     "collectives": Collective,
     "pipelines": Pipeline,
     "links": Flows,
     HOST_MEMORY: HostProbe,
 }
-_SECONDS = {
-    **{kind: {"run_s"} for kind in ("programs", "stages", "collectives")},
-    "pipelines": {"dispatch_s", "step_s", "send_s"},
-}
+_SECONDS = {"collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
+_OF_BEFORE = ("programs", "stages")
+"""Earlier releases measured these too, to fit the rates of devices; they are passed over."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The seconds, by name, that a probe (a program, a collective, a pipeline or messages) took at a place of a
-    cluster, or the bytes that it found there; if it failed, none and the reason.
+    """The seconds, by name, that a probe (a collective, a pipeline or messages) took at a place of a cluster, or the
+    bytes that it found there; if it failed, none and the reason.
     """
 
     place: Place
@@ -66,10 +62,8 @@ class Measurement:
 class Measurements:
     """The measurements that a calibration is made of, kept in a file with a line for each.
 
-    Args:
-        path: the path of the file.
-        cluster: the data that tell the cluster from others, by name; "devices" lists its kinds of devices.
-        resume: whether the measurements in the file are kept; otherwise it is begun anew.
+    `cluster` has the data that tell the cluster from others, by name; "devices" lists its kinds of devices. With
+    `resume` the measurements in the file are kept; otherwise it is begun anew.
 
     Raises:
         ValueError: the file can't be written, or the one to go on with is of another cluster or broken; says which
@@ -91,17 +85,13 @@ class Measurements:
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds that were measured at a place, such as one kind of device or the links between hosts.
-
-        They stand by probe (a program, a collective ...) and then by the names that the probe gives its seconds; of
-        several measurements of a probe the last one counts.
+        """Returns the seconds that were measured at a place, such as the links between hosts, by probe and by the names
+        that the probe gives its seconds; of several measurements of a probe the last one counts.
         """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: Place) -> dict[Probe, str]:
-        """Returns the probes (programs, collectives ...) that have failed at a place since the file of measurements was
-        opened, with the reasons.
-        """
+        """Returns the probes that have failed at a place since the file was opened, with the reasons."""
         return {row.probe: row.error for row in self._rows if row.place == place and row.error}
 
     def __len__(self) -> int:
@@ -121,24 +111,20 @@ class Measurements:
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
-    cluster; half a line at its end is passed over.
-
-    Raises:
-        ValueError: the file can't be read, or a line is wrong; says which.
+    cluster; half a line at its end is passed over, and ValueError says which line is wrong.
     """
     lines = _whole_lines(path)[0]
     header = _object(path, 1, lines[0]) if lines else {}
     cluster = header.get("cluster")
     _check_header(path, lines[0] if lines else "{}", cluster if isinstance(cluster, dict) else {})
     devices = list(cluster.get("devices", ())) if isinstance(cluster, dict) else []
-    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
-    return [row for row in rows if not row.error]
+    return [row for _, row in _numbered(path, lines, devices) if not row.error]
 
 
 def _line(measurement: Measurement) -> dict[str, Any]:
     place = measurement.place
-    found = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
-    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **found}
+    outcome = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
+    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **outcome}
 
 
 def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
@@ -151,9 +137,15 @@ def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) ->
     if not lines:
         raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
     _check_header(path, lines[0], cluster)
-    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    rows = _numbered(path, lines, devices)
     _warn_of_repeats(path, rows)
-    return [row for row in rows if not row.error]
+    return [row for _, row in rows if not row.error]
+
+
+def _numbered(path: pathlib.Path, lines: Sequence[str], devices: list[str]) -> list[tuple[int, Measurement]]:
+    """Returns the measurements in a file's lines behind the first, each with the number of its line."""
+    read = ((n, _measurement(path, n, line, devices)) for n, line in enumerate(lines[1:], 2))
+    return [(n, row) for n, row in read if row is not None]
 
 
 def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
@@ -166,10 +158,10 @@ def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
     return content[:end].decode("utf-8", errors="replace").splitlines(), len(content) - end
 
 
-def _warn_of_repeats(path: pathlib.Path, rows: Sequence[Measurement]) -> None:
+def _warn_of_repeats(path: pathlib.Path, rows: Sequence[tuple[int, Measurement]]) -> None:
     """Warns of probes that are there twice: what was measured is never measured again, so they were copied."""
     seen: dict[tuple[Place, Probe], int] = {}
-    for number, row in enumerate(rows, 2):
+    for number, row in rows:
         earlier = None if row.error else seen.setdefault((row.place, row.probe), number)
         if earlier not in (None, number):
             _log.warning(
@@ -185,13 +177,13 @@ def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> 
             f"{path}, line 1: is of version {header.get('version')!r}, but this program reads {_VERSION}; begin anew "
             "without --resume"
         )
-    there = header.get("cluster")
-    if not isinstance(there, dict):
+    of_file = header.get("cluster")
+    if not isinstance(of_file, dict):
         raise ValueError(f"{path}, line 1: doesn't say which cluster it is of; begin anew without --resume")
     differences = [
-        f"{name} is {there.get(name)!r} there and {cluster.get(name)!r} here"
-        for name in sorted({*there, *cluster})
-        if there.get(name) != cluster.get(name)
+        f"{name} is {of_file.get(name)!r} there and {cluster.get(name)!r} here"
+        for name in sorted({*of_file, *cluster})
+        if of_file.get(name) != cluster.get(name)
     ]
     if differences:
         raise ValueError(
@@ -200,25 +192,32 @@ def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> 
         )
 
 
-def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str]) -> Measurement:
+def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str]) -> Measurement | None:
     row = _object(path, number, line)
+    if row.get("what") in _OF_BEFORE:
+        return None
 
-    def wrong(said: str) -> ValueError:
-        return ValueError(f"{path}, line {number}: {said}; take the line out, or begin anew without --resume")
+    def wrong(fault: str) -> ValueError:
+        return ValueError(f"{path}, line {number}: {fault}; take the line out, or begin anew without --resume")
 
-    what, where, given = row.get("what"), row.get("where"), row.get("probe")
-    if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
+    what, where, fields_read = row.get("what"), row.get("where"), row.get("probe")
+    if (
+        not isinstance(what, str)
+        or what not in _KINDS
+        or not isinstance(where, str)
+        or not isinstance(fields_read, dict)
+    ):
         raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
-    known = devices if what in ("programs", "stages", HOST_MEMORY) else [WITHIN, BETWEEN]
-    if where not in known:
-        raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
+    places = devices if what == HOST_MEMORY else [WITHIN, BETWEEN]
+    if where not in places:
+        raise wrong(f"where is {where!r}{near(where, places)}, but the cluster has {', '.join(map(repr, places))}")
     try:
         fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields_read.items()
         }
         probe = _KINDS[what](**fields)
     except (TypeError, ValueError) as error:
-        raise wrong(f"the probe is {given!r}: {error}") from None
+        raise wrong(f"the probe is {fields_read!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
     seconds, names = row.get("seconds"), _names(what, probe)

@@ -1,26 +1,26 @@
-"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, and maps
-of the links from host to host.
-
-A calibration holds no measurements, so none are drawn: how far off the fit was of them is in its `fits`.
+"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, maps of the links
+from host to host, and what `calibrate` measured of collectives beside what its fit says of them.
 """
 
 from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration._measured_plots import measured_pages
+from alpa_dejavu.calibration._fit_links import predicted_s
+from alpa_dejavu.calibration.bench import WITHIN, Collective
+from alpa_dejavu.calibration.measured_hosts import HostLinks
+from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.costs.communication import MEASURED, Group
-from alpa_dejavu.costs.left_out_errors import Array
 from alpa_dejavu.problem import Cluster
 
 _BYTES = 2.0 ** np.arange(10, 31)
@@ -33,16 +33,9 @@ Lines = dict[str, tuple[Array, Array, Array]]
 def draw(
     calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-    """Draws the seconds that a calibration predicts, and those that were measured for it, as pages; returns their files
-    in the folder.
-
-    Args:
-        calibration: the calibration whose fits are drawn.
-        folder: the folder of the pages, which is made if it isn't there.
-        measurements: the file with what `alpa-dejavu calibrate` measured for it; None: only the fits are drawn.
-
-    Raises:
-        ValueError: they can't be written, or a measurement is wrong.
+    """Draws the seconds that a calibration predicts, and those that were measured for it (the file of `measurements`),
+    as pages in a folder, which is made if it isn't there; returns their files. ValueError where they can't be written,
+    or a measurement is wrong.
     """
     curves = (
         (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
@@ -50,7 +43,7 @@ def draw(
     )
     links = calibration.host_links
     maps = () if links is None else matrix_pages(links, calibration.name)
-    measured = () if measurements is None else measured_pages(calibration, measurements)
+    measured = () if measurements is None else _measured_pages(calibration, measurements)
     return write_pages(folder, itertools.chain(curves, maps, measured))
 
 
@@ -67,9 +60,7 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration;
-    None if there is none.
-    """
+    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration, or None."""
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
@@ -120,6 +111,41 @@ def _figure(title: str, axis: str, sizes: Array, lines: Lines) -> Any:
     return figure
 
 
+def _measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    """Yields a page for each collective that was measured, beside what a fit says of it: its name, and a figure."""
+    rows = kept_measurements(path)
+    for link in calibration.links:
+        within = [row for row in rows if (row.place.where == WITHIN) == link.within]
+        names = (row.probe.name for row in within if isinstance(row.probe, Collective))
+        for name in dict.fromkeys(names):
+            alike = [row for row in within if isinstance(row.probe, Collective) and row.probe.name == name]
+            title = f"{name.replace('_', '-')} {'within' if link.within else 'across'} hosts"
+            yield title.replace(" ", "-"), _measured_figure(title, link, alike)
+
+
+def _measured_figure(title: str, link: MeasuredLink, rows: Sequence[Measurement]) -> Any:
+    """Measured beside fitted, the shortest first; latency and rate of a link err together."""
+    import plotly.graph_objects as go
+
+    probes = [row.probe for row in rows if isinstance(row.probe, Collective)]
+    per_host = [probe.size // 2 if probe.across else probe.size * probe.concurrent for probe in probes]
+    mean = np.array([predicted_s(probe, link.link, n) for probe, n in zip(probes, per_host, strict=True)])
+    order = np.argsort(mean)
+    names, mean = [str(probes[n]) for n in order], mean[order]
+    factor = np.exp(REACH_90 * max(link.spread.values(), default=0.0))
+    error: Mapping[str, Any] = {"symmetric": False, "array": mean * factor - mean, "arrayminus": mean - mean / factor}
+    figure = go.Figure()
+    figure.add_scatter(x=names, y=mean, error_y=error, mode="markers", name="fit", marker={"color": "#4269d0"})
+    seconds = [rows[n].seconds["run_s"] for n in order]
+    figure.add_scatter(x=names, y=seconds, mode="markers", name="measured", marker={"color": "#ff725c", "symbol": "x"})
+    figure.update_layout(
+        title=f"{title}: measured, and the fit with the interval that holds 90 %",
+        xaxis={"title": "collective"},
+        yaxis={"title": "seconds", "type": "log"},
+    )
+    return figure
+
+
 def add_lines(figure: Any, sizes: Array, lines: Lines) -> None:
     """Adds curves over sizes to a figure of plotly, each with its interval in the same colour, seen through."""
     for name, (mean, lower, upper) in lines.items():
@@ -131,41 +157,24 @@ def add_lines(figure: Any, sizes: Array, lines: Lines) -> None:
 
 
 def _faint(colour: str) -> str:
-    """The colour, seen through.
-
-    >>> _faint("#4269d0")
-    'rgba(66, 105, 208, 0.2)'
-    """
+    """Returns the colour, seen through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, 0.2)"
 
 
-def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields maps of the measured rates and latencies from host to host: a page's name, and a plotly figure.
-
-    Args:
-        found: the measured links.
-        name: the calibration's name, for the titles.
-    """
+def matrix_pages(host_links: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields maps of the measured rates and latencies from host to host: a page's name, and a plotly figure."""
     for page, figure, what in (
         ("host-rates", "bytes_per_s", "bytes per second"),
         ("host-latencies", "latency_s", "latency"),
     ):
-        shown = link_map(found.hosts, found.links, figure)
+        shown = link_map(host_links.hosts, host_links.links, figure)
         shown.update_layout(title=f"{name}: {what} from host (row) to host (column)")
         yield page, shown
 
 
 def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[pathlib.Path]:
-    """Writes plotly figures as HTML pages into a folder, and returns their files.
-
-    Args:
-        folder: the folder of the pages, which is made if it isn't there.
-        pages: file names without ending, and figures of plotly.
-
-    Raises:
-        ValueError: they can't be written.
-    """
+    """Writes plotly figures, each with its file name without ending, as pages into a folder; returns their files."""
     from plotly.offline import get_plotlyjs
 
     try:

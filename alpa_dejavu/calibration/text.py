@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:
@@ -52,18 +51,18 @@ def _without_none(figures: Device | Link) -> dict[str, Any]:
     )
 
 
-def _host_memory_text(found: MeasuredHostMemory) -> dict[str, Any]:
+def _host_memory_text(memory: MeasuredHostMemory) -> dict[str, Any]:
     """Figures that were measured; an empty folder and empty mappings are left out."""
-    data = dataclasses.asdict(found)
+    data = dataclasses.asdict(memory)
     return {name: value for name, value in data.items() if value is not None and value not in ("", {})}
 
 
-def _host_links_text(found: HostLinks) -> dict[str, Any]:
+def _host_links_text(host_links: HostLinks) -> dict[str, Any]:
     """Each link once, and a matrix of their numbers."""
-    kinds = list(dict.fromkeys(link for row in found.links for link in row if link is not None))
-    matrix = [[None if link is None else kinds.index(link) for link in row] for row in found.links]
+    kinds = list(dict.fromkeys(link for row in host_links.links for link in row if link is not None))
+    matrix = [[None if link is None else kinds.index(link) for link in row] for row in host_links.links]
     listed = [_without_none(link) for link in kinds]
-    return {"hosts": list(found.hosts), "kinds": listed, "links": matrix, "media": dict(found.media)}
+    return {"hosts": list(host_links.hosts), "kinds": listed, "links": matrix, "media": dict(host_links.media)}
 
 
 _DIGITS = 9
@@ -89,20 +88,18 @@ def json_text(value: Any) -> str:
 def _text(value: Any, indent: str, where: str) -> str:
     deeper = f"{indent} "
     if isinstance(value, Mapping):
-        items = [f"{json.dumps(key)}: {_text(each, deeper, f'{where}.{key}')}" for key, each in value.items()]
+        items = [f"{json.dumps(key)}: {_text(item, deeper, f'{where}.{key}')}" for key, item in value.items()]
         return _lines("{", items, "}", indent)
     if not isinstance(value, (list, tuple)):
         return _scalar(value, where)
-    if any(isinstance(each, (Mapping, list, tuple)) for each in value):
-        return _lines("[", [_text(each, deeper, f"{where}[{n}]") for n, each in enumerate(value)], "]", indent)
-    items = [_scalar(each, f"{where}[{n}]") for n, each in enumerate(value)]
+    if any(isinstance(item, (Mapping, list, tuple)) for item in value):
+        return _lines("[", [_text(item, deeper, f"{where}[{n}]") for n, item in enumerate(value)], "]", indent)
+    items = [_scalar(item, f"{where}[{n}]") for n, item in enumerate(value)]
     line = f"[{', '.join(items)}]"
-    if len(line) <= _WIDTH or any(isinstance(each, str) for each in value):
+    if len(line) <= _WIDTH or any(isinstance(item, str) for item in value):
         return line if len(line) <= _WIDTH else _lines("[", items, "]", indent)
     # A number such as 1e-05 stays in one piece.
-    folded = textwrap.wrap(
-        line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False
-    )
+    folded = textwrap.wrap(line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
     return "\n".join(folded)
 
 

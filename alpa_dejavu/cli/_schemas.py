@@ -15,9 +15,9 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.calibration.database_format import DatabaseData
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
-    from alpa_dejavu.planning.given.comparison import comparison_type
-    from alpa_dejavu.planning.inference.serving_plan import serving_type
-    from alpa_dejavu.plans.plan_format import PlanData
+    from alpa_dejavu.planning.given.comparison import comparison_format
+    from alpa_dejavu.planning.inference.serving_plan import serving_format
+    from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData
     from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
     from alpa_dejavu.training.initialization.result_format import ResultData
@@ -25,14 +25,14 @@ def schema_texts() -> dict[str, str]:
     formats: dict[str, tuple[str, type[object]]] = {
         "calibration-1": ("A calibration", CalibrationData),
         "cluster-1": ("A cluster", ClusterData),
-        "comparison-1": ("A comparison of clusters", comparison_type()),
+        "comparison-1": ("A comparison of clusters", comparison_format()),
         "database-1": ("A converted profiling database", DatabaseData),
         "initialization-1": ("A result of parallel_initialize", ResultData),
         "machine-1": ("A machine", MachineData),
-        "plan-1": ("A plan", PlanData),
+        "plan-1": ("A plan", plan_format()),
         "runs-1": ("The runs of a scenario", RunsData),
         "scenario-1": ("A scenario of the playground", ScenarioData),
-        "serving-1": ("A plan for inference", serving_type()),
+        "serving-1": ("A plan for inference", serving_format()),
     }
     texts = {}
     for name, (title, kind) in formats.items():

@@ -12,8 +12,6 @@ import alpa_dejavu.slicing  # noqa: F401
 from alpa_dejavu._util import units
 from alpa_dejavu._util.compiled import compile_all
 
-__all__ = ["warm_up"]
-
 
 def warm_up(within_s: float = math.inf) -> str:
     """Compiles with numba the functions that slicers spend their time in, and returns a line of text that says how many

@@ -13,8 +13,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.host_links import host_link_table
-from alpa_dejavu.cli.host_memory import host_memory_table
+from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
@@ -77,11 +76,11 @@ def calibrate(
     links: bool,
     every_pair: bool,
 ) -> None:
-    """Measures devices, links and the memory of hosts of the cluster that Ray has, and writes a calibration,
-    which later plans are made by.
+    """Measures links, the starts of computations and the memory of hosts of the cluster that Ray has, and writes a
+    calibration, which later plans are made by.
 
     It is experimental on CPU devices: stages are predicted no better than without it in
-    docs/results/calibrated-stages.md. --links isn't.
+    docs/results/calibrated-stages.md. --links isn't. Operators are predicted as without a calibration.
 
     Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
     """
@@ -210,4 +209,3 @@ def _check_kept(output: pathlib.Path, kept: pathlib.Path, resume: bool) -> None:
         raise ValueError(
             f"{kept} has the measurements of a run that was interrupted; go on with --resume, or delete it"
         )
-

@@ -12,8 +12,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.help import Command, Group
-from alpa_dejavu.cli.host_links import host_link_table
-from alpa_dejavu.cli.host_memory import host_memory_table
+from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
@@ -65,8 +64,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
 
             measured = pathlib.Path(f"{choice}.measurements.jsonl")
             written = draw(found, plots, measured if measured.is_file() else None)
-        for path in written:
-            to.print(f"wrote {path}")
+        to.wrote(written)
         if not written:
             to.print("wrote no picture: nothing in it has a curve")
 

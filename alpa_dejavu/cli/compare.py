@@ -6,7 +6,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,20 +14,11 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import PREDICTIONS, Command
-from alpa_dejavu.cli.model_argument import model_text
+from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import (
-    Count,
-    attention_option,
-    cache_option,
-    calibration_option,
-    communication_option,
-    number_or_none,
-    overlap_option,
-    runtime_option,
-)
+from alpa_dejavu.cli.parameters import communication_option, layers_option, micro_batches_option, pricing_options
+from alpa_dejavu.cli.plan_costs import asked_steps
 from alpa_dejavu.cli.table import Table, new_table
-from alpa_dejavu.cli.whole_run import asked_steps
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
@@ -50,8 +41,8 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 @click.option("--cluster", "clusters", multiple=True, required=True,
               help="A known machine, `2 x p3.16xlarge`, or a JSON file; give it for each cluster.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of a training step.")
-@click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
-@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@micro_batches_option
+@layers_option
 @click.option("--saving", "savings", type=click.Choice(_SAVINGS), multiple=True,
               help="Only these of the ways to keep less in memory; give it for each.")  # fmt: skip
 @click.option("--objective", type=click.Choice(("time", "price")), default="time", show_default=True,
@@ -60,19 +51,23 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 @click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
 @click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
 @communication_option
-@calibration_option
-@runtime_option
-@overlap_option
-@attention_option
-@cache_option
+@pricing_options
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
 def compare(
-    model: str, sequence: int | None, train_last: int | None, clusters: Sequence[str], batch: int,
-    micro_batches: int | str, layers: int | str, savings: Sequence[str], objective: str, steps: int | None,
-    samples: int | None, tokens: int | None, communication: str, calibration: str | None, runtime: str | None,
-    overlap: str | None, attention: str | None, no_cache: bool, json_path: pathlib.Path | None,
-) -> None:  # fmt: skip
+    model: str,
+    sequence: int | None,
+    train_last: int | None,
+    clusters: Sequence[str],
+    batch: int,
+    savings: Sequence[str],
+    steps: int | None,
+    samples: int | None,
+    tokens: int | None,
+    attention: str | None,
+    json_path: pathlib.Path | None,
+    **choices: Any,
+) -> None:
     """Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.
 
     The ways are: `none`; `remat`, stages may compute activations again; `ZeRO`, replicas may share the optimizer's
@@ -82,7 +77,6 @@ def compare(
     """
     check_outputs(json_path)
     model = model_text(model, sequence, train_last)
-    cut, count = number_or_none(layers), number_or_none(micro_batches)
     whole = asked_steps(steps, samples, tokens, batch, model)
     with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model}"):
         from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text
@@ -90,9 +84,7 @@ def compare(
 
         found = compared(
             model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,
-            layers=cut, micro_batches=count, objective=objective, communication=communication,
-            calibration=calibration, runtime=runtime, overlap=overlap, attention=attention or "",
-            cache=False if no_cache else None,
+            attention=attention or "", **choices,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
     to.print(f"{found.model}, batch {found.batch}, on {units.counted(len(found.clusters), 'cluster')}:")
@@ -101,8 +93,7 @@ def compare(
     for name, text in _said(found):
         to.fact(name, text)
     if json_path is not None:
-        for path in write_output(json_path, comparison_text(found)):
-            to.print(f"wrote {path}")
+        to.wrote(write_output(json_path, comparison_text(found)))
 
 
 def _table(found: Comparison) -> Table:
@@ -151,10 +142,8 @@ def _said(found: Comparison) -> Iterator[tuple[str, str]]:
         yield "the order changes" if change.sure else "it may change", _change_text(change)
     if not changes:
         yield "the order stays", "the same with every saving"
-    yield "how sure", (
-        "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be; what is after "
-        "'then perhaps', and may change, in fewer"
-    )
+    then = "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be"
+    yield "how sure", f"{then}; what is after 'then perhaps', and may change, in fewer"
     for cell in found.cells:
         if cell.figures is None and cell.fits:
             yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"

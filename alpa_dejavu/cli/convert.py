@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +18,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database import Database
+    from alpa_dejavu.calibration.database_format import DatabaseData, SeriesData
 
 
 @click.command(
@@ -43,11 +44,11 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
         err=True,
     )
     from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
-    from alpa_dejavu.calibration.database import converted, database_data
+    from alpa_dejavu.calibration.database import converted
     from alpa_dejavu.calibration.text import json_text
 
     found = converted(read_alpa_database(database), database)
-    write_whole(output, json_text(database_data(found)))
+    write_whole(output, json_text(found))
     to = console()
     to.print(database_table(found))
     for line in left_out_lines(found):
@@ -55,37 +56,44 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
     to.print(f"wrote {output}")
 
 
-def database_table(found: Database) -> Table:
+def database_table(found: DatabaseData) -> Table:
     """Returns a table of a converted profiling database of Alpa's, with a row for each mesh and operator: how many
     measurements there are, and the ranges of their sizes and times.
     """
+    from alpa_dejavu.calibration.database import sizes_of
+
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
     table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
-    for mesh in found.meshes:
-        for name, dtype in dict.fromkeys((one.name, one.dtype) for one in mesh.series):
-            alike = [one for one in mesh.series if (one.name, one.dtype) == (name, dtype)]
-            sizes = [size for one in alike for size in one.sizes]
-            times = [took for one in alike for took in one.seconds]
-            devices = sorted({len(one.groups[0]) for one in alike if one.groups})
+    for mesh in found["meshes"]:
+        kinds: dict[tuple[str, str], list[SeriesData]] = {}
+        for series in mesh["series"]:
+            kinds.setdefault((series["name"], series["dtype"]), []).append(series)
+        for (name, dtype), alike in kinds.items():
+            sizes = [size for series in alike for size in sizes_of(series)]
+            times = [took for series in alike for took in series["seconds"]]
+            devices = sorted({len(series["groups"][0]) for series in alike if series["groups"]})
             ends = [_size(name, end(sizes)) if sizes else "" for end in (min, max)]
             table.add_row(
-                mesh.cluster, f"{mesh.hosts}x{mesh.devices_per_host}", name, dtype, ", ".join(map(str, devices)),
-                str(len(sizes)), str(sum(len(one.left_out) for one in alike)), *ends,
+                mesh["cluster"], "x".join(map(str, mesh["mesh"])), name, dtype, ", ".join(map(str, devices)),
+                str(len(sizes)), str(sum(len(series["left_out"]) for series in alike)), *ends,
                 *(units.seconds(end(times)) if times else "" for end in (min, max)),
             )  # fmt: skip
     return table
 
 
-def left_out_lines(found: Database) -> list[str]:
+def left_out_lines(found: DatabaseData) -> list[str]:
     """Returns lines of text that say how many measurements were left out when a profiling database of Alpa's was
     converted: a line for each reason, with the first such measurement.
     """
     first: dict[str, str] = {}
     reasons: list[str] = []
-    for mesh in found.meshes:
-        for one in mesh.series:
-            for size, took, why in one.left_out:
-                where = f"{one.name} in {one.dtype} of {_size(one.name, size)} on {mesh.hosts}x{mesh.devices_per_host}"
+    for mesh in found["meshes"]:
+        for series in mesh["series"]:
+            rows: Sequence[Any] = series["left_out"]
+            for row in rows:
+                size, took, why = row.get("flop", row.get("num_bytes", 0.0)), row["seconds"], row["reason"]
+                of = _size(series["name"], size)
+                where = f"{series['name']} in {series['dtype']} of {of} on {'x'.join(map(str, mesh['mesh']))}"
                 first.setdefault(why, where if took is None else f"{where}, {units.seconds(took)}")
                 reasons.append(why)
     return [
@@ -114,7 +122,7 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
 
     found = read_database(pathlib.Path(choice))
     to = console()
-    to.print(f"converted from {found.origin}")
+    to.print(f"converted from {found['origin']}")
     to.print(database_table(found))
     for line in left_out_lines(found):
         to.print(line)
@@ -123,5 +131,4 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
             from alpa_dejavu.calibration.database_plots import draw_database
 
             written = draw_database(found, plots)
-        for path in written:
-            to.print(f"wrote {path}")
+        to.wrote(written)

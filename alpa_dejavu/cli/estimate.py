@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import click
 
@@ -11,16 +12,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import (
-    PLAN_FILE,
-    attention_option,
-    cache_option,
-    calibration_option,
-    output_options,
-    overlap_option,
-    runtime_option,
-    trust_option,
-)
+from alpa_dejavu.cli.parameters import PLAN_FILE, output_options, pricing_options, trust_option
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
@@ -39,11 +31,7 @@ from alpa_dejavu.problem import Plan
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
 @trust_option
-@calibration_option
-@runtime_option
-@overlap_option
-@attention_option
-@cache_option
+@pricing_options
 @output_options
 @collector_paused()
 def estimate(
@@ -51,15 +39,11 @@ def estimate(
     model: str | None,
     trust_model: bool,
     cluster: str | None,
-    calibration: str | None,
-    runtime: str | None,
-    overlap: str | None,
-    attention: str | None,
-    no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
+    **pricing: Any,
 ) -> None:
     """Predicts the step time and memory of a given plan; its model is traced, or taken from the cache."""
     paths = (json_path, python_path, html_path, trace_path)
@@ -68,18 +52,13 @@ def estimate(
     with working(f"estimating {plan_path}"):
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        estimator = PlanEstimator(
-            given, model, cluster, calibration=calibration, runtime=runtime, overlap=overlap,
-            attention=attention, cache=False if no_cache else None, trust_model=trust_model,
-        )  # fmt: skip
-        planned = estimator.estimate(given)
+        planned = PlanEstimator(given, model, cluster, trust_model=trust_model, **pricing).estimate(given)
     to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
     to.fact("the file says", units.seconds(given.step_s))
     for line in lacking(planned.plan):
         to.print(line)
-    for path in write_outputs(planned, *paths):
-        to.print(f"wrote {path}")
+    to.wrote(write_outputs(planned, *paths))
 
 
 def lacking(plan: Plan) -> list[str]:

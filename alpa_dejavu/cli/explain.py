@@ -16,8 +16,8 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.difference import stages_text
-from alpa_dejavu.plans.memory_parts import fullest_parts
 from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.model_argument import sizes_of_model
+from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.plans.plan_file import read_plan
@@ -44,8 +44,7 @@ def export(
     target, sizes = named_target(to), None if model is None else sizes_of_model(model, sequence)
     written = write(read_plan(plan_path), target, output, force, sizes, _kept(plan_path))
     out = console()
-    for path in written:
-        out.print(f"wrote {path}")
+    out.wrote(written)
     out.print(f"for {target.release}; {target.tried}")
 
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.model_argument import is_model_file, model_text
+from alpa_dejavu.cli.models import is_model_file, model_text
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PROMPT, _OUTPUT = 512, 128
 _SERVES: Final = (
     "model", "cluster", "hosts", "batch", "risk", "memory_margin", "communication", "calibration", "runtime", "overlap",
-    "no_cache", "json_path", "html_path",
+    "cache", "json_path", "html_path",
 )  # fmt: skip
 """The other options of `plan` that say something about inference."""
 _TOKENS = click.IntRange(min=1)
@@ -125,8 +125,7 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
         from alpa_dejavu.report.serving import serving_report
 
         written += write_output(html_path, serving_report(plan))
-    for path in written:
-        to.print(f"wrote {path}")
+    to.wrote(written)
 
 
 def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) -> Lengths:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO, final
 
 from rich.console import Console
@@ -52,6 +54,11 @@ class Pages(Console):
         else:
             lines.insert(0, name)
         self.print(*lines)
+
+    def wrote(self, paths: Iterable[pathlib.Path]) -> None:
+        """Prints which files were written."""
+        for path in paths:
+            self.print(f"wrote {path}")
 
     def _lines(self, each: Any) -> list[Any]:
         return wrapped(printable(each), self.width) if self.is_terminal and isinstance(each, str) else [each]

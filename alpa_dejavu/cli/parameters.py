@@ -21,16 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Count(click.ParamType):
-    """A type of command-line parameter: a whole number of at least 1, or "auto"."""
+    """A type of command-line parameter: a whole number of at least 1, or "auto", which becomes None."""
 
     name = "N|auto"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Returns a parameter's value as a whole number of at least 1, or "auto" as it is; fails for any other
-        value.
-        """
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Returns a parameter's value as a whole number of at least 1, or None for "auto"; fails for any other."""
         if value == "auto":
-            return "auto"
+            return None
         try:
             number = int(value)
         except (TypeError, ValueError):
@@ -54,11 +52,6 @@ class ScheduleName(click.ParamType):
                 known = ("auto", *SCHEDULES, "interleaved_3")
                 self.fail(f"{value!r} is no schedule{near(value, known)}; there are {', '.join(known)} ...", param, ctx)
         return str(value)
-
-
-def number_or_none(value: int | str) -> int | None:
-    """Returns the number that a command-line parameter was given, or None if it is "auto"."""
-    return value if isinstance(value, int) else None
 
 
 PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
@@ -85,7 +78,9 @@ memory_margin_option = click.option(
 )
 checkpoint_option = click.option(
     "--checkpoint-rate",
+    "checkpoint_bytes_per_s",
     type=click.FloatRange(min=0, min_open=True),
+    callback=lambda context, parameter, rate: rate and rate * 1e9,
     metavar="GB/S",
     help="At which all hosts together read a checkpoint, once a host is lost. The default is the cluster's, if known.",
 )
@@ -125,8 +120,21 @@ def saving_options(command: F) -> F:
     return command
 
 
+hosts_option = click.option(
+    "--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines."
+)
+micro_batches_option = click.option(
+    "--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch."
+)
+layers_option = click.option(
+    "--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into."
+)
 cache_option = click.option(
-    "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
+    "--no-cache",
+    "cache",
+    is_flag=True,
+    callback=lambda context, parameter, off: False if off else None,
+    help="Trace the model anew, and keep nothing of it for the next time.",
 )
 trust_option = click.option(
     "--trust-model",
@@ -135,6 +143,7 @@ trust_option = click.option(
 )
 slicer_option = click.option(
     "--slicer",
+    "slicing",
     type=click.Choice(sorted(SLICERS)),
     default="dynamic",
     show_default=True,
@@ -148,6 +157,13 @@ communication_option = click.option(
     help="By the links of each group of devices, the slowest link of each, or as if it cost nothing; the default is "
     "the calibration's, or without one NCCL's on known GPUs and else alpha-beta.",
 )
+
+
+def pricing_options(command: F) -> F:
+    """Adds to a command the options for how plans are priced, whose values it takes as the planner's functions do."""
+    for option in (cache_option, attention_option, overlap_option, runtime_option, calibration_option):
+        command = option(command)
+    return command
 
 
 def output_options(command: F) -> F:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from typing import Any
 
 import click
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
-from alpa_dejavu.cli.copies import check_copies, print_copies
 from alpa_dejavu.cli.files import (
     OUTPUT,
     check_outputs,
@@ -22,30 +22,33 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
-from alpa_dejavu.cli.model_argument import model_text
+from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
-    Count,
     ScheduleName,
-    attention_option,
-    cache_option,
-    calibration_option,
     checkpoint_option,
     communication_option,
+    hosts_option,
+    layers_option,
     memory_margin_option,
-    number_or_none,
+    micro_batches_option,
     offload_option,
     output_options,
-    overlap_option,
-    runtime_option,
+    pricing_options,
     saving_options,
     slicer_option,
 )
+from alpa_dejavu.cli.plan_costs import (
+    asked_steps,
+    check_copies,
+    least_replicas,
+    print_copies,
+    print_tolerance,
+    print_whole_run,
+)
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
-from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
-from alpa_dejavu.cli.whole_run import asked_steps, print_whole_run
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
@@ -69,13 +72,17 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
     help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
 )
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
-@click.option("--train-last", type=click.IntRange(min=1), metavar="N",
-              help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.")
+@click.option(
+    "--train-last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
+)
 @click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@hosts_option
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
-@click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
-@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@micro_batches_option
+@layers_option
 @click.option(
     "--schedule",
     type=ScheduleName(),
@@ -103,11 +110,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
 @communication_option
-@calibration_option
-@runtime_option
-@overlap_option
-@attention_option
-@cache_option
+@pricing_options
 @output_options
 @collector_paused()
 @inference_options
@@ -118,40 +121,26 @@ def plan(
     cluster: str,
     hosts: int,
     batch: int,
-    micro_batches: int | str,
-    layers: int | str,
-    schedule: str | None,
+    micro_batches: int | None,
+    layers: int | None,
     runs_on: str | None,
-    slicer: str,
-    risk: float,
-    memory_margin: float | None,
     history: pathlib.Path | None,
-    objective: str,
-    remat: tuple[str, ...],
-    zero: tuple[int, ...],
-    offload: str,
     replicas: int,
     tolerate: int,
     rule: str,
     host_fails_every: float | None,
     copy_every: int | None,
-    checkpoint_rate: float | None,
-    strategy: str,
     other_schedules: bool,
     steps: int | None,
     samples: int | None,
     tokens: int | None,
     order_path: pathlib.Path | None,
-    communication: str,
-    calibration: str | None,
-    runtime: str | None,
-    overlap: str | None,
     attention: str | None,
-    no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
+    **choices: Any,
 ) -> None:
     """Finds the best plan for a model on a cluster, without devices.
 
@@ -167,8 +156,7 @@ def plan(
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
     model = model_text(model, sequence, train_last)
-    count, cut = number_or_none(micro_batches), number_or_none(layers)
-    check_sizes(batch, cut, count, hosts)
+    check_sizes(batch, layers, micro_batches, hosts)
     check_copies(host_fails_every, copy_every)
     whole = asked_steps(steps, samples, tokens, batch, model)
     to = console(takes_stdout(*paths))
@@ -183,26 +171,12 @@ def plan(
                 connected() if cluster == "ray" else cluster,
                 hosts,
                 batch,
-                count,
-                cut,
-                schedule,
-                remat=remat,
-                zero=zero,
-                slicing=slicer,
-                risk=risk,
-                memory_margin=memory_margin,
-                calibration=calibration,
-                runtime=runtime,
-                overlap=overlap,
-                attention=attention or "",
-                history=history,
-                objective=objective,
-                offload=offload,
-                strategy=strategy,
+                micro_batches,
+                layers,
                 runs_on=runs_on or "",
-                checkpoint_bytes_per_s=checkpoint_rate and checkpoint_rate * 1e9,
-                communication=communication,
-                cache=False if no_cache else None,
+                history=history,
+                attention=attention or "",
+                **choices,
             )
             planned = ask(replicas=least_replicas(replicas, rule, tolerate))
     except UnlikePipelinesError as unlike:
@@ -232,10 +206,8 @@ def plan(
         try:
             written += write_outputs(planned, None, *paths[1:4], steps=whole)
         finally:
-            for path in written:
-                to.print(f"wrote {path}")
+            to.wrote(written)
     if order_path is not None and order is not None:
-        for path in write_output(order_path, schedule_text(order)):
-            to.print(f"wrote {path}")
+        to.wrote(write_output(order_path, schedule_text(order)))
     if lacking:
         to.print(lacking)

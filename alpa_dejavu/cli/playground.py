@@ -160,8 +160,7 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
             from alpa_dejavu.playground.scenarios import runs_text
 
             written += write_output(json_path, runs_text(every[0]))
-    for path in written:
-        to.print(f"wrote {path}")
+    to.wrote(written)
 
 
 def _print_table(every: Sequence[Runs], to: Pages) -> None:

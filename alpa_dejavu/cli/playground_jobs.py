@@ -11,6 +11,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.parameters import hosts_option
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
@@ -29,7 +30,7 @@ _POLICIES = ("fifo", "equal-shares", "sensitivity")
 )
 @click.argument("path", type=_FILE, metavar="TRACE")
 @click.option("--cluster", "machine", required=True, metavar="NAME", help="A machine type, or a machine's file.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@hosts_option
 @click.option("--cores", type=float, required=True, help="Cores of each host for jobs' samples.")
 @click.option("--memory-gib", type=float, required=True, help="GiB of each host for jobs' samples.")
 @click.option(
@@ -91,5 +92,4 @@ def draw_jobs(path: pathlib.Path, seed: int, count: int, between_s: float) -> No
 
     check_outputs(path)
     to = console(takes_stdout(path))
-    for written in write_output(path, drawn_jobs(seed, count, between_s)):
-        to.print(f"wrote {written}")
+    to.wrote(write_output(path, drawn_jobs(seed, count, between_s)))

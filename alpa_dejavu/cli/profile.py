@@ -15,18 +15,20 @@ from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
-from alpa_dejavu.cli.stragglers import straggler_facts
 from alpa_dejavu.cli.table import Table
 from alpa_dejavu.cli.tables import print_plan, stage_table
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.planning.changed.straggler import Straggler
     from alpa_dejavu.simulation.step import StageTimes
+
+__all__ = []
 
 
 @click.command(
@@ -95,8 +97,7 @@ def profile(
     if html_path is not None:
         from alpa_dejavu.report import html_report
 
-        for path in write_output(html_path, html_report(planned, found.timeline)):
-            to.print(f"wrote {path}")
+        to.wrote(write_output(html_path, html_report(planned, found.timeline)))
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
@@ -130,3 +131,42 @@ def measured_facts(given: Plan, plan: Plan, found: Measured) -> list[tuple[str, 
         ("the file says", units.seconds(given.step_s)),
         ("simulated from measured", f"{units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step"),
     ]
+
+
+_LEAST_STEPS = 5
+
+
+def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
+    """Returns texts, each with its name, that say which hosts of a measured run are slow (stragglers) and, if it can be
+    planned again, which plan would now be chosen.
+
+    There are none if too little was measured: fewer than five steps, or a stage that seems to compute nothing.
+
+    Args:
+        path: the path of the plan's file.
+        plan: the plan, as it is predicted on the cluster that it ran on.
+        steps_s: the seconds that each of S stages computed in each step, shape (steps, S).
+    """
+    from alpa_dejavu.planning.changed.straggler import stragglers
+
+    if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
+        return []
+    found = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
+    return [*(("straggler", str(one)) for one in found), *(_around(path, plan, found) if found else [])]
+
+
+def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[tuple[str, str]]:
+    from alpa_dejavu.planning.changed.kept import kept_path, read_kept
+    from alpa_dejavu.planning.changed.straggler import planned_around
+    from alpa_dejavu.problem import NoPlanError
+
+    if not kept_path(path).exists():
+        return []
+    options = " ".join(f"--slow {host}={one.factor:.2f}" for one in found for host in one.hosts)
+    try:
+        made = planned_around(plan, read_kept(path), found)
+    except (NoPlanError, ValueError) as error:
+        return [("planned around it", f"no: {error}")]
+    moved = f"after {made.moves.text}"
+    what = f"{units.seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
+    return [("planned around it", what)]

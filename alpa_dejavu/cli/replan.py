@@ -54,10 +54,10 @@ def replan(
     cluster: str | None,
     hosts: int | None,
     slow: tuple[str, ...],
-    slicer: str,
+    slicing: str,
     calibration: str | None,
     memory_margin: float | None,
-    checkpoint_rate: float | None,
+    checkpoint_bytes_per_s: float | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
@@ -77,18 +77,19 @@ def replan(
                                "--memory-margin")  # fmt: skip
     slower = dict(map(_factor, slow))
     check_outputs(json_path, python_path, *kept_beside(json_path))
-    before, rate = read_plan(path), checkpoint_rate and checkpoint_rate * 1e9
-    other = without_replica or cluster or slow or slicer != "dynamic" or memory_margin is not None
+    before = read_plan(path)
+    other = without_replica or cluster or slow or slicing != "dynamic" or memory_margin is not None
     as_planned = len(without) == 1 and not other
     if as_planned and not kept_path(path).exists():
-        made = fallback(before, without[0], rate)
+        made = fallback(before, without[0], checkpoint_bytes_per_s)
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         with working(f"planning {path} again"):
             made = plan_again(
                 before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
-                slicing=slicer, calibration=calibration, memory_margin=memory_margin, checkpoint_bytes_per_s=rate,
+                slicing=slicing, calibration=calibration, memory_margin=memory_margin,
+                checkpoint_bytes_per_s=checkpoint_bytes_per_s,
             )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
     left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
@@ -96,12 +97,10 @@ def replan(
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 
-        for written in write_output(python_path, alpa_code(made.plan)):
-            to.print(f"wrote {written}")
+        to.wrote(write_output(python_path, alpa_code(made.plan)))
     if json_path is not None:
         files, lacking = write_pair(made.plan, made.kept, json_path)
-        for file in files:
-            to.print(f"wrote {file}")
+        to.wrote(files)
         if lacking:
             to.print(lacking)
 

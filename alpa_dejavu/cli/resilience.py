@@ -81,8 +81,7 @@ def resilience(
         written += write_output(html_path, resilience_page(function, found, maps=maps, chosen=chosen, stages=stages))
     if json_path is not None:
         written += write_output(json_path, json.dumps(found.data(), indent=1) + "\n")
-    for path in written:
-        to.print(f"wrote {path}")
+    to.wrote(written)
 
 
 def _subject(function: str) -> tuple[Any, Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -14,15 +14,12 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import Count, cache_option, calibration_option, number_or_none
+from alpa_dejavu.cli.parameters import cache_option, calibration_option, hosts_option, layers_option
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
-
-"""A trial of text-gpt, on one core."""
-
 
 @click.command(
     cls=Command,
@@ -35,10 +32,10 @@ if TYPE_CHECKING:
 )
 @click.option("--model", required=True, help="A known name (`gpt-125m`), or module:function of your own.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), or a JSON file.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@hosts_option
 @click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a plain step.")
 @click.option("--seconds", type=float, required=True, help="How long the devices are there.")
-@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@layers_option
 @click.option("--trial", type=click.Choice(("auto", "stand-in")), default="auto", show_default=True,
               help="Train the model itself if it is small and brings its data, or always a stand-in.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Trainings of each way.")
@@ -48,12 +45,11 @@ if TYPE_CHECKING:
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
 def spend(
-    model: str, cluster: str, hosts: int, batch: int, seconds: float, layers: int | str, trial: str, seeds: int,
-    steps: int, calibration: str | None, no_cache: bool, json_path: pathlib.Path | None,
+    model: str, cluster: str, hosts: int, batch: int, seconds: float, layers: int | None, trial: str, seeds: int,
+    steps: int, calibration: str | None, cache: Literal[False] | None, json_path: pathlib.Path | None,
 ) -> None:  # fmt: skip
     """Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx."""
     check_outputs(json_path)
-    cut = number_or_none(layers)
     with working(f"comparing ways to spend {cluster} on {model}") as tell:
         from alpa_dejavu.clusters import named_cluster
         from alpa_dejavu.planning import plan_model
@@ -63,9 +59,7 @@ def spend(
         def say(doing: str, way: Way) -> None:
             tell(f"{'planning' if doing == 'plan' else 'trying'}: {way}")
 
-        plan = functools.partial(
-            plan_model, layers=cut, calibration=calibration, cache=False if no_cache else None
-        )  # fmt: skip
+        plan = functools.partial(plan_model, layers=layers, calibration=calibration, cache=cache)
         found = compare(
             model, named_cluster(cluster, hosts), batch, seconds, plan=plan, own=trial == "auto",
             trial=Trial(seeds, steps), on_way=say,
@@ -76,8 +70,7 @@ def spend(
     for name, text in _said(found):
         to.fact(name, text)
     if json_path is not None:
-        for path in write_output(json_path, json.dumps(found.data(), indent=1) + "\n"):
-            to.print(f"wrote {path}")
+        to.wrote(write_output(json_path, json.dumps(found.data(), indent=1) + "\n"))
 
 
 def _table(found: Spending) -> Table:

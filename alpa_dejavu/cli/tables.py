@@ -14,7 +14,7 @@ from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.given.footing import Footing, footings
-from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     LEAVE,

@@ -13,12 +13,11 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication import CommunicationModel, communication_model
-    from alpa_dejavu.costs.cost_models import CostModels
     from alpa_dejavu.costs.interstage import InterstageTransfer
     from alpa_dejavu.costs.latency import LatencyModel, latency_model
     from alpa_dejavu.costs.memory_margin import MemoryMargin
     from alpa_dejavu.costs.overlap import Overlap
-    from alpa_dejavu.costs.runtime import RuntimeProfile
+    from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
     from alpa_dejavu.costs.stage_costs import StageCostModel
     from alpa_dejavu.costs.table import CostTable, cost_table
 
@@ -40,7 +39,7 @@ __all__ = [
 _HOME = {
     "CommunicationModel": "communication",
     "communication_model": "communication",
-    "CostModels": "cost_models",
+    "CostModels": "runtime",
     "InterstageTransfer": "interstage",
     "LatencyModel": "latency",
     "latency_model": "latency",

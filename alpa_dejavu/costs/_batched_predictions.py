@@ -21,31 +21,30 @@ _Key = tuple[str, tuple[int, ...], int]
 def latencies(
     model: LatencyModel, many: Sequence[Operators], device: Device, at_a_time: int = 1 << 16
 ) -> list[Latency]:
-    """Returns a latency model's prediction on a device for each of many sets of operators, in their order.
-
-    Sets are joined until they have about `at_a_time` operators, which the model then predicts in one call.
+    """Returns a latency model's prediction on a device for each of many sets of operators, in their order; sets are
+    joined until they have about `at_a_time` operators, which the model then predicts in one call.
     """
-    found: list[Latency] = []
+    predictions: list[Latency] = []
     for part in _parts(many, at_a_time):
         whole = model.predict(Operators.joined(part), device)
-        ends = np.cumsum([len(one) for one in part]).tolist()
-        found += [
+        ends = np.cumsum([len(operators) for operators in part]).tolist()
+        predictions += [
             Latency(whole.mean_s[start:end], whole.spread_s[start:end])
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
         ]
-    return found
+    return predictions
 
 
 def _parts(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
     """Returns the sets in parts, in order, with not many more than `at_a_time` operators in each."""
     parts: list[list[Operators]] = []
-    room = 0
-    for one in many:
-        if room <= 0:
+    left = 0
+    for operators in many:
+        if left <= 0:
             parts.append([])
-            room = at_a_time
-        parts[-1].append(one)
-        room -= len(one)
+            left = at_a_time
+        parts[-1].append(operators)
+        left -= len(operators)
     return parts
 
 
@@ -60,11 +59,8 @@ class SentSeconds:
         self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
 
     def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
-        """Predicts and caches the seconds of collectives that aren't cached yet, in one call of the communication model
-        for each kind of collective and group.
-
-        Args:
-            wanted: the name of each collective, its sizes in bytes, and the group of devices that runs it.
+        """Predicts and caches what isn't cached yet, in one call of the model for each kind of collective and group;
+        `wanted` has the names of collectives, their sizes in bytes, and their groups.
         """
         sizes: dict[_Key, list[FloatArray]] = {}
         groups: dict[_Key, Group] = {}
@@ -73,10 +69,10 @@ class SentSeconds:
             sizes.setdefault(key, []).append(num_bytes.ravel())
             groups[key] = group
         for key, parts in sizes.items():
-            known, seconds = self._known.get(key, (np.zeros(0), np.zeros(0)))
-            new = np.setdiff1d(np.concatenate(parts), known)
+            sizes_before, seconds = self._known.get(key, (np.zeros(0), np.zeros(0)))
+            new = np.setdiff1d(np.concatenate(parts), sizes_before)
             if len(new):
-                whole = np.concatenate([known, new])
+                whole = np.concatenate([sizes_before, new])
                 all_seconds = np.concatenate([seconds, self._model.seconds(key[0], new, groups[key])])
                 order = np.argsort(whole)
                 self._known[key] = whole[order], all_seconds[order]
@@ -84,12 +80,12 @@ class SentSeconds:
     def seconds(self, collective: str, num_bytes: FloatArray, group: Group) -> FloatArray:
         """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         key = collective, group.hosts, group.concurrent
-        found = self._looked_up(key, num_bytes)
-        if found is None:
+        seconds = self._looked_up(key, num_bytes)
+        if seconds is None:
             self.ask([(collective, num_bytes, group)])
-            found = self._looked_up(key, num_bytes)
-        assert found is not None, "it was asked for just now"
-        return found
+            seconds = self._looked_up(key, num_bytes)
+        assert seconds is not None, "it was asked for just now"
+        return seconds
 
     def _looked_up(self, key: _Key, num_bytes: FloatArray) -> FloatArray | None:
         if key not in self._known:

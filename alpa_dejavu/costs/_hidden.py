@@ -30,10 +30,6 @@ class HiddenSeconds:
 
     The collectives of activations hide behind independent operators of their layer's pass. What a stage sends for all
     its layers hides behind other layers, in buckets of a layer each. Optimizer updates hide nothing.
-
-    Args:
-        costs: the model of what stages compute and send when they do nothing at the same time.
-        overlap: how much the streams slow each other down.
     """
 
     def __init__(self, costs: StageCostModel, overlap: Overlap) -> None:
@@ -57,16 +53,16 @@ class HiddenSeconds:
         def together(phase: str, kinds: Sequence[str]) -> _Buckets:
             wholes = costs.combined(devices, config, phase)
             pairs = zip(wholes, division.shares(phase), strict=True)
-            sent = [(s, costs.sent_s(devices, config, one, phase)) for (_, s), one in pairs if one.kind in kinds]
+            sent = [(s, costs.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
             return _Buckets(sent, division, size)
 
-        found = np.zeros((3, size, size))
+        hidden_s = np.zeros((3, size, size))
         hidden, ahead = self._of_pass(devices, config, "forward")
         fetched = together("forward", _FETCHED)
-        found[0] = stage_sum(hidden, division.of_stages)
-        found[0] += _hidden(fetched.total_s, self._behind(division, range(size), ahead, fetched, []))
+        hidden_s[0] = stage_sum(hidden, division.of_stages)
+        hidden_s[0] += _hidden(fetched.total_s, self._behind(division, range(size), ahead, fetched, []))
         if not costs.model.training:
-            return found
+            return hidden_s
         again = costs.exchanges_again(config, devices.kinds[0])
         hidden_back, free_back = self._of_pass(devices, config, "backward")
         shares = np.stack([costs.again(config, device) for device in devices.kinds])
@@ -76,13 +72,13 @@ class HiddenSeconds:
         exposed = self._behind(division, reverse, free, fetched, [sent])
         # In the last micro-batch gradients are sent as well, on the same stream.
         last = self._behind(division, reverse, free, fetched, [sent, gradients])
-        found[1] = stage_sum(hidden, division.of_stages) + _hidden(fetched.total_s + sent.total_s, exposed)
-        found[2] = _hidden(gradients.total_s, last - exposed)
+        hidden_s[1] = stage_sum(hidden, division.of_stages) + _hidden(fetched.total_s + sent.total_s, exposed)
+        hidden_s[2] = _hidden(gradients.total_s, last - exposed)
         if self._overlap.kind in ("gradients", "tensor"):
             # Updated parameters are gathered layer by layer, behind the first micro-batch's forward pass.
             updated = together("step", _FETCHED)
-            found[2] += _hidden(updated.total_s, self._behind(division, range(size), ahead, updated, []))
-        return found
+            hidden_s[2] += _hidden(updated.total_s, self._behind(division, range(size), ahead, updated, []))
+        return hidden_s
 
     def _of_pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> tuple[FloatArray, FloatArray]:
         """Returns for each variant the hidden seconds of its own collectives in a pass, and for each kind of device the
@@ -93,7 +89,7 @@ class HiddenSeconds:
             division = self._costs.division(config)
             operators = division.operators(phase)
             computed = [
-                np.array([self._computed_s(each, device, config).sum() for each in operators])
+                np.array([self._computed_s(of_variant, device, config).sum() for of_variant in operators])
                 for device in devices.kinds
             ]
             hidden = np.array([
@@ -110,8 +106,10 @@ class HiddenSeconds:
         if self._overlap.streams:
             return self._hidden_in_layer(devices, config, division.flow(number, phase), operators, phase)
         share = self._overlap.hidden_tensor_share
-        exchanges = [one for one in division.exchanges(number, phase) if one.axis == TENSOR] if share else []
-        return share * float(sum(self._sent_s(devices, config, one, phase).sum() for one in exchanges))
+        exchanges = (
+            [exchange for exchange in division.exchanges(number, phase) if exchange.axis == TENSOR] if share else []
+        )
+        return share * float(sum(self._sent_s(devices, config, exchange, phase).sum() for exchange in exchanges))
 
     def _computed_s(self, operators: Operators, device: Device, config: MeshConfig) -> FloatArray:
         return self._costs.latency_of(operators, device).mean_s * self._costs.crowding(device, config)
@@ -124,7 +122,7 @@ class HiddenSeconds:
             return 0.0
         key = devices, config.division_key, id(flow), id(operators), phase
         if key not in self._simulated:
-            sent = np.concatenate([self._sent_s(devices, config, one, phase) for one in flow.collectives])
+            sent = np.concatenate([self._sent_s(devices, config, exchange, phase) for exchange in flow.collectives])
             hidden = sent.sum()
             for device in devices.kinds:
                 computed = self._computed_s(operators, device, config)
@@ -133,10 +131,10 @@ class HiddenSeconds:
             self._simulated[key] = flow, operators, max(float(hidden), 0.0)  # kept, so that their ids stay theirs
         return self._simulated[key][2]
 
-    def _sent_s(self, devices: StageDevices, config: MeshConfig, one: AxisCollectives, phase: str) -> FloatArray:
-        if not one.counts.any():
-            return np.zeros_like(one.counts)
-        return self._costs.sent_s(devices, config, one, phase) * one.counts
+    def _sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
+        if not exchange.counts.any():
+            return np.zeros_like(exchange.counts)
+        return self._costs.sent_s(devices, config, exchange, phase) * exchange.counts
 
     def _behind(
         self, division: Division, layers: range, free: FloatArray, fetched: _Buckets, sent: Sequence[_Buckets]
@@ -149,12 +147,10 @@ class HiddenSeconds:
             return _in_stages(of_device, n, division, len(layers))
 
         def all_sent(n: int) -> FloatArray:
-            return np.asarray(sum((each.of_layer(n) for each in sent), np.zeros_like(fetched.total_s)))
+            return np.asarray(sum((buckets.of_layer(n) for buckets in sent), np.zeros_like(fetched.total_s)))
 
         exposed = [
-            behind_layers_s(
-                layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap
-            )
+            behind_layers_s(layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap)
             for of_device in free
         ]
         return np.asarray(np.max(exposed, axis=0))
@@ -162,16 +158,11 @@ class HiddenSeconds:
 
 @final
 class _Buckets:
-    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer.
+    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer, which
+    takes as long as what its layer sends would take alone, or longer where the whole takes longer than its parts.
 
-    A bucket takes as long as what its layer sends would take alone, or longer where the whole takes longer than its
-    parts.
-
-    Args:
-        sent: for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer variant
-            alone, shape (V,).
-        division: the division of the layers, which says which variant each has in which stage.
-        num_layers: the number of layers, L.
+    `sent` has for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer
+    variant alone, shape (V,).
     """
 
     def __init__(self, sent: Sequence[tuple[FloatArray, FloatArray]], division: Division, num_layers: int) -> None:
@@ -185,23 +176,23 @@ class _Buckets:
 
     def of_layer(self, n: int) -> FloatArray:
         """Returns the seconds of a layer's bucket in each stage, shape (L, L); 0 for stages without the layer."""
-        found = np.zeros_like(self.total_s)
+        seconds = np.zeros_like(self.total_s)
         for longer, alone in self._parts:
-            found += longer * _in_stages(alone, n, self._division, len(found))
-        return found
+            seconds += longer * _in_stages(alone, n, self._division, len(seconds))
+        return seconds
 
 
 def _in_stages(values: FloatArray, n: int, division: Division, num_layers: int) -> FloatArray:
     """Returns a layer's value in each stage of layers i..j, given each variant's value; 0 for stages without it."""
-    found = np.zeros((num_layers, num_layers))
+    in_stages = np.zeros((num_layers, num_layers))
     if division.of_stages is None:
-        found[: n + 1, n:] = values[n]
+        in_stages[: n + 1, n:] = values[n]
     else:
-        found[: n + 1, n:] = values[division.of_stages[: n + 1, n:, n]]
-    return found
+        in_stages[: n + 1, n:] = values[division.of_stages[: n + 1, n:, n]]
+    return in_stages
 
 
 def _hidden(total_s: FloatArray, exposed_s: FloatArray) -> FloatArray:
     """Returns what is hidden of collectives, given the seconds by which computing ends later for them."""
-    found: FloatArray = np.clip(total_s - exposed_s, 0.0, total_s)
-    return found
+    hidden_s: FloatArray = np.clip(total_s - exposed_s, 0.0, total_s)
+    return hidden_s

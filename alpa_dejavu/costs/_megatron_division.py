@@ -46,9 +46,7 @@ class EvenDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns the layer's number for each sharding variant (way to shard one layer): 0..L-1, since each layer is
-        sharded in one way only.
-        """
+        """Returns 0..L-1: each layer is sharded in one way only."""
         return range(self.model.num_layers)
 
     @property
@@ -57,8 +55,8 @@ class EvenDivision:
         return None
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns each layer's operators on one device in a phase: "forward" and "backward" are divided by all devices,
-        "step" (the optimizer's update) by those that share the optimizer's state.
+        """Returns each layer's operators on one device in a phase: a pass is divided by all devices, "step" (the
+        optimizer's update) by those that share the optimizer's state.
         """
         return self._operators[phase]
 
@@ -88,8 +86,8 @@ class EvenDivision:
         return None
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives among data-parallel devices in a phase ("forward", "backward" or "step") for each
-        stage of layers i..j, with bytes of shape (L, L).
+        """Returns the collectives among data-parallel devices in a phase for each stage of layers i..j, with bytes of
+        shape (L, L).
 
         Gradients are all-reduced once a step, or with ZeRO-2 reduce-scattered, and as many bytes all-gathered. With
         ZeRO-3 parameters are all-gathered forward and backward, and gradients reduce-scattered backward.
@@ -104,21 +102,19 @@ class EvenDivision:
             ("forward", 3): [("all_gather", parameters)],
             ("backward", 3): [("all_gather", parameters), ("reduce_scatter", gradients)],
         }
-        found = kinds.get((phase, self.zero), [])
-        return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
+        collectives = kinds.get((phase, self.zero), [])
+        return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in collectives]
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase, which is what it sends as a stage of its own."""
         return [
-            AxisCollectives(one.kind, one.axis, np.diag(one.num_bytes), np.diag(one.counts))
-            for one in self.combined(phase)
+            AxisCollectives(collective.kind, collective.axis, np.diag(collective.num_bytes), np.diag(collective.counts))
+            for collective in self.combined(phase)
         ]
 
     def memory(self, remat: str = "none") -> MemoryShares:
-        """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.
-
-        Tensor parallelism divides all but some activations; data parallelism divides the activations, and what the
-        ZeRO level says of the rest.
+        """Returns the shares of a stage's tensors that each device keeps: tensor parallelism divides all but some
+        activations; data parallelism divides the activations, and what the ZeRO level says of the rest.
         """
         along, across = self.tensor_parallel, self.data_parallel
         keeping = 1 / (along * (across if self.zero == 3 else 1))
@@ -135,5 +131,6 @@ class EvenDivision:
 def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:
     """Returns each layer's operators of a phase on one device; those of alike layers are divided once."""
     whole = [layer.operators(phase) for layer in layers]
-    divided = {id(one): one.split(*ways) for one in {id(one): one for one in whole}.values()}
-    return [divided[id(one)] for one in whole]
+    distinct = {id(operators): operators for operators in whole}
+    divided = {number: operators.split(*ways) for number, operators in distinct.items()}
+    return [divided[id(operators)] for operators in whole]

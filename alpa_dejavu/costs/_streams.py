@@ -24,21 +24,15 @@ Row = FloatArray | float
 
 
 def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int32], overlap: Overlap) -> float:
-    """Returns the seconds of a pass whose operators are on one stream and whose collectives are on another.
+    """Returns the seconds of a pass whose operators are on one stream and whose collectives are on another; ValueError
+    where nodes wait for each other.
 
     Each stream does one thing at a time. Whenever it is free, it begins with one of the ready nodes: with that from
     which the longest path leads to the end, or with that which the next collective waits for. The shorter of these two
     schedules counts; it is never more than doing all one after the other.
 
-    Args:
-        computed_s: the seconds of each operator; shape (operators,).
-        sent_s: the seconds of each collective; shape (collectives,).
-        edges: pairs of nodes, operators first and then collectives, of which the first comes before the second; shape
-            (edges, 2).
-        overlap: how much slower the streams are while both are busy.
-
-    Raises:
-        ValueError: some nodes wait for each other.
+    `edges`, of shape (edges, 2), has pairs of nodes, operators first and then collectives, of which the first comes
+    before the second.
     """
     seconds = np.concatenate([computed_s, sent_s])
     one_by_one = float(computed_s.sum() + sent_s.sum())
@@ -52,8 +46,8 @@ def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int
         raise ValueError("edges has nodes that wait for each other, but must be without a cycle; mend the flow")
     slowdowns = overlap.compute_slowdown, overlap.transfer_slowdown
     priorities = np.argsort(np.stack([np.argsort(-path, kind="stable"), np.lexsort((-path, collective))]), axis=1)
-    found = min(_run(seconds, len(computed_s), first, after, priority, *slowdowns) for priority in priorities)
-    return min(found, one_by_one)
+    ends_s = min(_run(seconds, len(computed_s), first, after, priority, *slowdowns) for priority in priorities)
+    return min(ends_s, one_by_one)
 
 
 @compiled("(f8[::1], i8, i8[::1], i8[::1])")
@@ -61,9 +55,8 @@ def _paths(
     seconds: FloatArray, num_computed: int, first: NDArray[np.int64], after: NDArray[np.int64]
 ) -> tuple[FloatArray, NDArray[np.int64]]:
     """Returns for each node the seconds of the longest path from it to the end, and the number of the first collective
-    that waits for it, by the order in which they can be done; shorter arrays if some nodes wait for each other.
-
-    What waits for node n is after[first[n]:first[n + 1]].
+    that waits for it, by the order in which they can be done; shorter arrays if some nodes wait for each other. Node n
+    is waited for by after[first[n]:first[n + 1]].
     """
     size = len(seconds)
     left = np.zeros(size, dtype=np.int64)
@@ -140,8 +133,8 @@ def _run(
                 for place in range(first[node], first[node + 1]):
                     waits[after[place]] -= 1
                     if waits[after[place]] == 0:
-                        one = after[place]
-                        heapq.heappush(computes if one < num_computed else sends, (priority[one], one))
+                        follower = after[place]
+                        heapq.heappush(computes if follower < num_computed else sends, (priority[follower], follower))
         computing = -1 if compute_ends else computing
         sending = -1 if send_ends else sending
     return now
@@ -155,32 +148,24 @@ def behind_layers_s(
     overlap: Overlap,
 ) -> FloatArray:
     """Returns the seconds by which a pass over layers takes longer than its computing, for any number of stages at
-    once.
+    once; the functions tell the seconds of a layer in each stage, 0 for stages without it.
 
     A layer's parameters are fetched while the layer before it computes; those of a stage's first layer, before it
     computes. What a layer sends, it sends behind the layers after it; what is left at the end is waited for. The one
     stream of communication fetches first.
-
-    Args:
-        layers: the layers' numbers, in the order in which the pass goes over them.
-        computed_s: a function that returns the seconds that a layer computes, as an array over stages or as a number; 0
-            for stages without it.
-        fetched_s: one that returns the seconds to fetch what it needs.
-        sent_s: one that returns the seconds to send what it makes.
-        overlap: how much slower the streams are while both are busy.
     """
     slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
     exposed, backlog = np.zeros(()), np.zeros(())
     before: Row = np.zeros(())
-    made: Row = 0.0
+    sent: Row = 0.0
     for layer in layers:
         wanted = fetched_s(layer)
         # Computing of the layer before it, beside which this one's parameters come.
         both = np.minimum(before, (wanted + backlog) * slow_load / slow)
         carried = both * slow / slow_load
         exposed = exposed + both * (slow - 1) + np.maximum(wanted - carried, 0.0)
-        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + made
-        before, made = computed_s(layer), sent_s(layer)
+        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + sent
+        before, sent = computed_s(layer), sent_s(layer)
     both = np.minimum(before, backlog * slow_load / slow)
-    found: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + made
-    return found
+    longer_s: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + sent
+    return longer_s

@@ -33,10 +33,7 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
     """The bytes and the number of tensors that one micro-batch sends from stage to stage if a model of L layers is cut
-    before a layer, each of shape (L,).
-
-    Those are all tensors that are made on one side of the cut and used on the other, in the forward and in the backward
-    pass; none for layer 0.
+    before a layer, each of shape (L,): those made on one side of the cut and used on the other; none for layer 0.
     """
 
     forward_bytes: FloatArray
@@ -46,30 +43,28 @@ class CutBytes:
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
-        """Returns the bytes and the number of a model's tensors that one micro-batch sends across a cut before each
-        layer.
-        """
+        """Returns what one micro-batch of a model sends across a cut before each layer."""
         num_layers = model.num_layers
         steps = np.zeros((4, num_layers + 1))
         for tensor in model.tensors:
             if tensor.role != "activation" or not tensor.users:
                 continue
-            made = model.layer_of(tensor.producer)
+            producer = model.layer_of(tensor.producer)
             users = [model.layer_of(position) for position in tensor.users]
             back = tensor.producer >= num_layers
-            start, end = (min(users) + 1, made + 1) if back else (made + 1, max(users) + 1)
+            start, end = (min(users) + 1, producer + 1) if back else (producer + 1, max(users) + 1)
             if start < end:
                 row = 2 * back
                 steps[row : row + 2, start] += tensor.num_bytes, 1.0
                 steps[row : row + 2, end] -= tensor.num_bytes, 1.0
-        found = np.cumsum(steps, axis=1)[:, :num_layers]
-        found[::2][found[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
-        return cls(*found)
+        crossing = np.cumsum(steps, axis=1)[:, :num_layers]
+        crossing[::2][crossing[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
+        return cls(*crossing)
 
     @property
     def largest(self) -> float:
-        """Returns the bytes of the largest tensor that is sent from one stage to another, wherever layers are cut;
-        tensors that cross the same cut count with their mean size.
+        """Returns the bytes of the largest tensor that crosses any cut; those that cross the same cut count with their
+        mean.
         """
         ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
         return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
@@ -109,17 +104,11 @@ class InterstageTable:
     def sites(
         self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
     ) -> Sites:
-        """Returns the seconds of transfers between stages, and the devices that each submesh takes, as `Sites`, the
-        form that slicers take.
+        """Returns the seconds of transfers between stages, and the devices that each submesh takes, as slicers take
+        them; `available` has how many devices there are of each of K kinds of hosts.
 
         Where all devices share a CPU of C cores, a transfer is the work of one of them. It counts 1 / C times, and once
         a step in full: the rest is hidden by the work on other micro-batches.
-
-        Args:
-            cluster: the cluster that the submeshes are parts of.
-            space: the search space with the table's submeshes.
-            num_micro_batches: B, the number of micro-batches of a step.
-            available: shape (K,), how many devices there are of each of K kinds of hosts.
         """
         links, seconds = self.links, self.forward_s + self.backward_s
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
@@ -154,20 +143,15 @@ class InterstageTransfer:
         self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
-        """Returns the model of interstage transfers in which sends within a host take `within` times, and sends between
-        hosts `between` times, the seconds that the communication model predicts.
+        """Returns the model in which sends within a host, and sends between hosts, take so many times the predicted
+        seconds.
         """
         return InterstageTransfer(self.model, self._cluster, self._communication, self._runtime, (within, between))
 
     def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
-        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, shape (2, L): the
-        first row forward, the second backward.
-
-        Args:
-            ends: the indices of the hosts of the stage before the cut and of the one behind it; forward goes over the
-                link from the first to the second, backward over the link back.
-            shares: into how many shares, sent at the same time, each tensor is cut.
-            at_a_time: how many pipelines send over the link at the same time.
+        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, forward and
+        backward, shape (2, L): forward over the link from the first host of `ends` to the second, each tensor cut into
+        `shares` that are sent at the same time, `at_a_time` pipelines over the same link.
         """
         key = ends, shares, at_a_time
         if key not in self._known:
@@ -178,24 +162,19 @@ class InterstageTransfer:
         return self._known[key]
 
     def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
-        each = num_bytes / np.maximum(tensors, 1) / shares
-        alone = self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time))
+        message_bytes = num_bytes / np.maximum(tensors, 1) / shares
+        alone = self._communication.seconds("send", message_bytes, Group(self._cluster, ends, at_a_time))
         return np.asarray(tensors * self._runtime.sends * alone)
 
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE
     ) -> tuple[float, float]:
-        """Returns the forward and backward seconds of a micro-batch's transfer between two successive stages on given
-        hosts.
+        """Returns the forward and backward seconds of a micro-batch's transfer between two successive stages, of which
+        the second begins with `layer`, on the given hosts of each of their devices.
 
         All pairs of a host of one stage and a host of the other send; each direction takes as long as its slowest pair.
-
-        Args:
-            layer: the first layer of the second stage.
-            before: the index of the host of each device of the first stage.
-            after: the index of the host of each device of the second stage.
-            at_a_time: how many pipelines send from one host to another at the same time, by the pair of their indices;
-                1 for a pair that isn't in it.
+        `at_a_time` says how many pipelines send from one host to another at the same time, 1 for a pair that isn't in
+        it.
         """
         kinds, sending, receiving = kinds_of(self._cluster), set(before), set(after)
         inside = len(sending | receiving) == 1
@@ -204,8 +183,8 @@ class InterstageTransfer:
         for a, b in itertools.product(sorted(sending), sorted(receiving)):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
-        found = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
-        forward, backward = np.max(found, axis=0).tolist()
+        seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
+        forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
 
     def table(self, space: SearchSpace) -> InterstageTable:
@@ -223,23 +202,23 @@ class InterstageTransfer:
         )
         inside &= np.maximum.outer(hosts, hosts) == 1
         shares = np.where(inside, np.minimum.outer(devices, devices), np.minimum.outer(hosts, hosts))
-        found, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
-        seconds = np.array([self.seconds(ends[n], share) for n, share in found.tolist()])
+        kinds, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
+        seconds = np.array([self.seconds(ends[n], share) for n, share in kinds.tolist()])
         return InterstageTable(
             links=np.reshape(links, slowest.shape).astype(np.int64),
             forward_s=np.ascontiguousarray(seconds[:, 0].T),
             backward_s=np.ascontiguousarray(seconds[:, 1].T),
-            ends=tuple(ends[n] for n in found[:, 0].tolist()),
-            shares=found[:, 1],
+            ends=tuple(ends[n] for n in kinds[:, 0].tolist()),
+            shares=kinds[:, 1],
         )
 
     def _links(self, space: SearchSpace) -> tuple[list[_Ends], NDArray[np.int64]]:
         """Pairs of hosts, and which of them is the slowest between any two submeshes, shape (S, S)."""
         slowest = np.zeros((len(space.submeshes),) * 2, dtype=np.int64)
         if space.hosts is None:
-            hosts, there = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
-            within, between = (0, 0), (0, min(1, there - 1))
-            together = np.add.outer(hosts, hosts) > there
+            hosts, num_hosts = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
+            within, between = (0, 0), (0, min(1, num_hosts - 1))
+            together = np.add.outer(hosts, hosts) > num_hosts
             slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
             return [between, within], np.where(together & slower, 1, 0)
         members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0

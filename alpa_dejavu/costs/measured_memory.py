@@ -21,13 +21,8 @@ _FEWEST = 3
 @final
 @dataclasses.dataclass(frozen=True)
 class StageMeasurement:
-    """A measurement of a stage that ran alone on its submesh: its time and its peak memory.
-
-    Attributes:
-        seconds: the seconds of its forward and backward pass for one micro-batch.
-        peak_bytes: the peak memory of each device with one micro-batch in flight; None where it wasn't measured.
-
-    Raises ValueError for what isn't positive.
+    """A measurement of a stage that ran alone on its submesh: the seconds of its forward and backward pass for one
+    micro-batch, and the peak memory of each device with one in flight; None where it wasn't measured.
     """
 
     seconds: float
@@ -40,14 +35,8 @@ class StageMeasurement:
 
 
 def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float) -> float | None:
-    """Returns the logarithm of a stage's measured peak memory over the peak that is counted from its tensors (the
-    analytic count); None where that count is zero.
-
-    Args:
-        table: the cost table, whose memory is the analytic count.
-        run: the micro-batches and the schedule that the table was made for.
-        stage: the stage that was measured.
-        peak_bytes: the measured peak of each device, with one micro-batch in flight.
+    """Returns the logarithm of a stage's measured peak memory, with one micro-batch in flight, over the peak that is
+    counted from its tensors (the analytic count of the table's memory); None where that count is zero.
     """
     memory = table.memory[stage.submesh][stage.config]
     assert memory is not None, "a stage that was measured is one that the search space offers"
@@ -56,31 +45,25 @@ def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float)
 
 
 def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, float], margin: MemoryMargin) -> CostTable:
-    """Returns the cost table in which measured peaks of memory replace the peaks counted from tensors (the analytic
-    count) for the stages that were measured.
+    """Returns the cost table in which measured peaks replace the peaks counted from tensors (the analytic count) for
+    the measured stages; `log_ratios` has the logarithms of measured over counted ones.
 
     How many stages may follow each stage is computed anew: for measured stages from their peaks, for all others from
-    the analytic count and the memory margin. All kinds of a measured stage's bytes are multiplied by one factor, since
-    only their peak is known.
-
-    Args:
-        table: the cost table, whose memory is the analytic count.
-        run: the micro-batches and the schedule that the table was made for.
-        log_ratios: for each measured stage, the logarithm of its measured over its counted peak.
-        margin: the memory margin for the stages that weren't measured.
+    the analytic count and the margin. All kinds of a measured stage's bytes are multiplied by one factor, since only
+    their peak is known.
     """
     usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
-    room, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
+    successors, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
     for s, c in dict.fromkeys((stage.submesh, stage.config) for stage in log_ratios):
         own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
         counted = table.memory[s][c]
         assert counted is not None, "a stage that was measured is one that the search space offers"
-        memory[s][c] = found = _with_own(counted, own)
-        known = successors_that_fit(found, table.limits(s, float(table.memory_limit_bytes[s])), run)
+        memory[s][c] = measured = _with_own(counted, own)
+        fitting = successors_that_fit(measured, table.limits(s, float(table.memory_limit_bytes[s])), run)
         for stage in own:
-            room[stage.entry] = known[stage.first, stage.last]
+            successors[stage.entry] = fitting[stage.first, stage.last]
     kept = tuple(map(tuple, memory))
-    return dataclasses.replace(table, memory=kept, max_n_succ_stages=room, usable_bytes=usable, margin=margin)
+    return dataclasses.replace(table, memory=kept, max_n_succ_stages=successors, usable_bytes=usable, margin=margin)
 
 
 def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
@@ -94,25 +77,23 @@ def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> 
 
 def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMargin:
     """Returns the memory margin with more residuals: the logarithms of measured over counted peaks of the stages that
-    were measured while planning.
-
-    If the margin has no residuals yet, three are needed, and with fewer it stays as it is. Each of them then counts as
-    a group, since they are to tell how far other stages of the same model are off.
+    were measured while planning. A margin without residuals needs three, each of which then counts as a group, since
+    they are to tell how far other stages of the same model are off.
 
     >>> margin_with(MemoryMargin(), [0.1, 0.2]).residuals is None
     True
     >>> margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals.num_groups
     3
     """
-    given, own, of_run = margin.residuals, tuple(log_ratios), "stages measured while planning"
-    if not own or (given is None and len(own) < _FEWEST):
+    residuals, own, of_run = margin.residuals, tuple(log_ratios), "stages measured while planning"
+    if not own or (residuals is None and len(own) < _FEWEST):
         return margin
-    if given is None:
+    if residuals is None:
         return dataclasses.replace(margin, residuals=MemoryResiduals({"peak": own}, len(own), of_run))
     together = MemoryResiduals(
-        {kind: (*ratios, *own) for kind, ratios in given.log_ratios.items()},
-        given.num_groups + 1,
-        f"{given.origin}, and {of_run}" if given.origin else of_run,
-        ALPA if given.is_ours else f"{given.framework} and {ALPA}",
+        {kind: (*ratios, *own) for kind, ratios in residuals.log_ratios.items()},
+        residuals.num_groups + 1,
+        f"{residuals.origin}, and {of_run}" if residuals.origin else of_run,
+        ALPA if residuals.is_ours else f"{residuals.framework} and {ALPA}",
     )
     return dataclasses.replace(margin, residuals=together)

@@ -46,10 +46,7 @@ class ModelMemory:
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
-        """Returns the bytes of a model's unsharded tensors (parameters, activations ...) for each range of layers i..j.
-
-        Each tensor counts once in a range, however many of its layers use it.
-        """
+        """Returns these bytes of a model; each tensor counts once in a range, however many of its layers use it."""
         num_layers = model.num_layers
 
         def held(*roles: str) -> FloatArray:
@@ -76,13 +73,13 @@ class ModelMemory:
 
 def _largest_parameters(model: Model) -> list[float]:
     """Returns for each layer the bytes of its largest parameter, with its gradient where the model is trained."""
-    found = [0.0] * model.num_layers
+    largest = [0.0] * model.num_layers
     for tensor in model.tensors:
         if tensor.role == "parameter":
             for position in tensor.users:
                 layer = min(position, 2 * model.num_layers - 1 - position)
-                found[layer] = max(found[layer], tensor.num_bytes * (2 if model.training else 1))
-    return found
+                largest[layer] = max(largest[layer], tensor.num_bytes * (2 if model.training else 1))
+    return largest
 
 
 def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
@@ -116,19 +113,17 @@ class MemoryLimits:
     def hold(self, stage: StageMemory, in_flight: int) -> NDArray[np.bool_]:
         """Returns whether a stage of layers i..j with so many micro-batches in flight fits in the limits, (L, L)."""
         fits = stage.peak(in_flight) <= self.device_bytes
-        there = stage.elsewhere
-        if there is None:
+        offloaded = stage.elsewhere
+        if offloaded is None:
             return np.asarray(fits)
-        return np.asarray(fits & (there.peak(in_flight) <= self.host_bytes) & (there.nvme <= self.nvme_bytes))
+        return np.asarray(fits & (offloaded.peak(in_flight) <= self.host_bytes) & (offloaded.nvme <= self.nvme_bytes))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class OffloadedMemory:
-    """The bytes of a stage that its hosts keep for each of its devices, for each range of layers i..j, shape (L, L).
-
-    `resident` and `per_micro_batch` are in the memory of the hosts, all the time and for each micro-batch in flight;
-    `nvme` is on their drives.
+    """The bytes of a stage that its hosts keep for each of its devices, for each range of layers i..j, shape (L, L): in
+    memory all the time, and for each micro-batch in flight, and on drives.
     """
 
     resident: FloatArray
@@ -136,9 +131,7 @@ class OffloadedMemory:
     nvme: FloatArray
 
     def peak(self, in_flight: int) -> FloatArray:
-        """Returns the peak bytes in the hosts' memory for each device of a stage with so many micro-batches in flight,
-        for each range of layers.
-        """
+        """Returns the peak bytes in the hosts' memory for each device with so many micro-batches in flight."""
         return self.resident + self.per_micro_batch * in_flight
 
 
@@ -157,9 +150,7 @@ class StageMemory:
     elsewhere: OffloadedMemory | None = None
 
     def peak(self, in_flight: int) -> FloatArray:
-        """Returns the peak bytes on each device of a stage with so many micro-batches in flight, for each range of
-        layers.
-        """
+        """Returns the peak bytes on each device with so many micro-batches in flight, for each range of layers."""
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
@@ -206,10 +197,9 @@ def stage_memory(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class UpdatedBytes:
-    """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it, shape (L, L).
-
-    `parameters` and `gradients` are those of trained parameters alone; `uncopied` are the parameters that are updated
-    themselves, since the optimizer's state has no float32 copies of them.
+    """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it, shape (L, L): of
+    trained parameters and gradients, and of those parameters that have no float32 copy in the optimizer's state and are
+    updated themselves.
     """
 
     parameters: FloatArray
@@ -218,8 +208,8 @@ class UpdatedBytes:
 
     @classmethod
     def of(cls, memory: ModelMemory, shares: MemoryShares) -> UpdatedBytes:
-        """Returns these bytes of a model, given each device's shares of its tensors: who has a part of the optimizer's
-        state updates by it, and where there is no state, who has a part of the gradients.
+        """Returns these bytes of a model: who has a part of the optimizer's state updates by it, and where there is no
+        state, who has a part of the gradients.
         """
         share = np.where(memory.optimizer > 0, shares.optimizer, shares.gradients)
         whole = memory.parameters
@@ -235,17 +225,15 @@ def _largest(num_bytes: FloatArray) -> FloatArray:
 
 
 def successors_that_fit(stage: StageMemory, limits: MemoryLimits, run: Run) -> NDArray[np.int64]:
-    """Returns for each stage of layers i..j how many stages may follow it so that it fits in its limits: Alpa's
-    `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage.
-
-    Shape (L, L). A stage that is followed by n others keeps the activations of as many micro-batches as
-    `Run.in_flight` says: of min(n+1, B) of B in 1F1B, of B in GPipe, of none in inference.
+    """Returns for each stage of layers i..j how many stages may follow it so that it fits in its limits, shape (L, L):
+    Alpa's `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage. `Run.in_flight` says of how many
+    micro-batches it keeps the activations.
     """
-    found = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
+    on_device = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
     if stage.elsewhere is None:
-        return found
-    there = _successors(limits.host_bytes - stage.elsewhere.resident, stage.elsewhere.per_micro_batch, run)
-    return np.where(stage.elsewhere.nvme <= limits.nvme_bytes, np.minimum(found, there), -1)
+        return on_device
+    on_host = _successors(limits.host_bytes - stage.elsewhere.resident, stage.elsewhere.per_micro_batch, run)
+    return np.where(stage.elsewhere.nvme <= limits.nvme_bytes, np.minimum(on_device, on_host), -1)
 
 
 def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDArray[np.int64]:
@@ -253,10 +241,10 @@ def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDAr
     with np.errstate(divide="ignore", invalid="ignore"):
         fitting = np.where(per_micro_batch > 0, np.floor(free / per_micro_batch), np.inf)
     fitting = np.where(free < 0, -1.0, fitting)
-    first, each = run.form.first, run.form.each
-    if each > 0 and math.isfinite(first):
-        followed = np.ceil((fitting + 1 - first) / each - 1e-9) - 1
+    first, per_stage = run.form.first, run.form.each
+    if per_stage > 0 and math.isfinite(first):
+        followed = np.ceil((fitting + 1 - first) / per_stage - 1e-9) - 1
     else:
         followed = np.full(fitting.shape, -1.0)
-    followed = np.where(fitting >= (run.num_micro_batches if each > 0 else 0), NO_LIMIT, followed)
+    followed = np.where(fitting >= (run.num_micro_batches if per_stage > 0 else 0), NO_LIMIT, followed)
     return np.clip(followed, -1, NO_LIMIT).astype(np.int64)

@@ -37,16 +37,15 @@ class MemoryResiduals:
     which a memory margin is estimated.
 
     Attributes:
-        log_ratios: logarithms of measured over counted bytes by kind of memory: "resident", "per_micro_batch" or
-            "temporary" (`MEMORY_PARTS`); under "peak", of whole peaks, for the kinds that have none of their own.
+        log_ratios: logarithms of measured over counted bytes by kind of memory (`MEMORY_PARTS`); under "peak", of whole
+            peaks, for the kinds that have none of their own.
         num_groups: in how many independent groups, such as models or clusters, they were measured.
         origin: what was measured, for people.
-        framework: the framework that ran while peaks were measured. Each keeps bytes of its own besides those counted
-            (a context, buffers, what its allocator wastes). So from another framework than Alpa only the spread around
-            the count is used, not the mean, and the risk under Alpa stays unknown.
+        framework: the framework that ran while peaks were measured. Each keeps bytes of its own besides those
+            counted, so from another one than Alpa only the spread is used, and the risk under Alpa stays unknown.
 
-    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, no group, or no name of
-    a framework.
+    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, no group, or no
+    framework.
     """
 
     log_ratios: Mapping[str, Sequence[float]] = dataclasses.field(hash=False)
@@ -61,9 +60,9 @@ class MemoryResiduals:
             if len(ratios) < 2 or not np.isfinite(ratios).all():
                 raise ValueError(f"memory residuals: {kind} has {list(ratios)}, but must have two finite logarithms")
         if "peak" not in self.log_ratios and set(self.log_ratios) != set(MEMORY_PARTS):
-            known = sorted(self.log_ratios)
+            kinds = sorted(self.log_ratios)
             raise ValueError(
-                f"memory residuals: has {known}, but needs each of {MEMORY_PARTS}, or 'peak' for the others"
+                f"memory residuals: has {kinds}, but needs each of {MEMORY_PARTS}, or 'peak' for the others"
             )
         if self.num_groups < 1:
             raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
@@ -118,9 +117,7 @@ class MemoryMargin:
         return DEFAULT_MARGIN if chosen is None else chosen
 
     def usable_bytes(self, host: Host) -> float:
-        """Returns the bytes of memory that stages may take of each of a host's devices: all but the share that is left
-        free.
-        """
+        """Returns the bytes that stages may take of each of a host's devices: all but the share that is left free."""
         return host.device.memory_bytes * (1 - self.free_share_of(host))
 
     @property
@@ -129,9 +126,7 @@ class MemoryMargin:
         return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
     def note(self, hosts: Iterable[Host] = ()) -> str:
-        """Returns a sentence for a report on a plan: the risk of running out of memory, and how it is known or guarded
-        against.
-        """
+        """Returns a sentence on the risk of running out of memory, and how it is known or guarded against."""
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
             left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
@@ -157,8 +152,8 @@ class MemoryMargin:
         )
 
     def needed(self, stage: StageMemory) -> StageMemory:
-        """Returns a stage's bytes, raised from the analytic count to the bytes that it exceeds only with the chosen
-        risk; unchanged where no peak was measured.
+        """Returns a stage's bytes, raised from the analytic count to those that it exceeds only with the chosen risk;
+        unchanged where no peak was measured.
         """
         if self.residuals is None:
             return stage
@@ -168,16 +163,16 @@ class MemoryMargin:
         return dataclasses.replace(stage, **raised)
 
     def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
-        """Returns whether a stage fits, margin included, in the memory of a device of each of these hosts;
-        `counted_bytes` has the bytes counted from its tensors by kind (`MEMORY_PARTS`).
+        """Returns whether a stage of these counted bytes (by `MEMORY_PARTS`) fits, margin included, in a device of each
+        host.
         """
         resident, kept, temporary = (np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS)
         needed = self.needed(StageMemory(resident, kept, temporary))
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Returns the probability that a stage exceeds a memory limit, or None where no peak was measured;
-        `counted_bytes` has the bytes counted from its tensors by kind (`MEMORY_PARTS`).
+        """Returns the probability that a stage of these counted bytes (by `MEMORY_PARTS`) exceeds a memory limit, or
+        None where no peak was measured.
         """
         if self.residuals is None:
             return None
@@ -194,15 +189,15 @@ class MemoryMargin:
     def _fits(self) -> dict[str, tuple[float, float]]:
         """Returns for each kind the mean logarithm of ratios, and the spread of a new one."""
         assert self.residuals is not None, "asked where something was measured"
-        found = {}
+        fits = {}
         for kind in MEMORY_PARTS:
             ratios = self.residuals.of(kind)
             if self.residuals.is_ours:
                 mean, spread = float(ratios.mean()), float(ratios.std(ddof=1)) * math.sqrt(1 + 1 / len(ratios))
             else:
                 mean, spread = 0.0, math.sqrt(float((ratios**2).mean()))
-            found[kind] = mean, max(spread, _LEAST)
-        return found
+            fits[kind] = mean, max(spread, _LEAST)
+        return fits
 
     @cached_property
     def _tails(self) -> tuple[FloatArray, FloatArray]:
@@ -247,8 +242,8 @@ UNMEASURED = MemoryMargin()
 
 
 def counted_bytes(stages: Sequence[StagePlan]) -> dict[str, float]:
-    """Returns the bytes counted on each device of a submesh by kind of memory: "resident", "per_micro_batch" (of all
-    micro-batches in flight together) and "temporary"; `stages` are the stages of a plan on that submesh.
+    """Returns the bytes counted on each device of a submesh by kind (`MEMORY_PARTS`), activations of all micro-batches
+    in flight together; `stages` are the stages of a plan on that submesh.
     """
     resident, temporary = sum(s.resident_bytes for s in stages), max(s.temporary_bytes for s in stages)
     kept = max(stages[0].memory_bytes - resident - temporary, 0.0)
@@ -256,23 +251,18 @@ def counted_bytes(stages: Sequence[StagePlan]) -> dict[str, float]:
 
 
 def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
-    """Returns the plan with a note on what is known of its risk of running out of memory.
-
-    Args:
-        plan: the plan.
-        margin: the memory margin by which it was decided that its stages fit.
-        cluster: the cluster that the plan is for.
-        measured: the numbers of the stages whose own peaks were measured; the note's probability leaves them out.
+    """Returns the plan with a note on what is known of its risk of running out of memory; `measured` has the numbers of
+    the stages whose own peaks were measured, which the note's probability leaves out.
     """
     risks = [
         margin.probability(counted_bytes([plan.stages[m] for m in on]), plan.stages[n].memory_limit_bytes)
         for n, on in enumerate(plan.stages_on)
         if n not in measured
     ]
-    known = [risk for risk in risks if risk is not None]
+    known_risks = [risk for risk in risks if risk is not None]
     fullest = "this plan's fullest stage" if not measured else "the fullest of this plan's other stages"
     peaks = f"; the peaks of {len(measured)} of this plan's {len(plan.stages)} stages were measured" if measured else ""
-    said = f"; {fullest} has one of {max(known):.2g}" if known else ""
+    fullest_note = f"; {fullest} has one of {max(known_risks):.2g}" if known_risks else ""
     used = {name for stage in plan.stages for name in stage.hosts}
     note = margin.note(host for host in cluster.hosts if host.name in used)
-    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + said))
+    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + fullest_note))

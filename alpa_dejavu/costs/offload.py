@@ -24,12 +24,9 @@ StageParts: TypeAlias = tuple[FloatArray, FloatArray, FloatArray, FloatArray, Fl
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Copies:
-    """The seconds that each device of a stage of layers i..j would take for each kind of copy alone, shape (L, L).
-
-    Attributes:
-        forward, backward: of a micro-batch's pass: to the device and from it, which go on at a time.
-        step: of a step: gradients to the host, the optimizer's update there, parameters to the device, and reading
-            and writing drives.
+    """The seconds that each device of a stage of layers i..j would take for each kind of copy alone, shape (L, L): in a
+    micro-batch's passes those to the device and from it, which go on at a time; in a step gradients to the host, the
+    optimizer's update there, parameters to the device, and reading and writing drives.
     """
 
     forward: tuple[FloatArray, ...]
@@ -38,20 +35,14 @@ class Copies:
 
 
 def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload: Offload, share: HostShare) -> Copies:
-    """Returns the seconds of what offload copies and updates for each device of a stage of layers i..j.
+    """Returns the seconds of what offload copies and updates for each device of a stage of layers i..j; `kept` are the
+    bytes that each keeps for a micro-batch's backward pass, shape (L, L), `share` what it has of its host.
 
     Offloaded parameters come to the device for each pass, offloaded gradients leave it after each backward pass, and
     offloaded activations leave it forward and come back backward. Once a step the other gradients of what the host
     updates go down, and the other parameters come up. Adam is bound by the host's memory: it reads and writes the
-    optimizer's state and the parameters, and reads the gradients. What it takes to add up the gradients of several
-    micro-batches on the host isn't counted, as in the published formulas.
-
-    Args:
-        memory: the bytes of the model's whole tensors.
-        shares: the shares of them that each device of the stage has.
-        kept: the bytes that each device keeps for a micro-batch's backward pass, shape (L, L).
-        offload: the shares that are offloaded.
-        share: what each device has of its host.
+    optimizer's state and the parameters, and reads the gradients. Adding up the gradients of several micro-batches on
+    the host isn't counted, as in the published formulas.
 
     References:
         Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021, section 4.
@@ -82,42 +73,31 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     )
 
 
-def added_s(parts: StageParts, found: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
+def added_s(parts: StageParts, copied: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
     """Returns the seconds that offload adds to stages, shape (3, L, L): copies to a micro-batch's forward and backward
     pass, and the hosts' work to a step.
 
-    Args:
-        parts: the seconds of computing and of collectives, forward and backward, of synchronisation and of the update,
-            each of shape (L, L), as they are without offload.
-        found: the seconds of the copies.
-        offload: the shares that are offloaded.
-        fixed_s: the part of the update that isn't the optimizer's.
-        hidden: whether copies go on while devices compute: the longest kind of them then takes what it takes beyond
-            that; else all come one after the other.
+    `parts` are the seconds without offload, `fixed_s` the part of the update that isn't the optimizer's. If copies are
+    `hidden`, which go on while devices compute, the longest kind of them takes what it takes beyond that; else all come
+    one after the other.
     """
     forward, backward, ahead, back, _, update = parts
     beside = forward + ahead, backward + back, (update - fixed_s) * (1 - offload.optimizer)
-    kinds = found.forward, found.backward, found.step
+    kinds = copied.forward, copied.backward, copied.step
     if hidden:
-        rest = [np.max(each, axis=0) - computed for each, computed in zip(kinds, beside, strict=True)]
+        rest = [np.max(kind, axis=0) - computed for kind, computed in zip(kinds, beside, strict=True)]
         return np.maximum(np.stack(rest), 0.0)
-    return np.stack([np.sum(each, axis=0) for each in kinds])
+    return np.stack([np.sum(kind, axis=0) for kind in kinds])
 
 
 def with_offload(
     parts: StageParts, added: FloatArray, offload: Offload, exchanged_s: FloatArray, fixed_s: float
 ) -> StageParts:
-    """Returns the seconds of stages with what offload adds to them: copies to the collectives of each pass, and the
-    work of hosts to the update, of which the devices do less.
+    """Returns the seconds of stages with what offload adds to them (`added_s`): copies to the collectives of each pass,
+    and the work of hosts to the update, of which the devices do less.
 
-    Gradients that leave the devices after each micro-batch are exchanged before that, each time.
-
-    Args:
-        parts: the seconds without offload, as `added_s` takes them.
-        added: the seconds that offload adds, as `added_s` returns them.
-        offload: the shares that are offloaded.
-        exchanged_s: the part of the synchronisation that adds up gradients, shape (L, L).
-        fixed_s: the part of the update that isn't the optimizer's.
+    Gradients that leave the devices after each micro-batch are exchanged before that, each time: `exchanged_s` is the
+    part of the synchronisation that adds them up.
     """
     forward, backward, ahead, back, once, update = parts
     sums = exchanged_s * offload.gradients
@@ -126,11 +106,7 @@ def with_offload(
 
 
 def known_share(offload: Offload, share: HostShare | None, hosts: Sequence[str]) -> HostShare:
-    """Returns what each device has of its host's memory, checked to have what an offload needs.
-
-    Raises:
-        ValueError: nothing is known of the hosts' memory, or of the drives that are to be used.
-    """
+    """Returns what each device has of its host's memory; ValueError where nothing is known of what an offload needs."""
     lacks = "host_memory" if share is None else "nvme"
     if share is None or (offload.place == "nvme" and not share.nvme_bytes):
         raise ValueError(

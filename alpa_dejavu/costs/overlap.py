@@ -97,8 +97,8 @@ def named_overlap(choice: str | Overlap) -> Overlap:
         return choice
     parts = OVERLAP_TEXT.fullmatch(choice)
     if parts is None:
-        known = ", ".join(map(repr, OVERLAPS))
-        raise ValueError(f"overlap is {choice!r}, but must be one of {known}; or give an Overlap of your own")
+        names = ", ".join(map(repr, OVERLAPS))
+        raise ValueError(f"overlap is {choice!r}, but must be one of {names}; or give an Overlap of your own")
     kind, *slower = parts.groups()
     if kind == NO_OVERLAP.kind:
         return NO_OVERLAP

@@ -18,11 +18,22 @@ from numpy.typing import NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import gpu_of
-from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.communication import CommunicationModel, communication_model
+from alpa_dejavu.costs.latency import Latency, LatencyModel, latency_model
 from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
 from alpa_dejavu.problem import Cluster, Device, Host, Operators
 
-__all__ = ["ALPA", "BOUNDS", "FILE", "RuntimeProfile", "launches", "runtime_names", "runtime_profile", "with_overlap"]
+__all__ = [
+    "ALPA",
+    "BOUNDS",
+    "FILE",
+    "CostModels",
+    "RuntimeProfile",
+    "launches",
+    "runtime_names",
+    "runtime_profile",
+    "with_overlap",
+]
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
@@ -91,11 +102,8 @@ class RuntimeProfile:
                 )
 
     def computed_s(self, device_s: _Seconds, launches: _Seconds) -> _Seconds:
-        """Returns the seconds that a layer's pass takes, or an array of them.
-
-        Args:
-            device_s: predicted seconds of its operators on the device.
-            launches: how many operators are launched.
+        """Returns the seconds of a layer's pass, or an array of them, given its operators' on the device and their
+        launches.
         """
         if self.launch_s == 0:
             return device_s
@@ -157,9 +165,9 @@ ALPA = RuntimeProfile("alpa")
 
 @functools.cache
 def _bundled() -> dict[str, RuntimeProfile]:
-    known: dict[str, Any] = strict_json(FILE.read_text(encoding="utf-8"))["runtimes"]
+    bundled: dict[str, Any] = strict_json(FILE.read_text(encoding="utf-8"))["runtimes"]
     profiles = {ALPA.name: ALPA}
-    for name, entry in known.items():
+    for name, entry in bundled.items():
         overlap = named_overlap(entry["overlap"])
         profiles[name] = RuntimeProfile(name, **entry["figures"], compiled=entry["compiled"], overlap=overlap)
     return profiles
@@ -189,9 +197,9 @@ def runtime_profile(choice: str | RuntimeProfile, overlap: str | Overlap | None 
 def _named(choice: str) -> RuntimeProfile:
     name, _, text = choice.partition("+")
     if name not in _bundled() or (text and OVERLAP_TEXT.fullmatch(text) is None):
-        known = ", ".join(map(repr, _bundled()))
+        names = ", ".join(map(repr, _bundled()))
         raise ValueError(
-            f"runtime is {choice!r}, but must be one of {known}, or one of them with '+streams'; or give a "
+            f"runtime is {choice!r}, but must be one of {names}, or one of them with '+streams'; or give a "
             "RuntimeProfile of your own"
         )
     profile = _bundled()[name]
@@ -199,12 +207,37 @@ def _named(choice: str) -> RuntimeProfile:
 
 
 def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProfile:
-    """Returns a runtime profile whose devices do other things at the same time; its name says so.
-
-    Raises:
-        ValueError: there is no overlap of that name.
-    """
+    """Returns a runtime profile whose devices do other things at the same time; its name says so."""
     chosen, name = named_overlap(overlap), profile.name.partition("+")[0]
     usual = _bundled()[name].overlap if name in _bundled() else NO_OVERLAP
     text = "" if chosen == usual else f"+{chosen.text}"
     return dataclasses.replace(profile, name=name + text, overlap=chosen)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CostModels:
+    """A latency model of operators, a communication model of collectives and sends, and a runtime profile, which says
+    what the training framework adds to both and what it does at the same time.
+    """
+
+    latency: LatencyModel
+    communication: CommunicationModel
+    runtime: RuntimeProfile = ALPA
+
+    @classmethod
+    def named(
+        cls,
+        latency: str | LatencyModel = "analytic",
+        communication: str | CommunicationModel = "alpha-beta",
+        runtime: str | RuntimeProfile = ALPA,
+    ) -> CostModels:
+        """Returns the models of these names; a model in place of a name is taken as it is. ValueError for an unknown
+        name, TypeError for what is neither.
+        """
+        return cls(latency_model(latency), communication_model(communication), runtime_profile(runtime))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Returns the class names of both models, by which files record which models their predictions come from."""
+        return type(self.latency).__name__, type(self.communication).__name__

@@ -17,20 +17,18 @@ _NAMES = ("compute_forward_s", "compute_backward_s", "update_s")
 
 
 def own_seconds(table: CostTable) -> FloatArray:
-    """Returns the seconds of each single layer's operators forward, backward and once a step, shape (3, L, S, C) for L
-    layers on S submeshes with C mesh configs.
-
-    Starting a compiled computation isn't in them, nor the fixed seconds that a step costs a stage.
+    """Returns the seconds of each single layer's operators forward, backward and once a step, shape (3, L, S, C),
+    without those of starting a compiled computation and a step.
     """
-    devices = [each.kinds[0] for each in table.devices]
+    devices = [devices.kinds[0] for devices in table.devices]
     start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
     alone = [np.moveaxis(np.diagonal(getattr(table, name)), -1, 0) for name in _NAMES]
     return np.maximum([alone[0] - start_s, alone[1] - start_s, alone[2] - step_s], 0.0)
 
 
 def with_layer_factors(table: CostTable, factors: ArrayLike) -> CostTable:
-    """Returns the cost table in which each layer's operators take `factors`, of shape (L,), times as long; the seconds
-    of collectives stay as they are.
+    """Returns the cost table in which each layer's operators take `factors`, of shape (L,), times as long; collectives
+    don't.
     """
     more = own_seconds(table) * (np.asarray(factors, dtype=np.float64) - 1)[:, None, None]
     before = np.concatenate([np.zeros_like(more[:, :1]), np.cumsum(more, axis=1)], axis=1)

@@ -16,13 +16,12 @@ from alpa_dejavu.costs._hidden import HiddenSeconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
-from alpa_dejavu.costs.computable import check_computable
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
-from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces
+from alpa_dejavu.costs.runtime import CostModels
+from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
 from alpa_dejavu.problem import (
     PHASES,
     AxisCollectives,
@@ -52,9 +51,8 @@ class StageCostModel:
     """A model of the seconds and bytes of stages on a cluster: what they compute, send among their devices, and do once
     a step.
 
-    Its attribute `interstage` prices transfers from stage to stage; its attribute `places` gives the devices that a
-    stage runs on. A stage takes as long as its slowest device and its slowest group of devices. What doesn't depend on
-    the mesh is computed once.
+    `interstage` prices transfers from stage to stage; `places` gives the devices that a stage runs on. A stage takes as
+    long as its slowest device and its slowest group of devices. What doesn't depend on the mesh is computed once.
     """
 
     def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
@@ -74,8 +72,8 @@ class StageCostModel:
         self._hidden = HiddenSeconds(self, models.runtime.overlap)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
-        """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
-        devices with the given mesh configs; without it they are predicted one by one when they are needed.
+        """Predicts and caches, in a few large calls of the models, what stages on the given devices with the given mesh
+        configs compute and send; without it that is predicted one by one when it is needed.
         """
         meshes = {(devices, config.division_key): config for devices, config in choices}
         wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
@@ -85,22 +83,20 @@ class StageCostModel:
         for device, configs in wanted.items():
             self._predict(device, configs.values())
         self._sent_s.ask(
-            (one.kind, one.num_bytes, group)
+            (exchange.kind, exchange.num_bytes, group)
             for (devices, _), config in meshes.items()
-            for one in self._all_sent(config)
-            for group in self.places.groups(devices, config, one.axis)
+            for exchange in self._all_sent(config)
+            for group in self.places.groups(devices, config, exchange.axis)
         )
 
     def _predict(self, device: Device, configs: Iterable[MeshConfig]) -> None:
-        known, wanted = self._predicted.setdefault(device, {}), dict[int, Operators]()
-        for config in configs:
-            division = self.division(config)
-            for phase in PHASES:
-                wanted |= {id(one): one for one in division.operators(phase) if id(one) not in known}
-        found = latencies(self.models.latency, list(wanted.values()), device)
-        for one, predicted in zip(wanted.values(), found, strict=True):
-            latency = self.models.runtime.latency(predicted, one)
-            known[id(one)] = one, latency, latency.total_s
+        cache = self._predicted.setdefault(device, {})
+        every = (sets for config in configs for phase in PHASES for sets in self.division(config).operators(phase))
+        wanted = {id(operators): operators for operators in every if id(operators) not in cache}
+        predictions = latencies(self.models.latency, list(wanted.values()), device)
+        for operators, predicted in zip(wanted.values(), predictions, strict=True):
+            latency = self.models.runtime.latency(predicted, operators)
+            cache[id(operators)] = operators, latency, latency.total_s
 
     def _all_sent(self, config: MeshConfig) -> list[AxisCollectives]:
         """Returns the collectives among the devices of any stage, all phases together, those of alike layers once."""
@@ -109,23 +105,21 @@ class StageCostModel:
         distinct = {id(exchanges): exchanges for exchanges in every}
         combined = (self._combined_of(config, phase) for phase in PHASES)
         shares = (division.shares(phase) for phase in PHASES if self.models.runtime.overlap.hides)
-        return [one for exchanges in (*distinct.values(), *combined, *shares) for one in exchanges]
+        return [exchange for exchanges in (*distinct.values(), *combined, *shares) for exchange in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L): its
-        computing forward and backward, its collectives forward and backward, synchronising gradients, and its update.
+        """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L), by
+        `COST_KINDS`.
 
-        The first four are of one micro-batch, the last two of a step (`COST_KINDS`). All are rounded, so that equal
-        layers give exactly equal seconds wherever in the model they are. What hides behind computing (`hidden_s`) is
-        left out of collectives and of synchronising.
+        All are rounded, so that equal layers give exactly equal seconds wherever in the model they are. What hides
+        behind computing (`hidden_s`) is left out of collectives and of synchronising.
         """
         parts = self._without_offload(devices, config)
         if config.offload.any:
             exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
             added = self.offload_s(devices, config)
-            parts = with_offload(
-                parts, added, config.offload, np.minimum(exchanged, parts[4]), self._fixed_s(devices)
-            )
+            fixed_s = self.models.runtime.started_step_s(devices.kinds[0])
+            parts = with_offload(parts, added, config.offload, np.minimum(exchanged, parts[4]), fixed_s)
         return rounded(np.stack(parts))
 
     def _without_offload(self, devices: StageDevices, config: MeshConfig) -> StageParts:
@@ -140,30 +134,22 @@ class StageCostModel:
             self._plain[key] = forward, backward, ahead, back, once, update
         return self._plain[key]
 
-    def _fixed_s(self, devices: StageDevices) -> float:
-        """Returns the seconds of a step that aren't the optimizer's."""
-        return self.models.runtime.started_step_s(devices.kinds[0])
-
     def offload_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the seconds that offload adds to each stage of layers i..j, shape (3, L, L): copies to a
-        micro-batch's forward and backward pass, and once a step the hosts' update with its copies.
-
-        Raises:
-            ValueError: what is known of the hosts doesn't say how long copies take.
+        micro-batch's forward and backward pass, and once a step the hosts' update; ValueError where too little is known
+        of the hosts.
         """
         names = [self.cluster.hosts[host].name for host in dict.fromkeys(devices.hosts)]
         share, memory = known_share(config.offload, devices.share, names), self.memory(config)
         assert memory.elsewhere is not None, "something is offloaded"
         kept = memory.per_micro_batch + memory.elsewhere.per_micro_batch
-        found = copies(self._whole, self.division(config).memory(config.remat), kept, config.offload, share)
-        streams = self.models.runtime.overlap.streams
-        return added_s(self._without_offload(devices, config), found, config.offload, self._fixed_s(devices), streams)
+        copied = copies(self._whole, self.division(config).memory(config.remat), kept, config.offload, share)
+        fixed_s, streams = self.models.runtime.started_step_s(devices.kinds[0]), self.models.runtime.overlap.streams
+        return added_s(self._without_offload(devices, config), copied, config.offload, fixed_s, streams)
 
     def hidden_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
         in a micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
-
-        `sent_s` and `combined` tell the seconds that collectives take, be they hidden or not.
         """
         if not self.models.runtime.overlap.hides:
             return np.zeros((3, *self._whole.gradients.shape))
@@ -207,9 +193,8 @@ class StageCostModel:
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of each layer's operators on one device; by variant."""
-        known = self._predicted.setdefault(device, {})
-        alone = np.array([self._priced(known, one, device)[2] for one in self.division(config).operators(phase)])
-        return alone * self.crowding(device, config)
+        alone = [self._priced(operators, device)[2] for operators in self.division(config).operators(phase)]
+        return np.array(alone) * self.crowding(device, config)
 
     def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the share of what each stage computes in a backward pass that only gradients of weights need, shape
@@ -217,9 +202,9 @@ class StageCostModel:
         """
 
         def on(device: Device) -> FloatArray:
-            operators = self.division(config).operators("backward")
-            found = [float(self.latency_of(one, device).mean_s[one.by_weight].sum()) for one in operators]
-            return self._summed(config, np.array(found) * self.crowding(device, config))
+            every = self.division(config).operators("backward")
+            seconds = [self.latency_of(operators, device).mean_s[operators.by_weight].sum() for operators in every]
+            return self._summed(config, np.array(seconds) * self.crowding(device, config))
 
         key = devices, config.division_key
         if key not in self._by_weight:
@@ -229,23 +214,22 @@ class StageCostModel:
         return self._by_weight[key]
 
     def crowding(self, device: Device, config: MeshConfig) -> float:
-        """Returns the factor by which operators take longer on a device of a stage with several devices than on one
-        that is a stage's only device; 1 for a stage of one device.
+        """Returns the factor by which operators take longer on a device of a stage with several devices; 1 for one
+        device.
         """
         return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
-    def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
+    def _priced(self, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
         """Returns operators with their latency, predicted once: alike layers share their operators."""
-        if id(operators) not in known:
+        cache = self._predicted.setdefault(device, {})
+        if id(operators) not in cache:
             latency = self.models.runtime.latency(self.models.latency.predict(operators, device), operators)
-            known[id(operators)] = operators, latency, latency.total_s
-        return known[id(operators)]
+            cache[id(operators)] = operators, latency, latency.total_s
+        return cache[id(operators)]
 
     def latency_of(self, operators: Operators, device: Device) -> Latency:
-        """Returns the predicted latency of some operators on a device; it is cached, and so predicted once for each
-        `Operators` object.
-        """
-        return self._priced(self._predicted.setdefault(device, {}), operators, device)[1]
+        """Returns the predicted latency of some operators on a device, which is predicted once for each object."""
+        return self._priced(operators, device)[1]
 
     def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """Returns the seconds of all layers' operators, divided among the devices, and of the computations' start."""
@@ -270,9 +254,7 @@ class StageCostModel:
         return shares
 
     def exchanges_again(self, config: MeshConfig, device: Device) -> NDArray[np.bool_]:
-        """Returns for each sharding variant whether its backward pass runs the collectives of its forward pass again:
-        where it runs the whole pass again.
-        """
+        """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again."""
         return (self.again(config, device) > 0) & (config.remat == "layer")
 
     def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
@@ -291,22 +273,23 @@ class StageCostModel:
 
     def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of each layer's collectives, one after the other; by variant."""
-        division, known = self.division(config), dict[int, tuple[Sequence[AxisCollectives], float]]()
-        found = np.zeros(len(division.variants))
-        for n in range(len(found)):
+        division, totals = self.division(config), dict[int, tuple[Sequence[AxisCollectives], float]]()
+        seconds = np.zeros(len(division.variants))
+        for n in range(len(seconds)):
             exchanges = division.exchanges(n, phase)
-            if id(exchanges) not in known:
-                total = sum(float(self.sent_s(devices, config, one, phase) @ one.counts) for one in exchanges)
-                known[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
-            found[n] = known[id(exchanges)][1]
-        return found
+            if id(exchanges) not in totals:
+                total = sum(float(self.sent_s(devices, config, sent, phase) @ sent.counts) for sent in exchanges)
+                totals[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
+            seconds[n] = totals[id(exchanges)][1]
+        return seconds
 
     def _combined_s(
         self, devices: StageDevices, config: MeshConfig, phase: str, counts: Callable[[str], bool] = lambda _: True
     ) -> FloatArray:
         """Returns the seconds of all that each range of layers sends as one, of the kinds that count."""
         total = np.zeros_like(self._whole.parameters)
-        return sum((seconds for one, seconds in self.combined(devices, config, phase) if counts(one.kind)), total)
+        every = self.combined(devices, config, phase)
+        return sum((seconds for exchange, seconds in every if counts(exchange.kind)), total)
 
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str
@@ -317,7 +300,7 @@ class StageCostModel:
         key = devices, config.division_key, phase
         if key not in self._sent:
             exchanges = self._combined_of(config, phase)
-            self._sent[key] = [(one, self.sent_s(devices, config, one, phase) * one.counts) for one in exchanges]
+            self._sent[key] = [(sent, self.sent_s(devices, config, sent, phase) * sent.counts) for sent in exchanges]
         return self._sent[key]
 
     def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
@@ -327,16 +310,12 @@ class StageCostModel:
         return self._together[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
-        """Returns the seconds of a collective in a phase ("forward", "backward" or "step"), for each of its sizes in
-        bytes, in the slowest group of a stage's devices along the collective's mesh axis.
-
-        All groups along that axis communicate at the same time. Gradients are added up with the cluster's reduction
-        servers where that takes less.
+        """Returns the seconds of a collective in a phase, for each of its sizes in bytes, in the slowest group of a
+        stage's devices along its mesh axis; all groups along that axis communicate at the same time. Gradients are
+        added up with the cluster's reduction servers where that takes less.
         """
         groups = self.places.groups(devices, config, exchange.axis)
-        slowest = functools.reduce(
-            np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
-        )
+        slowest = functools.reduce(np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups))
         return self.models.runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import range_sum
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.communication import Group
-from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Submesh
+from alpa_dejavu.costs.kernels import check_fused
+from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operator, SearchSpace, Submesh
 
-__all__ = ["StageDevices", "StagePlaces", "slowest_device"]
+__all__ = ["StageDevices", "StagePlaces", "allowed_ranges", "check_computable", "slowest_device"]
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
@@ -30,8 +36,7 @@ class StageDevices:
     Attributes:
         hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
         kinds: one `Device` for each kind of device among them, the slowest first.
-        share: the least of the memory of its host that a device has, and of the rates of it; None where nothing is
-            known of some host's memory.
+        share: the least that a device has of its host's memory and its rates; None where some host's aren't known.
     """
 
     hosts: tuple[int, ...]
@@ -41,9 +46,8 @@ class StageDevices:
 
 @final
 class StagePlaces:
-    """A factory of `StageDevices`: the devices that a model's stages run on in a cluster.
-
-    It makes one and the same object for all devices on which everything takes the same time.
+    """A factory of the devices that a model's stages run on: one and the same object for all on which everything takes
+    the same time.
     """
 
     def __init__(self, model: Model, cluster: Cluster) -> None:
@@ -52,10 +56,7 @@ class StagePlaces:
         self._groups: dict[tuple[StageDevices, tuple[object, ...], int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
-        """Returns the devices of a stage, given the index of the host of each device.
-
-        It is the same object for hosts on which everything takes the same time.
-        """
+        """Returns the devices of a stage, given the index of the host of each device."""
         kinds, hosts = kinds_of(self._cluster), tuple(hosts)
         places = list(dict.fromkeys(hosts))
         first = {kinds[host]: host for host in reversed(places)}
@@ -77,33 +78,35 @@ class StagePlaces:
         cluster may be among them.
         """
         chosen = range(submesh.num_hosts) if hosts is None else hosts
-        each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
-        return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self._cluster.hosts)))
+        on_hosts = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
+        return (
+            self.on(on_hosts)
+            if hosts is not None
+            else self._known((submesh,), on_hosts, range(len(self._cluster.hosts)))
+        )
 
     def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
         if key not in self._like:
             on = [self._cluster.hosts[host] for host in places]
-            kinds = sorted(dict.fromkeys(host.device for host in on), key=lambda each: each.rate(self._dtype))
+            kinds = sorted(dict.fromkeys(host.device for host in on), key=lambda device: device.rate(self._dtype))
             self._like[key] = StageDevices(hosts, tuple(kinds), _least_share(on))
         return self._like[key]
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
         """Returns the groups of devices that communicate along an axis of a stage's mesh, as `MeshConfig.groups` has
-        them.
-
-        Several groups on hosts of the same kinds take equally long: only one of them is returned.
+        them; of several on hosts of the same kinds, which take equally long, only one.
         """
         key = devices, config.division_key, axis
         if key not in self._groups:
             hosts = devices.hosts
             every = [tuple(hosts[n] for n in group) for group in config.groups(axis)]
-            kinds, found = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
+            kinds, distinct = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
             for group in dict.fromkeys(every):
                 number = {host: n for n, host in enumerate(dict.fromkeys(group))}
-                found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
+                distinct.setdefault(tuple((number[host], kinds[host]) for host in group), group)
             at_a_time = len(every) * self._abreast(hosts)
             cluster = self._apart if self._cluster.apart(len(set(hosts))) else self._cluster
-            self._groups[key] = [Group(cluster, group, at_a_time) for group in found.values()]
+            self._groups[key] = [Group(cluster, group, at_a_time) for group in distinct.values()]
         return self._groups[key]
 
     @functools.cached_property
@@ -119,10 +122,10 @@ class StagePlaces:
 
     def _abreast(self, hosts: tuple[int, ...]) -> int:
         """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
-        taken = collections.Counter(hosts)
-        if len(taken) == 1:
+        used = collections.Counter(hosts)
+        if len(used) == 1:
             return 1
-        return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()))
+        return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in used.items()))
 
 
 def _least_share(hosts: Sequence[Host]) -> HostShare | None:
@@ -139,3 +142,75 @@ def _usual_dtype(model: Model) -> str:
         for dtype in set(operators.dtype.tolist()):
             work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
     return max(work, key=lambda dtype: work[dtype])
+
+
+def allowed_ranges(
+    model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
+) -> NDArray[np.bool_]:
+    """Returns which ranges of layers i..j may be a stage on a submesh of a search space (the one with the index
+    `place`) by Alpa's rules, shape (L, L).
+
+    A submesh of all devices may only have all layers. Layers are cut by the search space's `cuts`. A range's share of
+    the matrix products' operations may differ from the submesh's share of the computing rate by `allowed_imbalance` of
+    the search space plus one, as a factor.
+    """
+    num_layers, imbalance = model.num_layers, space.allowed_imbalance
+    allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+    allowed &= space.cuts.allowed(num_layers, cluster.num_devices // submesh.num_devices)
+    if submesh.num_devices == cluster.num_devices:
+        allowed[:] = False
+        allowed[0, num_layers - 1] = True
+    if np.isfinite(imbalance):
+        work = range_sum([layer.forward.product_flop + layer.backward.product_flop for layer in model.layers])
+        share = work / max(work[0, -1], 1.0)
+        devices = _rate(cluster, space, place)
+        allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
+    return allowed
+
+
+def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
+    """Returns a submesh's share of the computing rate of all hosts."""
+    devices = space.submeshes[submesh].num_devices
+    if space.hosts is None:
+        return devices / cluster.num_devices
+    whole = sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+    return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
+
+
+_EIGHT_BITS = "float8"
+
+
+def check_computable(model: Model, cluster: Cluster) -> None:
+    """Raises ValueError where a cluster's devices have no products of 8 bits and a model's are, or no library has
+    kernels of its fused attention for them.
+    """
+    devices = {host.device.name: host.device for host in cluster.hosts}.values()
+    narrow, heads = _needs(model)
+    for device in devices:
+        gpu = gpu_of(device.name)
+        rates = device.flop_per_s if gpu is None else {**gpu.flop_per_s, **device.flop_per_s}
+        if narrow and _EIGHT_BITS not in rates:
+            raise ValueError(
+                f"the model's products are in {_EIGHT_BITS}, but {device.name} computes none of 8 bits (it has "
+                f"{', '.join(rates)}); give another precision, or GPUs of the Ada or Hopper generation or "
+                "a later one"
+            )
+        if gpu is not None and heads:
+            check_fused(gpu, heads)
+
+
+def _needs(model: Model) -> tuple[bool, float]:
+    """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
+    forward = {id(layer.forward): layer.forward for layer in model.layers}
+    narrow = any(_narrow(record) for operators in forward.values() for record in operators.records)
+    heads = (head for operators in forward.values() for record in operators.records for head in _heads(record))
+    return narrow, max(heads, default=0.0)
+
+
+def _narrow(record: Operator) -> bool:
+    return record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped")
+
+
+def _heads(record: Operator) -> Iterator[float]:
+    if record.kind == "attention":
+        yield float(record.input_shapes[0][-1])

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.clusters.placement import devices_of_kinds
-from alpa_dejavu.costs._allowed_ranges import allowed_ranges
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
-from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
 from alpa_dejavu.problem import Cluster, Host, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
@@ -106,22 +105,18 @@ class CostTable:
 
     def _interstage_alike_s(self) -> FloatArray:
         """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
-        crossing = np.zeros((len(self.offered) + 1, self.offered.shape[2]))
+        seconds = np.zeros((len(self.offered) + 1, self.offered.shape[2]))
         if self.interstage is not None:
             alike = np.diagonal(self.interstage.links)
-            crossing[:-1] = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
-        return crossing
+            seconds[:-1] = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
+        return seconds
 
     def with_transfer(self, transfer: InterstageTransfer, space: SearchSpace) -> CostTable:
-        """Returns the cost table with another model of transfers between stages; `space` is the table's search
-        space.
-        """
+        """Returns the cost table, of the search space `space`, with another model of transfers between stages."""
         return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
 
     def with_memory(self, factor: float, run: Run) -> CostTable:
-        """Returns the cost table as if devices had `factor` times the usable memory; `run` has the micro-batches and
-        the schedule that the table was made for.
-        """
+        """Returns the cost table, made for `run`, as if devices had `factor` times the usable memory."""
         return dataclasses.replace(
             self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
         )
@@ -130,7 +125,7 @@ class CostTable:
         """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
         memory margin and other usable bytes of a device of each submesh, shape (S,).
         """
-        return self._room(
+        return self._counts(
             lambda stage, s: successors_that_fit(margin.needed(stage), self.limits(s, float(usable_bytes[s])), run)
         )
 
@@ -138,31 +133,27 @@ class CostTable:
         """Returns how many stages may follow each stage (`max_n_succ_stages`) if each keeps so many micro-batches,
         wherever it is: any number, or -1 where it doesn't fit.
         """
-
-        def room(stage: StageMemory, submesh: int) -> NDArray[np.int64]:
-            return np.where(self.limits(submesh).hold(self.margin.needed(stage), micro_batches), NO_LIMIT, -1)
-
-        return self._room(room)
-
-    def limits(self, submesh: int, device_bytes: float | None = None) -> MemoryLimits:
-        """Returns the memory that a stage on a submesh may take of a device, and of the device's host; other bytes of
-        the device than the usable ones where these are given.
-        """
-        return _limits(
-            float(self.usable_bytes[submesh]) if device_bytes is None else device_bytes,
-            self.devices[submesh].share if self.devices else None,
+        return self._counts(
+            lambda stage, s: np.where(self.limits(s).hold(self.margin.needed(stage), micro_batches), NO_LIMIT, -1)
         )
 
-    def _room(self, room_of: Callable[[StageMemory, int], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Returns how many stages may follow each stage, as a function tells it of the memory of all stages on a
-        submesh with a config; stages that have none stay as they are.
+    def limits(self, submesh: int, device_bytes: float | None = None) -> MemoryLimits:
+        """Returns the memory that a stage on a submesh may take of a device, and of the device's host; `device_bytes`
+        in place of the usable bytes where they are given.
         """
-        room = self.max_n_succ_stages.copy()
+        usable = float(self.usable_bytes[submesh]) if device_bytes is None else device_bytes
+        return _limits(usable, self.devices[submesh].share if self.devices else None)
+
+    def _counts(self, count: Callable[[StageMemory, int], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Returns how many stages may follow each stage, as `count` tells it of the memory of all stages on a submesh
+        with a config; stages that have none stay as they are.
+        """
+        counts = self.max_n_succ_stages.copy()
         for s, row in enumerate(self.memory):
             for c, stage in enumerate(row):
                 if stage is not None:
-                    room[:, :, s, c] = room_of(stage, s)
-        return room
+                    counts[:, :, s, c] = count(stage, s)
+        return counts
 
     def interstage_s(
         self,
@@ -177,25 +168,25 @@ class CostTable:
         Args:
             stages: the stages of the slicing, in the order of the layers.
             space: the search space that the table was made for.
-            hosts: the indices of the hosts of each stage; None: any hosts of the kinds that their submeshes take, and
-                where there are enough hosts, others than their neighbours'.
-            submesh_of: the number of each stage's submesh among the pipeline's, where some have several: what stays on
-                one takes no time. None: each stage has its own.
+            hosts: the indices of the hosts of each stage; None: any of the kinds that their submeshes take, and where
+                there are enough, others than their neighbours'.
+            submesh_of: the number of each stage's submesh among the pipeline's, where some have several: what stays
+                on one takes no time. None: each stage has its own.
         """
-        crossed = [(0.0, 0.0)]
+        cuts = [(0.0, 0.0)]
         if self.interstage is None:
-            crossed += [(0.0, 0.0)] * (len(stages) - 1)
+            cuts += [(0.0, 0.0)] * (len(stages) - 1)
         elif hosts is None or self.transfer is None:
-            for one, other in itertools.pairwise(stages):
-                crossed.append(self.interstage.seconds(other.first, one.submesh, other.submesh))
+            for before, after in itertools.pairwise(stages):
+                cuts.append(self.interstage.seconds(after.first, before.submesh, after.submesh))
         else:
-            each = [space.submeshes[stage.submesh].devices_per_host for stage in stages]
-            places = [[host for host in on for _ in range(n)] for on, n in zip(hosts, each, strict=True)]
-            for stage, (before, after) in zip(stages[1:], itertools.pairwise(places), strict=True):
-                crossed.append(self.transfer.between(stage.first, before, after))
-        for n, (left, right) in enumerate(itertools.pairwise(submesh_of or ()), 1):
-            crossed[n] = (0.0, 0.0) if left == right else crossed[n]
-        return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
+            counts = [space.submeshes[stage.submesh].devices_per_host for stage in stages]
+            places = [[host for host in on for _ in range(n)] for on, n in zip(hosts, counts, strict=True)]
+            for stage, (left, right) in zip(stages[1:], itertools.pairwise(places), strict=True):
+                cuts.append(self.transfer.between(stage.first, left, right))
+        for n, (own, following) in enumerate(itertools.pairwise(submesh_of or ()), 1):
+            cuts[n] = (0.0, 0.0) if own == following else cuts[n]
+        return [(ahead, back) for (ahead, _), (_, back) in zip(cuts, [*cuts[1:], (0.0, 0.0)], strict=True)]
 
     def part(self, submeshes: Sequence[int]) -> CostTable:
         """Returns the cost table with only some of its submeshes, given by their indices."""
@@ -222,27 +213,16 @@ class CostTable:
         """Returns the slicing problem that a slicer solves: the stages' costs, the devices, and what a plan must keep
         to.
 
-        On unlike hosts a plan may leave some unused. A transfer between two stages counts once, for the second stage.
-
-        Under a schedule with a smaller bubble than 1F1B's the objective is divided by its share of that: a sum of costs
-        that counts less is the same as more micro-batches.
-
-        Where all devices share one CPU, a stage's cost counts by the share of the devices that its submesh has: a
-        device's seconds are those of all of them computing at a time, so all of them are used. `InterstageTable.sites`
-        says what transfers count.
-
-        Args:
-            cluster: the cluster that the table was made for.
-            space: the search space that the table was made for.
-            run: the number of micro-batches and the schedule.
-            hosts: how many hosts of each kind (`host_kinds`) a plan may use; None: all.
-            senders_wait: whether a transfer counts for the first stage, too, as if the second were on a submesh like
-                its own; that is what it takes of a stage's time where transfers aren't buffered.
+        On unlike hosts a plan may leave some unused: `hosts` says how many of each kind it may use, None: all. A
+        transfer between two stages counts once, for the second stage; where `senders_wait`, as transfers aren't
+        buffered, for the first one too. Under a schedule with a smaller bubble than 1F1B's the objective is divided by
+        its share of that. Where all devices share one CPU, a stage's cost counts by the share of the devices that its
+        submesh has: a device's seconds are those of all of them computing at a time, so all of them are used.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
-        known = space.hosts is not None
+        unlike = space.hosts is not None
         available = devices_of_kinds(cluster, hosts)
-        available = available if known else available.sum(keepdims=True)
+        available = available if unlike else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         # With a smaller bubble the sum of the stages' costs counts for less; more micro-batches have the same effect.
         bubble = 1.0 if cluster.shared else run.form.bubble
@@ -254,7 +234,7 @@ class CostTable:
             num_micro_batches=round(run.num_micro_batches / bubble),
             max_n_succ_stages=self.max_n_succ_stages,
             per_step_s=self.per_step_s * share / bubble,
-            devices="at most" if known and not cluster.shared else "exactly",
+            devices="at most" if unlike and not cluster.shared else "exactly",
             objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
             sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),
             families=_families(space),
@@ -275,18 +255,18 @@ def cost_table(
     limits, usable = _memory_limits(models.runtime.hosts(cluster), space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(COST_KINDS), *shape))
-    room = np.full(shape, -1, dtype=np.int64)
+    successors = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
-    known: dict[tuple[StageDevices, float, float], int] = {}
+    first: dict[tuple[StageDevices, float, float], int] = {}
     of_submeshes = zip(devices, space.configs, strict=True)
     costs.prepare((on, config) for on, configs in of_submeshes for config in configs if config is not None)
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = allowed_ranges(model, submesh, cluster, space, s)
-        like = known.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
+        like = first.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
         if like < s and space.configs[like] == configs:
             memory.append(memory[like])
-            seconds[..., s, :], room[:, :, s] = seconds[..., like, :], room[:, :, like]
+            seconds[..., s, :], successors[:, :, s] = seconds[..., like, :], successors[:, :, like]
             offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
             continue
         kept = [None if config is None else costs.memory(config) for config in configs]
@@ -296,11 +276,11 @@ def cost_table(
                 continue
             offered[:, :, s, c] = allowed
             seconds[..., s, c] = costs.seconds(devices[s], config)
-            here = _limits(float(usable[s]), devices[s].share)
-            room[:, :, s, c] = successors_that_fit(margin.needed(stage), here, run)
+            fitting = _limits(float(usable[s]), devices[s].share)
+            successors[:, :, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
-        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
+        **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,
         usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
@@ -310,16 +290,15 @@ def _families(space: SearchSpace) -> NDArray[np.bool_] | None:
     """The families of a search space's entries, shape (F, S, C); None where it has none."""
     if not space.families:
         return None
-    found = np.zeros((len(space.families), len(space.submeshes), len(space.configs[0])), dtype=np.bool_)
+    families = np.zeros((len(space.families), len(space.submeshes), len(space.configs[0])), dtype=np.bool_)
     for n, family in enumerate(space.families):
         for entry in family:
-            found[n][entry] = True
-    return found
+            families[n][entry] = True
+    return families
 
 
 def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
-    there = () if share is None else (share.num_bytes, share.nvme_bytes)
-    return MemoryLimits(device_bytes, *there)
+    return MemoryLimits(device_bytes, *(() if share is None else (share.num_bytes, share.nvme_bytes)))
 
 
 def _memory_limits(hosts: Sequence[Host], space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.exports._export import export
-    from alpa_dejavu.exports._foreign import Foreign, Reader
     from alpa_dejavu.exports._import import Imported, import_plan
     from alpa_dejavu.exports._model_file import read_model
-    from alpa_dejavu.exports._target import Files, Target, Writer
-    from alpa_dejavu.exports._targets import TARGETS, named_target
+    from alpa_dejavu.exports._target import Files, Foreign, Reader, Target, Writer
+    from alpa_dejavu.exports._targets import TARGETS, export, named_target
 
 __all__ = [
     "TARGETS",
@@ -36,9 +34,9 @@ __all__ = [
 __getattr__, __dir__ = loaded_when_used(
     __name__,
     {
-        "export": "_export",
-        "Foreign": "_foreign",
-        "Reader": "_foreign",
+        "export": "_targets",
+        "Foreign": "_target",
+        "Reader": "_target",
         "Imported": "_import",
         "import_plan": "_import",
         "read_model": "_model_file",

@@ -6,15 +6,16 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import final
+from typing import Final, final
 
 from alpa_dejavu._util.json_file import read_text
 from alpa_dejavu.exports._shell import Command, Script
 from alpa_dejavu.exports._shell_words import Field, Unknown, text_of, unknown_in
-
-__all__ = ["Argument", "CommandLine", "command_line_of", "wrong_line"]
+from alpa_dejavu.exports._target import short
 
 _REMEDY = "give a script or a command line with the arguments of the run"
+MOST_DIGITS = 18
+"""So many digits may a number have."""
 _NAMED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
 _OF_TORCHRUN = ("nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend",
                 "rdzv_endpoint", "max_restarts")  # fmt: skip
@@ -149,3 +150,55 @@ def _arguments(words: Iterable[Field]) -> list[Argument]:
 def wrong_line(path: pathlib.Path, line: int, said: str) -> ValueError:
     """Returns the error that says what is wrong in a line of a file."""
     return ValueError(f"{path}, line {line}: {said}")
+
+
+_LONG: Final = {"N": "nodes"}
+
+
+def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) -> None:
+    """Checks that a launcher starts as many processes as a cluster has devices, where it says how many.
+
+    Args:
+        path: the script.
+        command: the command that it runs.
+        num_devices: the cluster's devices.
+
+    Raises:
+        ValueError: it starts another number, or one that isn't known; says in which line.
+    """
+    names = {word.rpartition("/")[2] for word in command.launch}
+    by_torch = not names.isdisjoint(("torchrun", "torch.distributed.run", "torch.distributed.launch"))
+    given = {_LONG.get(one.name, one.name.replace("_", "-")): one for one in command.launched}
+    if not command.program and {"nnodes", "nproc-per-node"} & {*given}:
+        by_torch = True
+    pairs = (("nnodes", "nproc-per-node"), ("num-nodes", "num-gpus"), ("nodes", "ntasks-per-node"))
+    nodes, each = pairs[0] if by_torch else pairs[1] if "deepspeed" in names else pairs[2]
+    whole = [] if by_torch else [name for name in ("np", "n", "num-processes", "ntasks") if name in given]
+    if whole and names & {"mpirun", "mpiexec", "accelerate", "srun"}:
+        count, started = _count(path, given[whole[0]]), f"{given[whole[0]].value} processes"
+    elif by_torch or {nodes, each} <= {*given} or (each == "num-gpus" in given and "hostfile" not in given):
+        if by_torch and each in given and given[each].value in ("gpu", "auto"):
+            return
+        first = _count(path, given[nodes]) if nodes in given else 1
+        second = _count(path, given[each]) if each in given else 1
+        count, started = first * second, f"{first} nodes of {second} processes"
+    else:
+        return
+    if count != num_devices:
+        there = next((given[name] for name in (nodes, each, *whole) if name in given), None)
+        raise wrong_line(
+            path, command.line if there is None else there.line,
+            f"{started} aren't the {num_devices} devices of the cluster; give the cluster that it runs on, by "
+            "--cluster and --hosts",
+        )  # fmt: skip
+
+
+def _count(path: pathlib.Path, one: Argument) -> int:
+    if one.unknown is not None:
+        raise wrong_line(path, one.unknown.line, f"--{one.name} {one.value} isn't known: {one.unknown.said}")
+    value = one.value
+    least, _, most = value.partition(":")
+    value = least if least == most else value
+    if not (value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS):
+        raise wrong_line(path, one.line, f"--{one.name} is {short(value)}, but must be a whole number; write it out")
+    return int(value)

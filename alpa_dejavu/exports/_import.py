@@ -10,15 +10,12 @@ from typing import Any, final
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
-from alpa_dejavu.exports._foreign import Foreign
 from alpa_dejavu.exports._targets import TARGETS, named_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.problem import Cluster, PricedBy
-
-__all__ = ["Imported", "import_plan"]
 
 _UNDIVIDED = (
     "without sequence parallelism each tensor-parallel device keeps norms and residuals whole, which is priced so; "
@@ -70,7 +67,7 @@ def import_plan(
         readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
         raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
-    foreign: Foreign = reader.read(pathlib.Path(path), given.num_devices, model)
+    foreign = reader(pathlib.Path(path), given.num_devices, model)
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
     plan = foreign.outline.plan(given, foreign.model)

@@ -13,8 +13,6 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports.megatron import megatron_sizes
 from alpa_dejavu.layers.models import Transformer
 
-__all__ = ["read_model"]
-
 _REMEDY = "give the config.json of a Llama, Mistral, Mixtral, Qwen or GPT-2, as Hugging Face has it"
 _SILU, _GELU = ("silu", "swish"), ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
 _PRECISIONS = ("bfloat16", "float16", "float32")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.problem import (
@@ -21,8 +23,6 @@ from alpa_dejavu.problem import (
     Submesh,
 )
 from alpa_dejavu.problem.run import schedule_form
-
-__all__ = ["Outline", "sizes_of"]
 
 
 @final
@@ -130,15 +130,15 @@ class Outline:
         kept, less = StageOffload(self.offload) if self.offload.any else None, "selective" if self.selective else "none"
         stages = [
             StagePlan(
-                layers, places[on[n]][0], config.shape, places[on[n]][1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+                layers, places[on[n]][0], config.shape, places[on[n]][1],
                 options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else less, zero=self.zero,
                 offload=kept,
             )
             for n, layers in enumerate(self.layers)
         ]  # fmt: skip
         return Plan(
-            tuple(stages), 0.0, 0.0, self.num_micro_batches, self.schedule, cluster.name, {}, model.text, self.batch,
-            layer_option="manual",
+            stages=tuple(stages), step_s=0.0, num_micro_batches=self.num_micro_batches, schedule=self.schedule,
+            cluster=cluster.name, planning_s={}, model=model.text, batch=self.batch, layer_option="manual",
         )  # fmt: skip
 
     def _check(self, cluster: Cluster) -> None:
@@ -202,3 +202,40 @@ def runs(values: Sequence[object]) -> list[tuple[object, int]]:
         else:
             found.append((value, 1))
     return found
+
+
+_WIDTH = 110
+
+
+def one_line(text: str) -> str:
+    """Returns a text without what could end a comment or a string that it is written into."""
+    return text.encode("unicode_escape").decode("ascii").replace('"', "'")
+
+
+def heading(plan: Plan, outline: Outline, release: str) -> Iterator[str]:
+    """Yields the lines that each file begins with: the plan, the release that the file is for, and the stages."""
+    yield one_line(f"{plan.model or 'A model'} on {plan.cluster}, a batch of {plan.batch}.")
+    predicted = plan.predicted if plan.step_s else "its step isn't predicted"
+    yield f"A plan by alpa-dejavu for {release}: {predicted}."
+    yield (
+        f"{outline.pipeline} x {outline.data_parallel} x {outline.tensor_parallel} devices: pipeline, data and tensor "
+        f"parallel, tensor parallel ones next to each other; {outline.num_micro_batches} micro-batches of "
+        f"{outline.micro_batch} samples in each replica; schedule {outline.schedule}."
+    )
+    yield "Ranks go along the hosts in the order of the stages:"
+    last = len(plan.stages) - 1
+    for n, stage in enumerate(plan.stages):
+        parts = [*(["embeddings"] if n == 0 else []), units.counted(outline.blocks[n], "block")]
+        parts += ["head and loss"] if n == last else []
+        remat = ", computed again for the backward pass" if outline.remat[n] else ""
+        yield one_line(f"  stage {n}: {', '.join(parts)}{remat}, on {', '.join(stage.hosts)}")
+
+
+def commented(lines: Iterable[str], sign: str = "#") -> str:
+    """Returns lines as comments, each behind a sign."""
+    text = ""
+    for line in lines:
+        inside = "  " * (len(line) - len(line.lstrip()) > 0) + "  "
+        for part in textwrap.wrap(line, _WIDTH, subsequent_indent=inside, break_on_hyphens=False) or [""]:
+            text += f"{sign} {part}".strip(" ") + "\n"
+    return text

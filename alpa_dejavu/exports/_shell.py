@@ -13,10 +13,7 @@ from typing import Final, NoReturn, final
 
 from alpa_dejavu.exports._shell_expansion import DEEPEST, Expansion
 from alpa_dejavu.exports._shell_text import Text, unread
-from alpa_dejavu.exports._shell_variables import EACH, Variables
-from alpa_dejavu.exports._shell_words import Field, Piece, Unknown, Value, text_of, unquoted
-
-__all__ = ["Command", "Script"]
+from alpa_dejavu.exports._shell_words import EACH, Field, Piece, Unknown, Value, Variables, text_of, unquoted
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=")

@@ -8,10 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Final, NoReturn, final
 
 from alpa_dejavu.exports._shell_text import Text, unread
-from alpa_dejavu.exports._shell_variables import Variables, not_known, size_of
-from alpa_dejavu.exports._shell_words import Field, Fields, Piece, Unknown, Value, spaced, text_of, unquoted
-
-__all__ = ["DEEPEST", "Expansion"]
+from alpa_dejavu.exports._shell_words import (
+    Field,
+    Fields,
+    Piece,
+    Unknown,
+    Value,
+    Variables,
+    not_known,
+    size_of,
+    spaced,
+    text_of,
+    unquoted,
+)
 
 DEEPEST: Final = 20
 """So deep may substitutions, and scripts, be within one another."""

@@ -6,8 +6,6 @@ import bisect
 import re
 from typing import final
 
-__all__ = ["Text", "unread"]
-
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import final
 
-__all__ = ["Field", "Fields", "Piece", "Unknown", "Value", "begins_with", "spaced", "text_of", "unknown_in", "unquoted"]
+from alpa_dejavu.exports._shell_text import unread
 
 
 @final
@@ -125,3 +125,98 @@ def spaced(elements: tuple[Field, ...]) -> Iterator[Field]:
         if n:
             yield (Piece(" ", element[0].line if element else 0),)
         yield element
+
+
+_MOST = 8_000_000
+"""So many characters and pieces may variables put into words, all together; going over all variables counts, too."""
+EACH = 8
+"""So much counts a variable, or an element of an array, where all are gone over."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@final
+class Variables:
+    """A script's variables.
+
+    Args:
+        values: what they are.
+        budget: how many characters they may yet make; None: as many as a whole script's.
+
+    Attributes:
+        values: what they are, by name, in the order in which they were set first.
+        budget: how many characters they may yet make, which scripts within scripts share.
+        positional: why the script's own arguments aren't known; None: there are none.
+    """
+
+    def __init__(self, values: dict[str, Value], budget: list[int] | None = None) -> None:
+        self.values, self.budget = values, budget or [_MOST]
+        self.positional: Unknown | None = None
+
+    def words(self) -> Iterator[tuple[str, tuple[Field, ...]]]:
+        """Yields all variables with their words, in the order in which they were set first."""
+        for name, value in self.values.items():
+            fields = Fields()
+            fields.split(value.elements)
+            fields.end()
+            yield name, tuple(fields.done)
+
+    def set(self, name: str, value: Value, more: bool, why: Unknown | None, line: int) -> None:
+        """Sets a variable, or adds to it; `why` is what decides whether that happens."""
+        before = self.values.get(name)
+        if why is not None:
+            if not (before is not None and (more or begins_with(value, before))):
+                self.unknown(name, why)
+                return
+            more = True
+            value = Value(((Piece(" ", line), Piece(f"${name}", line, why)),), value.array)
+        if more and before is not None:
+            if value.array:
+                value = Value((*before.elements, *value.elements), True)
+            else:
+                first = (*(before.elements[0] if before.elements else ()), *value.elements[0])
+                value = Value((first, *before.elements[1:]), before.array)
+            self.spend(size_of(value.elements), line)
+        elif not value.array and before is not None and before.array:
+            value = Value((*value.elements, *before.elements[1:]), True)
+        self.values[name] = value
+
+    def unknown(self, name: str, why: Unknown) -> None:
+        """Marks a variable as not known."""
+        self.values[name] = Value(((Piece(f"${name}", why.line, why),),))
+
+    def spend(self, size: int, line: int) -> None:
+        """Takes from what variables may make."""
+        self.budget[0] -= size
+        if self.budget[0] < 0:
+            raise unread(line, f"variables make more than {_MOST} characters", "shorten them")
+
+    def parameter(self, name: str, index: str, shown: str, line: int) -> tuple[Field, ...]:
+        """Returns the elements that a parameter stands for."""
+        if name in ("@", "*"):
+            positional = self.positional
+            return () if positional is None else ((Piece("$@", line, positional),),)
+        value = self.values.get(name)
+        if value is None:
+            outside = name.isdigit() or not _NAME.fullmatch(name)
+            said = "it comes from outside of the script" if outside else "it isn't set in the script"
+            return not_known(shown, line, f"{said}; set it there")
+        if index in ("[@]", "[*]"):
+            elements = value.elements
+            return elements if index == "[@]" else (tuple(piece for one in spaced(elements) for piece in one),)
+        if not index:
+            return value.elements[:1] or ((),)
+        place = index[1:-1]
+        self.spend(EACH * len(value.elements), line)
+        if place.isascii() and place.isdigit() and not unknown_in(value.elements):
+            return (value.elements[int(place) : int(place) + 1] if len(place) < 9 else ()) or ((),)
+        return not_known(shown, line, "it is one element of an array; write it out")
+
+
+def size_of(elements: Iterable[Field]) -> int:
+    """Returns how many characters and pieces words have."""
+    return sum(1 + len(piece.text) for element in elements for piece in element)
+
+
+def not_known(shown: str, line: int, said: str) -> tuple[Field, ...]:
+    """Returns the one element of what isn't known, as the script has it."""
+    return ((Piece(shown, line, Unknown(line, said)),),)

@@ -1,13 +1,15 @@
-"""The interface of writers, and targets as data: a runtime or a simulator, and what it can do."""
+"""The interfaces of writers and readers, and targets as data: a runtime or a simulator, and what it can do."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias, final
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from alpa_dejavu.exports._foreign import Reader
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.exports._outline import Outline, sizes_of
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import Runtime
 from alpa_dejavu.problem import Plan
@@ -15,10 +17,9 @@ from alpa_dejavu.problem import Plan
 if TYPE_CHECKING:
     from alpa_dejavu.planning.changed.kept import Kept
 
-__all__ = ["Files", "Target", "Writer"]
-
 Files: TypeAlias = Mapping[str, str | bytes]
 """Files by their names, which are relative to the folder that they are written to, each with its content."""
+_LONGEST = 100
 
 
 class Writer(abc.ABC):
@@ -46,6 +47,108 @@ class Writer(abc.ABC):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class PlanWriter(Writer):
+    """A writer of files that follow from a plan alone."""
+
+    files: Callable[[Plan], Files]
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the files; the model's sizes don't matter."""
+        return self.files(plan)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OutlineWriter(Writer):
+    """A writer for a runtime of equal stages, whose files follow from the plan's outline and its model's sizes.
+
+    Attributes:
+        runtime: the runtime's name.
+        files: the function that makes the files.
+    """
+
+    runtime: str
+    files: Callable[[Plan, Outline, Transformer], Files]
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the files.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known, or the
+                runtime can't have them.
+        """
+        return self.files(plan, Outline.of(plan), sizes_of(plan, model, self.runtime))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class CostedWriter(Writer):
+    """A writer of files that follow from a plan and the costs of its model's layers.
+
+    Attributes:
+        files: the function that makes the files.
+        costs: the model of costs; None: the plan's model, which must be a known one, is traced and priced afresh.
+    """
+
+    files: Callable[[Plan, StageCostModel], Files]
+    costs: StageCostModel | None = None
+
+    def knowing(self, plan: Plan, kept: Kept | None) -> CostedWriter:
+        """Returns the writer with the costs that follow from what is kept beside the plan."""
+        if kept is None:
+            return self
+        from alpa_dejavu.planning.changed.kept_task import kept_prices
+
+        given = kept_prices(plan, kept)
+        return dataclasses.replace(self, costs=StageCostModel(kept.model, given.cluster, given.models))
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the files; of the model its layers matter, not the sizes."""
+        return self.files(plan, self.costs or _afresh(plan))
+
+
+def _afresh(plan: Plan) -> StageCostModel:
+    from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+
+    costs = PlanEstimator(plan).estimate(plan).table.stage_costs
+    assert costs is not None, "a table that was priced keeps its prices"
+    return costs
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """The plan in another runtime's configuration.
+
+    Attributes:
+        outline: the plan.
+        model: the sizes of its model; None: the configuration doesn't say them.
+        ignored: sentences on what was left aside, with its line: what changes neither the model nor its division, its
+            memory or its price.
+        priced_by: how it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
+        otherwise: sentences on what is priced otherwise than it runs, and by how much.
+        sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the runtime can choose.
+    """
+
+    outline: Outline
+    model: Transformer | None
+    ignored: tuple[str, ...] = ()
+    priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    otherwise: tuple[str, ...] = ()
+    sequence_parallel: bool = True
+
+
+Reader: TypeAlias = Callable[[pathlib.Path, int, Transformer | None], Foreign]
+"""A reader of plans from the configurations of another runtime, of which it runs nothing.
+
+It takes a configuration's path, the number of devices that it runs on, and the sizes of its model where the caller
+knows them, which win over those in the file. It raises ValueError, with the line and what would do, where the file
+can't be read, contradicts itself, or asks for what isn't planned.
+"""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Target:
     """A runtime that plans are written for, or a simulator.
 
@@ -64,3 +167,13 @@ class Target:
     runtime: Runtime | None = None
     tried: str = "nothing was tried with the real thing"
     reader: Reader | None = None
+
+
+def short(value: Any) -> str:
+    """Returns a value as an error shows it, cut where it is long.
+
+    >>> short("a" * 1000)[-9:]
+    'aaaaa ...'
+    """
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -1,47 +1,69 @@
-"""All targets, by their names."""
+"""All targets, by their names, and a plan written to a folder as the files of one."""
 
 from __future__ import annotations
 
+import os
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
-from alpa_dejavu.exports._alpa import AlpaWriter
-from alpa_dejavu.exports._costed import CostedWriter
-from alpa_dejavu.exports._target import Target
+from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._target import CostedWriter, Files, OutlineWriter, PlanWriter, Reader, Target
+from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
-from alpa_dejavu.planning.search.runtimes import RUNTIMES
+from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, hindrances
+from alpa_dejavu.problem import Plan
 
-__all__ = ["TARGETS", "named_target"]
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.changed.kept import Kept
 
 _RULES = "checked by rules from its documentation"
+
+
+def _outlined(
+    name: str,
+    release: str,
+    files: Callable[[Plan, Outline, Transformer], Files],
+    tried: str,
+    reader: Reader | None = None,
+) -> Target:
+    """Returns the target of a runtime of equal stages."""
+    return Target(name, release, OutlineWriter(name, files), RUNTIMES[name], tried, reader)
+
+
 _ALL = (
-    Target("alpa", "Alpa 0.2.3", AlpaWriter(), RUNTIMES["alpa"], "local clusters of CPU devices run such scripts"),
     Target(
-        "megatron", megatron.RELEASE, megatron.MegatronWriter(), RUNTIMES["megatron"],
-        "its own argument parser and validation, of megatron-core 0.19.2 on a CPU, took such scripts; no step was run",
-        megatron.MegatronReader(),
+        "alpa", "Alpa 0.2.3", PlanWriter(lambda plan: {"alpa_plan.py": alpa_code(plan)}), RUNTIMES["alpa"],
+        "local clusters of CPU devices run such scripts",
     ),
-    Target(
-        "torchtitan", torchtitan.RELEASE, torchtitan.TorchtitanWriter(), RUNTIMES["torchtitan"],
+    _outlined(
+        "megatron", megatron.RELEASE, megatron.megatron_files,
+        "its own argument parser and validation, of megatron-core 0.19.2 on a CPU, took such scripts; no step was run",
+        megatron.read_megatron,
+    ),
+    _outlined(
+        "torchtitan", torchtitan.RELEASE, torchtitan.torchtitan_files,
         f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch 2.13.0's "
         "pipelining ran the schedules; no step of torchtitan was run",
-        torchtitan.TorchtitanReader(),
+        torchtitan.read_torchtitan,
     ),
-    Target(
-        "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],
+    _outlined(
+        "deepspeed", deepspeed.RELEASE, deepspeed.deepspeed_files,
         f"{_RULES}, and by DeepSpeed 0.19.8's own configuration and pipeline module on a CPU; no step was run",
-        deepspeed.DeepSpeedReader(),
+        deepspeed.read_deepspeed,
     ),
-    Target(
-        "galvatron", galvatron.RELEASE, galvatron.GalvatronWriter(), RUNTIMES["galvatron"],
+    _outlined(
+        "galvatron", galvatron.RELEASE, galvatron.galvatron_files,
         f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
-        galvatron.GalvatronReader(),
+        galvatron.read_galvatron,
     ),
-    Target(
-        "maxtext", maxtext.RELEASE, maxtext.MaxTextWriter(), RUNTIMES["maxtext"],
-        f"{_RULES}; MaxText itself wasn't run",
-    ),
-    Target("jaxpp", jaxpp.RELEASE, jaxpp.JaxppWriter(), RUNTIMES["jaxpp"], f"{_RULES}; JaxPP itself wasn't run"),
+    _outlined("maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run"),
+    _outlined("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run"),
     Target(
         "chakra", "Chakra's schema 0.0.4, as ASTRA-sim 2 reads it", CostedWriter(chakra_files),
         tried="a replayer of our own has replayed such traces; ASTRA-sim itself wasn't run",
@@ -61,3 +83,55 @@ def named_target(name: str) -> Target:
     if name not in TARGETS:
         raise ValueError(f"to is {name!r}, but must be one of {', '.join(TARGETS)}{near(name, TARGETS)}")
     return TARGETS[name]
+
+
+def export(
+    plan: Plan,
+    to: str | Target,
+    output: str | os.PathLike[str],
+    force: bool = False,
+    model: Transformer | None = None,
+    kept: Kept | None = None,
+) -> list[pathlib.Path]:
+    """Writes the files that a runtime, or a simulator, needs for a plan; returns their paths.
+
+    Nothing is written unless all can be; each file is written whole.
+
+    Args:
+        plan: the plan.
+        to: a name in `TARGETS`, or a target.
+        output: the folder, which is made if need be.
+        force: whether files of the same names are replaced.
+        model: the sizes of the plan's model; None: they are those that the model's name stands for, if any.
+        kept: what planning has kept beside the plan, which spares simulators' writers pricing it afresh.
+
+    Raises:
+        ValueError: there is no such target, it can't run the plan (says which stage, by which rule, and what would do),
+            a file is already there, or can't be written.
+    """
+    target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
+    if target.runtime is not None:
+        why = list(hindrances(plan, target.name, target.runtime))
+        if why:
+            raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
+        if model is not None and (frozen := target.runtime.why_not_frozen(model.text)):
+            raise ValueError(f"{target.name} can't train the model: {frozen}; {WITHOUT_FROZEN}")
+    sizes = transformer_size(plan.model) if model is None else model
+    files = target.writer.knowing(plan, kept).write(plan, sizes)
+    paths = {name: folder / name for name in files}
+    there = [path for path in paths.values() if path.exists() or path.is_symlink()]
+    if there and not force:
+        raise ValueError(f"{there[0]} is already there, but must not be; give another folder, or --force to replace it")
+    for path in paths.values():
+        _make_folder(path.parent)
+    for name, path in paths.items():
+        content = files[name]
+        write_whole_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
+    return list(paths.values())
+
+
+def _make_folder(folder: pathlib.Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} can't be made: {error.strerror or error}; give another folder") from None

@@ -6,7 +6,6 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -14,15 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
-from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._settings import unknown_setting
+from alpa_dejavu.exports._target import Files, Foreign, short
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
-__all__ = ["RELEASE", "GalvatronReader", "GalvatronWriter"]
+__all__ = ["RELEASE", "galvatron_files", "read_galvatron"]
 
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
@@ -39,51 +36,41 @@ _DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class GalvatronWriter(Writer):
-    """A writer of the JSON that Galvatron takes as its `--galvatron_config_path`, and a page on what is from where."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the JSON, which can't have comments, and a page of text on it.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "galvatron")
-        names = {level: name for name, level in _LEVELS.items()}
-        each = outline.num_blocks
-        again = [int(outline.remat[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
-        strategy = {
-            "pp_deg": outline.pipeline,
-            "tp_sizes_enc": _listed([outline.tensor_parallel] * each),
-            "tp_consecutive_flags": _listed([1] * each),
-            "dp_types_enc": _listed([int(outline.zero == 3)] * each),
-            "use_sp": _listed([0] * each),
-            "checkpoint": _listed(again),
-            "global_bsz": outline.batch,
-            "chunks": outline.num_micro_batches,
-            "pp_division": _listed(outline.blocks),
-            "pipeline_type": _TYPES[outline.schedule],
-            "default_dp_type": names[outline.zero if outline.zero < 3 else 0],
-            "vtp": outline.tensor_parallel,
-            "vsp": 0,
-            "embed_sdp": int(outline.zero == 3),
-        }
-        lines = [
-            *heading(plan, outline, RELEASE), "",
-            "pp_division: the blocks of each stage. tp_sizes_enc, vtp: tensor-parallel devices of blocks, and of",
-            "embeddings and head; the other devices of a stage divide the batch. dp_types_enc, embed_sdp: 1 for the",
-            "plan's ZeRO level 3, else default_dp_type holds: ddp is level 0, zero2 level 2. checkpoint: the plan's",
-            "remat of each block. chunks: its micro-batches.", "",
-            "galvatron_arguments.txt has the arguments of the run. Galvatron's configuration of the model must have",
-            f"the sizes that were planned for: {sizes.text}.",
-        ]  # fmt: skip
-        return {
-            "galvatron_config.json": json.dumps(strategy, indent=4) + "\n",
-            "galvatron_config.txt": commented(lines, ""),
-            "galvatron_arguments.txt": _arguments(sizes),
-        }
+def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns the JSON that Galvatron takes as its `--galvatron_config_path`, with pages on it."""
+    names = {level: name for name, level in _LEVELS.items()}
+    each = outline.num_blocks
+    again = [int(outline.remat[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
+    strategy = {
+        "pp_deg": outline.pipeline,
+        "tp_sizes_enc": _listed([outline.tensor_parallel] * each),
+        "tp_consecutive_flags": _listed([1] * each),
+        "dp_types_enc": _listed([int(outline.zero == 3)] * each),
+        "use_sp": _listed([0] * each),
+        "checkpoint": _listed(again),
+        "global_bsz": outline.batch,
+        "chunks": outline.num_micro_batches,
+        "pp_division": _listed(outline.blocks),
+        "pipeline_type": _TYPES[outline.schedule],
+        "default_dp_type": names[outline.zero if outline.zero < 3 else 0],
+        "vtp": outline.tensor_parallel,
+        "vsp": 0,
+        "embed_sdp": int(outline.zero == 3),
+    }
+    lines = [
+        *heading(plan, outline, RELEASE), "",
+        "pp_division: the blocks of each stage. tp_sizes_enc, vtp: tensor-parallel devices of blocks, and of",
+        "embeddings and head; the other devices of a stage divide the batch. dp_types_enc, embed_sdp: 1 for the",
+        "plan's ZeRO level 3, else default_dp_type holds: ddp is level 0, zero2 level 2. checkpoint: the plan's",
+        "remat of each block. chunks: its micro-batches.", "",
+        "galvatron_arguments.txt has the arguments of the run. Galvatron's configuration of the model must have",
+        f"the sizes that were planned for: {sizes.text}.",
+    ]  # fmt: skip
+    return {
+        "galvatron_config.json": json.dumps(strategy, indent=4) + "\n",
+        "galvatron_config.txt": commented(lines, ""),
+        "galvatron_arguments.txt": _arguments(sizes),
+    }
 
 
 def _arguments(sizes: Transformer) -> str:
@@ -95,15 +82,10 @@ def _arguments(sizes: Transformer) -> str:
     return "".join(f"--{name} {value}\n" for name, value in given.items())
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class GalvatronReader(Reader):
-    """A reader of Galvatron's JSON of parallel strategies; it doesn't say the model's sizes."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
-        said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-        return Foreign(said.outline(num_devices), model)
+def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
+    said = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    return Foreign(said.outline(num_devices), model)
 
 
 @final
@@ -114,10 +96,7 @@ class _Said:
         self._file, self._data = file, file.data
         strange = next((key for key in self._data if key not in _KEYS), None)
         if strange is not None:
-            raise self._wrong(
-                strange, f"{strange} isn't known, so it may change what is planned{near(strange, _KEYS)}; leave it out "
-                "if it doesn't",
-            )  # fmt: skip
+            raise self._wrong(strange, unknown_setting(strange, strange, _KEYS))
 
     def outline(self, num_devices: int) -> Outline:
         """Returns the plan on so many devices."""

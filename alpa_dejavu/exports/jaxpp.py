@@ -6,41 +6,27 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
-from typing import final
-
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
-__all__ = ["RELEASE", "JaxppWriter"]
+__all__ = ["RELEASE", "jaxpp_files"]
 
 RELEASE = "JaxPP, update 26.09"
 _CLASSES = {"1f1b": "Std1F1B", "1f1b_overlap_friendly": "Eager1F1B", "zb_h1": "ZeroBubble"}
 _CHUNKED = "Interleaved1F1B"
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class JaxppWriter(Writer):
-    """A writer of the Python that marks a model's stages for JaxPP, and makes its mesh and its schedule."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the module, and the CSV of a schedule that JaxPP has no class for.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "jaxpp")
-        files = {"jaxpp_plan.py": _module(plan, outline, sizes)}
-        if _made(outline) is None:
-            tasks = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
-            files["schedule.csv"] = schedule_text(tasks)
-        return files
+def jaxpp_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns the Python that marks a model's stages for JaxPP, and a schedule without a class as CSV."""
+    files = {"jaxpp_plan.py": _module(plan, outline, sizes)}
+    if _made(outline) is None:
+        tasks = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
+        files["schedule.csv"] = schedule_text(tasks)
+    return files
 
 
 def _made(outline: Outline) -> str | None:

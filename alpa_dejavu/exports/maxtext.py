@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, final
+from typing import Any
 
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
-__all__ = ["RELEASE", "MaxTextWriter"]
+__all__ = ["RELEASE", "maxtext_files"]
 
 RELEASE = "MaxText 0.2.5"
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class MaxTextWriter(Writer):
-    """A writer of the YAML of MaxText's settings, which is based on its `base.yml`."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the YAML.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known, or MaxText
-                has no blocks of such a kind.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "maxtext")
-        hosts = len({host for stage in plan.stages for host in stage.hosts})
-        parts = [
-            ("The model, by the sizes that were planned for.", _model(sizes)),
-            (
-                "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
-                "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.",
-                _mesh(outline, plan.num_devices // hosts),
-            ),
-            ("The plan's batch over its devices, and its micro-batches.", _batch(outline)),
-            ("The plan's remat and offload, which MaxText has alike in all stages.", _memory(outline)),
-            ("Yours: what follows trains on made-up tokens.", {"run_name": "planned", "dataset_type": "synthetic"}),
-        ]
-        text = commented(heading(plan, outline, RELEASE))
-        text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
-        text += "base_config: base.yml\n"
-        for said, settings in parts:
-            text += "\n" + commented([said]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
-        return {"maxtext_plan.yml": text}
+def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns the YAML of MaxText's settings, which is based on its `base.yml`."""
+    hosts = len({host for stage in plan.stages for host in stage.hosts})
+    parts = [
+        ("The model, by the sizes that were planned for.", _model(sizes)),
+        (
+            "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
+            "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.",
+            _mesh(outline, plan.num_devices // hosts),
+        ),
+        ("The plan's batch over its devices, and its micro-batches.", _batch(outline)),
+        ("The plan's remat and offload, which MaxText has alike in all stages.", _memory(outline)),
+        ("Yours: what follows trains on made-up tokens.", {"run_name": "planned", "dataset_type": "synthetic"}),
+    ]
+    text = commented(heading(plan, outline, RELEASE))
+    text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
+    text += "base_config: base.yml\n"
+    for said, settings in parts:
+        text += "\n" + commented([said]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
+    return {"maxtext_plan.yml": text}
 
 
 def _value(value: Any) -> str:

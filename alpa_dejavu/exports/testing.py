@@ -6,8 +6,8 @@ import pathlib
 import tempfile
 from collections.abc import Callable, Sequence
 
-from alpa_dejavu.exports._export import export
 from alpa_dejavu.exports._target import Files, Target
+from alpa_dejavu.exports._targets import export
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import hindrances
 from alpa_dejavu.problem import Plan

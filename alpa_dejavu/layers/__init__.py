@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from alpa_dejavu.layers._arguments import concrete
     from alpa_dejavu.layers._cluster import Clusters
     from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers, step_digest
-    from alpa_dejavu.layers._resolve import resolve
+    from alpa_dejavu.layers._resolve import resolve, trusted_model
     from alpa_dejavu.layers._trace import TracedStep, trace
-    from alpa_dejavu.layers.attention.counted import AttentionFound
-    from alpa_dejavu.layers.attention.found import attention_of
+    from alpa_dejavu.layers.attention.counted import AttentionFound, attention_of
     from alpa_dejavu.layers.attention.fused import with_attention
 
 __all__ = [
@@ -32,6 +31,7 @@ __all__ = [
     "resolve",
     "step_digest",
     "trace",
+    "trusted_model",
     "with_attention",
 ]
 
@@ -39,10 +39,9 @@ _HOME = {
     "concrete": "_arguments",
     "Clusters": "_cluster",
     **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers", "step_digest"), "_cut"),
-    "resolve": "_resolve",
+    **dict.fromkeys(("resolve", "trusted_model"), "_resolve"),
     **dict.fromkeys(("TracedStep", "trace"), "_trace"),
-    "AttentionFound": "attention.counted",
-    "attention_of": "attention.found",
+    **dict.fromkeys(("AttentionFound", "attention_of"), "attention.counted"),
     "with_attention": "attention.fused",
 }
 

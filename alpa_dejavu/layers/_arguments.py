@@ -41,56 +41,55 @@ class Arguments:
     def of(cls, name: str, returned: Any, batch: int | None, num_micro_batches: int) -> Arguments:
         """Checks the train step and arguments that a model function returned, and cuts the batch to a micro-batch.
 
-        Args:
-            name: the model function's name, for errors.
-            returned: what it returned, which must be `(train_step, (state, batch, ...))`.
-            batch: the number of samples in a batch; None: it is that of most of the batch's arrays.
-            num_micro_batches: how many micro-batches a batch is cut into.
+        Without a number of samples, `batch`, it is that of most of the batch's arrays.
 
         Raises:
             ValueError: the function didn't return a step and its arguments, or the batch can't be cut.
         """
         if not (isinstance(returned, Sequence) and len(returned) == 2 and callable(returned[0])):
             raise ValueError(f"{name} returned {_described(returned)}; {_WANTED}")
-        step, given = returned
-        if not isinstance(given, tuple) or len(given) < 2:
-            raise ValueError(f"{name} returned a step with {_described(given)} for arguments; {_WANTED}")
-        size = _batch_size(name, given[1], batch)
+        step, arguments = returned
+        if not isinstance(arguments, tuple) or len(arguments) < 2:
+            raise ValueError(f"{name} returned a step with {_described(arguments)} for arguments; {_WANTED}")
+        state, data, *others = arguments
+        size = _batch_size(name, data, batch)
         if num_micro_batches < 1 or size % num_micro_batches:
             raise ValueError(
                 f"a batch of {size} can't be cut into {num_micro_batches} micro-batches; "
                 f"the number must divide it: {_divisors_near(size, num_micro_batches)}"
             )
-        whole = [tree_flatten(argument) for argument in given]
-        everything: list[Any] = []
-        is_data: list[bool] = []
-        for place, (leaves, _) in enumerate(whole):
-            cut = [_cut(leaf, size, num_micro_batches) if place == 1 else leaf for leaf in leaves]
-            everything += [_abstract(leaf) for leaf in cut]
-            is_data += [place == 1] * len(leaves)
-        arrays = [n for n, leaf in enumerate(everything) if isinstance(leaf, jax.ShapeDtypeStruct)]
+
+        def cut(leaf: Any) -> Any:
+            shape = getattr(leaf, "shape", ())
+            if not shape or shape[0] != size:
+                return leaf
+            return jax.ShapeDtypeStruct((size // num_micro_batches, *shape[1:]), leaf.dtype)
+
+        small = (state, jax.tree.map(cut, data), *others)
+        leaves, tree = tree_flatten(small)
+        leaves = [_abstract(leaf) for leaf in leaves]
+        is_data = [place == 1 for place, argument in enumerate(small) for _ in tree_leaves(argument)]
+        arrays = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
+        shapes = [leaf.shape for leaf in tree_leaves(data) if getattr(leaf, "shape", ())]
         return cls(
             step,
-            tuple(everything[n] for n in arrays),
+            tuple(leaves[n] for n in arrays),
             tuple(is_data[n] for n in arrays),
             size,
-            tuple(leaf.shape for leaf in whole[1][0] if getattr(leaf, "shape", ()) and leaf.shape[0] != size),
-            tuple(everything),
-            tree_flatten(given)[1],
+            tuple(shape for shape in shapes if shape[0] != size),
+            tuple(leaves),
+            tree,
         )
 
     def calling(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls a step with a model function's arguments, given only the arrays among these.
+        """Returns a function that calls a step with a model function's arguments, given only the arrays among these."""
 
-        All arguments that aren't arrays stay as the model function gave them.
-        """
-
-        def called(*leaves: Any) -> Any:
+        def with_arrays(*leaves: Any) -> Any:
             rest = iter(leaves)
             filled = [next(rest) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self._all]
             return step(*tree_unflatten(self._tree, filled))
 
-        return called
+        return with_arrays
 
 
 def _batch_size(name: str, data: Any, batch: int | None) -> int:
@@ -108,13 +107,6 @@ def _batch_size(name: str, data: Any, batch: int | None) -> int:
     return batch
 
 
-def _cut(leaf: Any, batch: int, num_micro_batches: int) -> Any:
-    shape = getattr(leaf, "shape", ())
-    if not shape or shape[0] != batch:
-        return leaf
-    return jax.ShapeDtypeStruct((batch // num_micro_batches, *shape[1:]), leaf.dtype)
-
-
 def _abstract(leaf: Any) -> Any:
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -123,16 +115,13 @@ def _abstract(leaf: Any) -> Any:
 
 def _described(what: Any) -> str:
     if isinstance(what, (tuple, list)):
-        return f"a {type(what).__name__} of {', '.join(type(each).__name__ for each in what) or 'nothing'}"
+        return f"a {type(what).__name__} of {', '.join(type(part).__name__ for part in what) or 'nothing'}"
     return f"{type(what).__name__} {what!r}"[:80]
 
 
 def _divisors_near(size: int, wanted: int) -> str:
     divisors = sorted((n for n in range(1, size + 1) if size % n == 0), key=lambda n: (abs(n - wanted), n))
     return ", ".join(map(str, sorted(divisors[:4])))
-
-
-_SMALLEST, _LARGEST = 0.001, 0.05
 
 
 def concrete(arguments: Any, seed: int = 0) -> Any:
@@ -147,7 +136,7 @@ def concrete(arguments: Any, seed: int = 0) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
-            return rng.uniform(_SMALLEST, _LARGEST, leaf.shape).astype(leaf.dtype)
+            return rng.uniform(0.001, 0.05, leaf.shape).astype(leaf.dtype)
         return np.ones(leaf.shape, leaf.dtype) if leaf.dtype == bool else np.zeros(leaf.shape, leaf.dtype)
 
     return jax.tree_util.tree_map(filled, arguments)

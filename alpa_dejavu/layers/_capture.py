@@ -25,8 +25,6 @@ gradient_p = core.Primitive("alpa_dejavu_gradient")
 Parameters: `loss`, a jaxpr without constants, and `num_captured`."""
 gradient_p.multiple_results = True
 
-_PARAMETERS = ("fun", "primals", "has_aux")
-_CACHE_KEY = 0x0A17A
 _state = threading.local()
 
 
@@ -52,19 +50,18 @@ ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 def capturing() -> Iterator[None]:
     """Turns gradients that this thread traces within a `with` block into equations of the primitive `gradient_p`.
 
-    Such an equation holds the jaxpr of the function that is differentiated; gradients within that function are left to
-    jax. jax's caches of traced functions are kept apart: what is traced in the block isn't found outside of it.
+    jax's caches of traced functions are kept apart: what is traced in the block isn't found outside of it.
 
     Raises:
         RuntimeError: this version of jax takes gradients in another way.
     """
     original = api._vjp
-    if tuple(inspect.signature(original).parameters) != _PARAMETERS:
+    if tuple(inspect.signature(original).parameters) != ("fun", "primals", "has_aux"):
         raise RuntimeError(f"jax {jax.__version__} takes gradients in a way that isn't known here; install jax 0.4.30")
     _state.active = True
     api._vjp = _catching(original)
     try:
-        with config.random_seed_offset(_CACHE_KEY):
+        with config.random_seed_offset(0x0A17A):
             yield
     finally:
         api._vjp = original
@@ -87,16 +84,11 @@ def _catching(original: Callable[..., Any]) -> Callable[..., Any]:
 def _bind(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
     leaves, tree = tree_flatten(tuple(primals))
     closed, shapes = jax.make_jaxpr(fun.call_wrapped, return_shape=True)(*primals)
-    jaxpr, captured = closed.jaxpr, closed.consts
-    loss = partial_eval.convert_constvars_jaxpr(jaxpr)
-    results = gradient_p.bind(*captured, *leaves, loss=loss, num_captured=len(captured))
-    values, gradients = results[: len(loss.outvars)], results[len(loss.outvars) :]
-    returned = tree_unflatten(tree_flatten(shapes)[1], values)
+    loss = partial_eval.convert_constvars_jaxpr(closed.jaxpr)
+    results = gradient_p.bind(*closed.consts, *leaves, loss=loss, num_captured=len(closed.consts))
+    returned = tree_unflatten(tree_flatten(shapes)[1], results[: len(loss.outvars)])
 
     def pullback(_cotangents: Any) -> Any:
-        return tree_unflatten(tree, gradients)
+        return tree_unflatten(tree, results[len(loss.outvars) :])
 
-    if has_aux:
-        value, auxiliary = returned
-        return value, pullback, auxiliary
-    return returned, pullback
+    return (returned[0], pullback, returned[1]) if has_aux else (returned, pullback)

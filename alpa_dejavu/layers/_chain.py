@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import final
 
 import jax.numpy as jnp
@@ -57,7 +57,8 @@ def chain_of(
     loss: core.Atom,
     remat: bool,
 ) -> Chain:
-    """Differentiates a loss that is cut into layers, and returns each layer's forward and backward jaxpr.
+    """Differentiates a loss that is cut into layers by the operands that are trained, and returns each layer's forward
+    and backward jaxpr.
 
     Args:
         rows: the jaxprs of the loss's layers; what one makes and another takes is the same variable.
@@ -71,12 +72,11 @@ def chain_of(
     forward, layers = [], []
     for row, own_rows in zip(rows, pieces, strict=True):
         own = [(piece, next(split)) for piece in own_rows]
-        equations, found = _forward(own, names, remat)
-        made = {var for equation in equations for var in equation.outvars}
+        equations, layer = _forward(own, names, remat)
         results = [named(names, var) for var in row.outvars]
-        results += [] if remat else [atom for piece in found for atom in piece.kept]
-        forward.append(jaxpr_of(equations, dict.fromkeys(atom for atom in results if is_in(atom, made))))
-        layers.append(found)
+        results += [] if remat else [atom for piece in layer for atom in piece.kept]
+        forward.append(_on_own(equations, results))
+        layers.append(layer)
     back = _Backward(trained, loss)
     backward = [back.layer(n, layers[n]) for n in range(len(rows) - 1, -1, -1)]
     return Chain(tuple(forward), tuple(reversed(backward)), back.accumulators, back.gradients, names)
@@ -87,14 +87,20 @@ def _forward(
 ) -> tuple[list[core.JaxprEqn], list[_Piece]]:
     """A layer's forward equations, and its pieces; `names` is told how their results are called."""
     equations: list[core.JaxprEqn] = []
-    found = []
+    layer = []
     for row, part in own:
         operands = [named(names, var) for var in row.invars]
         inner, results = renamed(row if part is None else part.forward, operands)
         equations += inner
         names.update(zip(row.outvars, results[: len(row.outvars)], strict=True))
-        found.append(_Piece(row, part, operands if remat else results[len(row.outvars) :]))
-    return equations, found
+        layer.append(_Piece(row, part, operands if remat else results[len(row.outvars) :]))
+    return equations, layer
+
+
+def _on_own(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
+    """The jaxpr of equations with those of some results that they compute, each once."""
+    own = {var for equation in equations for var in equation.outvars}
+    return jaxpr_of(equations, dict.fromkeys(atom for atom in results if is_in(atom, own)))
 
 
 def _split(
@@ -109,16 +115,13 @@ def _split(
             depends = linear(Alike(row), masks[-1]).active
             active.update(var for var, on in zip(row.outvars, depends, strict=True) if on)
     pulled = {loss} & active
-    found: list[Parts | None] = []
+    split: list[Parts | None] = []
     for row, mask in zip(reversed(rows), reversed(masks), strict=True):
         wanted = tuple(var in pulled for var in row.outvars)
-        if not any(wanted):
-            found.append(None)
-            continue
-        part = parts(Alike(row), mask, wanted, remat)
-        found.append(part)
-        pulled.update(part.takers(row.invars))
-    return found[::-1]
+        part = parts(Alike(row), mask, wanted, remat) if any(wanted) else None
+        split.append(part)
+        pulled.update(() if part is None else part.takers(row.invars))
+    return split[::-1]
 
 
 @final
@@ -138,31 +141,26 @@ class _Backward:
 
         A gradient of one of the layer's operands is added up from the pieces of the layer that use this operand, as
         soon as the last of them has been differentiated.
-
-        Args:
-            n: the number of the layer.
-            pieces: the layer's equations in rows that are differentiated one by one.
         """
         equations: list[core.JaxprEqn] = []
         inside = {var for piece in pieces for var in piece.row.outvars}
         waiting = collections.Counter(var for piece in pieces for var in _takers(piece) if var not in inside)
-        found: dict[core.Var, list[core.Atom]] = {}
+        slopes: dict[core.Var, list[core.Atom]] = {}
         passed: list[core.Atom] = []
         for piece in reversed(pieces):
             if piece.parts is None:
                 continue
-            given = [self._sum(self._cotangents[v], equations) for v in piece.row.outvars if v in self._cotangents]
-            inner, results = renamed(piece.parts.backward, [*piece.kept, *given])
+            of_results = [self._sum(self._cotangents[v], equations) for v in piece.row.outvars if v in self._cotangents]
+            inner, results = renamed(piece.parts.backward, [*piece.kept, *of_results])
             equations += inner
             for var, atom in zip(_takers(piece), results, strict=True):
                 if var in inside:
                     self._cotangents.setdefault(var, []).append(atom)
                     continue
-                found.setdefault(var, []).append(atom)
-                if len(found[var]) == waiting[var]:
-                    passed.append(self._finish(n, var, found[var], equations))
-        own = {var for equation in equations for var in equation.outvars}
-        return jaxpr_of(equations, dict.fromkeys(atom for atom in passed if is_in(atom, own)))
+                slopes.setdefault(var, []).append(atom)
+                if len(slopes[var]) == waiting[var]:
+                    passed.append(self._finish(n, var, slopes[var], equations))
+        return _on_own(equations, passed)
 
     def _finish(self, n: int, var: core.Var, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
         """All of layer n's cotangents of one of its operands: added up, and accumulated if it is trained."""

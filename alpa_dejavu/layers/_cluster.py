@@ -13,16 +13,18 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
-from alpa_dejavu.layers.cluster_search import allowed, least_layers, reachable, search
-from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers._jaxprs import variables
+from alpa_dejavu.layers.cluster_search import IntArray, allowed, least_layers, reachable, search
+from alpa_dejavu.layers.features._products import product_flop
 
 EPS = 0.5
 """How much more than its share of the operations a layer may have, as Alpa has it."""
@@ -54,8 +56,7 @@ class Clusters:
         self._num = len(equations)
         self._eps = eps
         self._heavy, self._flop = costs(equations)
-        self._uses = _Uses.of(equations)
-        self._known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._uses = _uses(equations)
 
     @property
     def products(self) -> list[int]:
@@ -74,23 +75,29 @@ class Clusters:
                 f"ask for {self._near(num_layers)} layers"
             )
         begins, ends = self._allowed(num_layers)
-        table = _Table(self._uses, begins, ends, num_layers, within=True)
-        if not np.isfinite(table.most[self._num, num_layers]):
-            table = _Table(self._uses, begins, ends, num_layers, within=False)
+        most, starts = self._searched(begins, ends, num_layers, within=True)
+        if not np.isfinite(most[self._num, num_layers]):
+            most, starts = self._searched(begins, ends, num_layers, within=False)
         cuts = [self._num]
         for number in range(num_layers, 0, -1):
-            cuts.append(int(table.start[cuts[-1], number]))
+            cuts.append(int(starts[cuts[-1], number]))
         if cuts[-1] != 0 or min(cuts) < 0:
-            raise ValueError(self._why_not(num_layers))
-        return Clustering(tuple(reversed(cuts[:-1])), float(table.most[self._num, num_layers]))
+            raise ValueError(
+                f"the loss can't be cut into {num_layers} layers that have at most {1 + self._eps:g} times the average "
+                f"of the operations each: they are in {int(self._heavy.sum())} equations (products, and calls that "
+                f"have any), which stay whole; ask for {self._near(num_layers)} layers, or a larger eps"
+            )
+        return Clustering(tuple(reversed(cuts[:-1])), float(most[self._num, num_layers]))
 
-    def _why_not(self, num_layers: int) -> str:
-        """Returns in words why there can't be so many layers, and which near numbers there can be."""
-        return (
-            f"the loss can't be cut into {num_layers} layers that have at most {1 + self._eps:g} times the average of "
-            f"the operations each: they are in {int(self._heavy.sum())} equations (products, and calls that have any), "
-            f"which stay whole; ask for {self._near(num_layers)} layers, or a larger eps"
-        )
+    def _searched(self, begins: IntArray, ends: IntArray, num_layers: int, within: bool) -> tuple[Any, Any]:
+        """The best ways to cut the first r equations into q layers, at index [r, q]: the most bytes that a layer takes,
+        and where the last layer starts; with `within` those layers are left out that aren't allowed.
+        """
+        shape = (self._num + 1, num_layers + 1)
+        most, total, uneven = (np.full(shape, np.inf, dtype=np.float32) for _ in range(3))
+        starts = np.full(shape, -1, dtype=np.int32)
+        search(begins, ends, least_layers(begins, ends), within, *self._uses, most, total, uneven, starts)
+        return most, starts
 
     def _near(self, num_layers: int) -> str:
         """Returns the two possible numbers of layers that are nearest to one that isn't."""
@@ -102,10 +109,9 @@ class Clusters:
         """Returns whether Alpa's `AutoLayerOption` could cut a jaxpr's equations into that many layers by its rule."""
         return reachable(*self._allowed(num_layers), num_layers)
 
-    def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if num_layers not in self._known:
-            self._known[num_layers] = allowed(self._heavy, self._flop, num_layers, self._eps)
-        return self._known[num_layers]
+    @functools.cached_property
+    def _allowed(self) -> Callable[[int], tuple[IntArray, IntArray]]:
+        return functools.cache(lambda num_layers: allowed(self._heavy, self._flop, num_layers, self._eps))
 
     def best_number(self) -> int:
         """Returns the largest number of layers of which none takes more bytes from earlier layers than with two layers.
@@ -125,71 +131,32 @@ class Clusters:
         return least
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Uses:
-    """The values that equations make and take, as `alpa_dejavu.layers.cluster_search.search` takes them."""
-
-    sizes: NDArray[np.float64]
-    first_users: NDArray[np.int64]
-    made: NDArray[np.int64]
-    takings: NDArray[np.int64]
-    taken_values: NDArray[np.int64]
-    next_users: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, equations: Sequence[core.JaxprEqn]) -> _Uses:
-        numbers: dict[core.Var, int] = {}
-        sizes: list[float] = []
-        made, takings = [0], [0]
-        taken: list[int] = []
-        users: list[list[int]] = []
-        places: list[list[int]] = []
-        for n, equation in enumerate(equations):
-            for atom in dict.fromkeys(a for a in equation.invars if isinstance(a, core.Var)):
-                value = numbers.get(atom)
-                if value is not None:
-                    users[value].append(n)
-                    places[value].append(len(taken))
-                    taken.append(value)
-            for var in equation.outvars:
-                numbers[var] = len(sizes)
-                sizes.append(float(getattr(var.aval, "size", 0) * getattr(var.aval.dtype, "itemsize", 0)))
-                users.append([])
-                places.append([])
-            made.append(len(sizes))
-            takings.append(len(taken))
-        next_users = np.full(len(taken), -1, dtype=np.int64)
-        for at, by in zip(places, users, strict=True):
-            next_users[at[:-1]] = by[1:]
-        return cls(
-            sizes=np.array(sizes, dtype=np.float64),
-            first_users=np.array([by[0] if by else -1 for by in users], dtype=np.int64),
-            made=np.array(made, dtype=np.int64),
-            takings=np.array(takings, dtype=np.int64),
-            taken_values=np.array(taken, dtype=np.int64),
-            next_users=next_users,
-        )
-
-
-@final
-class _Table:
-    """The best ways to cut the first r equations into q layers, at index [r, q]: bytes at most, and where they start.
-
-    With `within` those layers are left out that aren't allowed.
-    """
-
-    def __init__(
-        self, uses: _Uses, begins: NDArray[np.int64], ends: NDArray[np.int64], num_layers: int, within: bool
-    ) -> None:
-        shape = (len(begins) + 1, num_layers + 1)
-        self.most, total, uneven = (np.full(shape, np.inf, dtype=np.float32) for _ in range(3))
-        self.start = np.full(shape, -1, dtype=np.int32)
-        search(
-            begins, ends, least_layers(begins, ends), within,
-            uses.sizes, uses.first_users, uses.made, uses.takings, uses.taken_values, uses.next_users,
-            self.most, total, uneven, self.start,
-        )  # fmt: skip
+def _uses(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[Any], ...]:
+    """The values that equations make and take, as `search` takes them: from `sizes` to `next_users`."""
+    numbers: dict[core.Var, int] = {}
+    sizes: list[float] = []
+    firsts, takings = [0], [0]
+    operands: list[int] = []
+    users: list[list[int]] = []
+    places: list[list[int]] = []
+    for n, equation in enumerate(equations):
+        for value in dict.fromkeys(numbers[var] for var in variables(equation.invars) if var in numbers):
+            users[value].append(n)
+            places[value].append(len(operands))
+            operands.append(value)
+        for var in equation.outvars:
+            numbers[var] = len(sizes)
+            sizes.append(float(getattr(var.aval, "size", 0) * getattr(var.aval.dtype, "itemsize", 0)))
+            users.append([])
+            places.append([])
+        firsts.append(len(sizes))
+        takings.append(len(operands))
+    next_users = np.full(len(operands), -1, dtype=np.int64)
+    for at, by in zip(places, users, strict=True):
+        next_users[at[:-1]] = by[1:]
+    first_users = [by[0] if by else -1 for by in users]
+    whole = (np.array(column, dtype=np.int64) for column in (first_users, firsts, takings, operands))
+    return np.array(sizes, dtype=np.float64), *whole, next_users
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
@@ -199,27 +166,19 @@ def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArra
     has a `jaxpr` (a jitted or rematerialised function, a scan) counts the equations of that once. All other equations
     count nothing, even if they have a product inside, as a `custom_vjp` or a cond may.
     """
-    known: dict[int, tuple[bool, float]] = {}
-    counted = [_count(equation, known) for equation in equations]
+    counts: dict[int, tuple[bool, float]] = {}
+
+    def count(equation: core.JaxprEqn) -> tuple[bool, float]:
+        if "jaxpr" in equation.params:
+            return count_all(equation.params["jaxpr"])
+        flop = product_flop(equation.primitive.name, equation.params, equation.invars, equation.outvars)
+        return flop is not None, flop or 0.0
+
+    def count_all(jaxpr: Any) -> tuple[bool, float]:
+        if id(jaxpr) not in counts:
+            inner = [count(equation) for equation in jaxpr.eqns]
+            counts[id(jaxpr)] = any(heavy for heavy, _ in inner), sum(flop for _, flop in inner)
+        return counts[id(jaxpr)]
+
+    counted = [count(equation) for equation in equations]
     return np.array([c[0] for c in counted], dtype=np.bool_), np.array([c[1] for c in counted], dtype=np.float64)
-
-
-def _count(equation: core.JaxprEqn, known: dict[int, tuple[bool, float]]) -> tuple[bool, float]:
-    if "jaxpr" in equation.params:
-        return _count_all(equation.params["jaxpr"], known)
-    name = equation.primitive.name
-    if name not in ("dot_general", "conv_general_dilated"):
-        return False, 0.0
-    left, right = (tuple(atom.aval.shape) for atom in equation.invars[:2])
-    result = equation.outvars[0].aval
-    if name == "dot_general":
-        return True, dot_flop(equation.params, left, result.size)
-    return True, convolution_flop(equation.params, left, right, result.shape)
-
-
-def _count_all(jaxpr: Any, known: dict[int, tuple[bool, float]]) -> tuple[bool, float]:
-    """The sum over a jaxpr's equations; `known` has what was counted before, by the jaxpr's identity."""
-    if id(jaxpr) not in known:
-        counted = [_count(inner, known) for inner in jaxpr.eqns]
-        known[id(jaxpr)] = any(heavy for heavy, _ in counted), sum(flop for _, flop in counted)
-    return known[id(jaxpr)]

@@ -13,10 +13,10 @@ from jax import core, lax
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, Clusters
-from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named
+from alpa_dejavu.layers._jaxprs import equation_of, holds, jaxpr_of, named, on_names, variables
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.layers._update import divide_update
-from alpa_dejavu.layers.features.structure import stable_structure, variables
+from alpa_dejavu.layers.features.structure import stable_structure
 
 REMAT = ("none", "layer")
 
@@ -80,7 +80,12 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
         raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
     clusters = traced.clusters if eps == EPS else Clusters(traced.loss.eqns, eps)
     if traced.marks:
-        ends = _marked(traced, num_layers)
+        ends = traced.marks
+        if num_layers not in ("auto", len(ends)):
+            raise ValueError(
+                f"num_layers is {num_layers}, but must be {len(ends)}, as many as are marked in {traced.name}; leave "
+                "the number of layers out"
+            )
     else:
         ends = clusters.cut(clusters.best_number() if isinstance(num_layers, str) else num_layers).ends
     number = len(ends)
@@ -92,32 +97,22 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
         pieces = [[row] for row in rows] if remat == "layer" else _pieces(traced.loss, ends, clusters.products)
         chain = chain_of(rows, pieces, traced.gradients, traced.loss.outvars[0], remat == "layer")
     owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
-    owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
+    owners.update((gradient, n) for gradients in chain.gradients.values() for n, gradient in gradients)
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
-    gradients = {var: tuple(each for _, each in found) for var, found in chain.gradients.items()}
+    accumulated = {var: tuple(gradient for _, gradient in pairs) for var, pairs in chain.gradients.items()}
     results = frozenset(variables([named(chain.names, atom) for atom in traced.loss.outvars]))
     return LayeredStep(
-        chain.forward, chain.backward, updates, chain.accumulators, traced.data, gradients, results, traced.constants
+        chain.forward, chain.backward, updates, chain.accumulators, traced.data, accumulated, results, traced.constants
     )
-
-
-def _marked(traced: TracedStep, num_layers: int | str) -> tuple[int, ...]:
-    if num_layers not in ("auto", len(traced.marks)):
-        raise ValueError(
-            f"num_layers is {num_layers}, but must be {len(traced.marks)}, as many as are marked in {traced.name}; "
-            "leave the number of layers out"
-        )
-    return traced.marks
 
 
 def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:
     """The layers' jaxprs; their results are what later ones, or the step, take."""
-    wanted = {atom for atom in loss.outvars if isinstance(atom, core.Var)}
+    wanted = set(variables(loss.outvars))
     rows: list[core.Jaxpr] = []
     for start, end in reversed(list(zip((0, *ends[:-1]), ends, strict=True))):
         equations = loss.eqns[start:end]
-        made = [var for equation in equations for var in equation.outvars if var in wanted]
-        rows.append(jaxpr_of(equations, made))
+        rows.append(jaxpr_of(equations, [var for equation in equations for var in equation.outvars if var in wanted]))
         wanted.update(rows[-1].invars)
     return rows[::-1]
 
@@ -137,27 +132,25 @@ def _on_gradients(update: core.Jaxpr, gradients: Mapping[core.Var, core.Var], ch
     names = dict(chain.names)
     used = set(update.invars)
     first: list[core.JaxprEqn] = []
+
+    def added(primitive: core.Primitive, operands: list[core.Atom], **params: Any) -> core.Var:
+        first.append(equation_of(primitive, operands, gradient.aval, **params))
+        return first[-1].outvars[0]
+
     for var, gradient in gradients.items():
         if gradient not in used:
             continue
-        found: list[core.Var] = [each for _, each in chain.gradients.get(var, ())]
-        if not found:
+        if var in chain.gradients:
+            (_, total), *others = chain.gradients[var]
+        else:
             zero = core.Literal(np.zeros((), gradient.aval.dtype), core.ShapedArray((), gradient.aval.dtype))
-            shape = gradient.aval.shape
-            found = [_added(first, lax.broadcast_in_dim_p, [zero], gradient, shape=shape, broadcast_dimensions=())]
-        total = found[0]
-        for each in found[1:]:
-            total = _added(first, lax.add_p, [total, each], gradient)
+            total = added(lax.broadcast_in_dim_p, [zero], shape=gradient.aval.shape, broadcast_dimensions=())
+            others = []
+        for _, other in others:
+            total = added(lax.add_p, [total, other])
         names[gradient] = total
-    equations = [e.replace(invars=[named(names, atom) for atom in e.invars]) for e in update.eqns]
+    equations = [on_names(equation, names) for equation in update.eqns]
     return jaxpr_of([*first, *equations], [named(names, atom) for atom in update.outvars])
-
-
-def _added(
-    equations: list[core.JaxprEqn], primitive: core.Primitive, operands: list[core.Atom], like: core.Var, **params: Any
-) -> core.Var:
-    equations.append(equation_of(primitive, operands, like.aval, **params))
-    return equations[-1].outvars[0]
 
 
 def step_digest(traced: TracedStep) -> str:
@@ -166,35 +159,25 @@ def step_digest(traced: TracedStep) -> str:
     Where a function has derivative rules of its own, as by `jax.custom_vjp`, the digest is of the backward pass, too.
     """
     jaxprs = [traced.loss, *([] if traced.update is None else [traced.update])]
-    if traced.update is not None and _has_rules(traced.loss):
+    if traced.update is not None and any(holds(equation, _has_rule) for equation in traced.loss.eqns):
         layered = cut_into_layers(traced, 1)
         jaxprs += [*layered.forward, *layered.backward]
     numbers: dict[core.Var, int] = {}
-    wiring = [
-        numbers.setdefault(atom, len(numbers))
-        for jaxpr in jaxprs
-        for atom in (*jaxpr.invars, *jaxpr.outvars)
-        if isinstance(atom, core.Var)
-    ]
 
-    def places(found: Iterable[core.Var]) -> list[int]:
-        return [numbers.setdefault(var, len(numbers)) for var in found]
+    def numbered(group: Iterable[core.Var]) -> list[int]:
+        return [numbers.setdefault(var, len(numbers)) for var in group]
 
     content = (
         traced.batch,
         traced.num_micro_batches,
         [stable_structure(jaxpr) for jaxpr in jaxprs],
-        wiring,
+        numbered(var for jaxpr in jaxprs for var in variables([*jaxpr.invars, *jaxpr.outvars])),
         sorted(numbers[var] for var in traced.data if var in numbers),
-        places(traced.gradients),
-        places(traced.gradients.values()),
+        numbered(traced.gradients),
+        numbered(traced.gradients.values()),
     )
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _has_rules(jaxpr: core.Jaxpr) -> bool:
-    """Whether any of its equations has derivatives of its own."""
-    return any(
-        equation.primitive.name.startswith("custom_") or any(map(_has_rules, core.jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
+def _has_rule(equation: core.JaxprEqn) -> bool:
+    return bool(equation.primitive.name.startswith("custom_"))

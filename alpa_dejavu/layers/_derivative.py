@@ -80,12 +80,7 @@ class Parts:
 
 @functools.lru_cache(maxsize=1024)
 def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
-    """Returns a layer's derivative by its active operands, as its forward jaxpr and a linear jaxpr on tangents.
-
-    Args:
-        layer: the layer's jaxpr.
-        active: for each of its operands whether it is active, that is, depends on trained parameters.
-    """
+    """Returns a layer's derivative by its active operands, which depend on trained parameters."""
     saved: dict[str, Any] = {}
 
     def run(*operands: Any) -> list[Any]:
@@ -116,48 +111,41 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
     split = linear(layer, active)
     reached: list[bool] = []
     residuals = list(split.tangents.constvars)
-    with_cotangent = [v for v, on in zip(split.tangents.outvars, _of_active(split, pulled), strict=True) if on]
+    # For each result that depends on active operands, whether it has a cotangent.
+    has = [on for on, depends in zip(pulled, split.active, strict=True) if depends]
+    with_cotangent = [var for var, on in zip(split.tangents.outvars, has, strict=True) if on]
 
     def run(*operands: Any) -> list[Any]:
-        kept, given = operands[: len(residuals)], iter(operands[len(residuals) :])
+        kept, rest = operands[: len(residuals)], iter(operands[len(residuals) :])
         cotangents = [
-            next(given) if on else ad.Zero(atom.aval)
-            for atom, on in zip(split.tangents.outvars, _of_active(split, pulled), strict=True)
+            next(rest) if on else ad.Zero(atom.aval) for atom, on in zip(split.tangents.outvars, has, strict=True)
         ]
         unknown = [ad.UndefinedPrimal(var.aval) for var in split.tangents.invars]
-        found = ad.backward_pass(split.tangents, True, kept, unknown, cotangents)
-        reached.extend(not isinstance(each, ad.Zero) for each in found)
-        return [each for each in found if not isinstance(each, ad.Zero)]
+        slopes = ad.backward_pass(split.tangents, True, kept, unknown, cotangents)
+        reached.extend(not isinstance(slope, ad.Zero) for slope in slopes)
+        return [slope for slope in slopes if not isinstance(slope, ad.Zero)]
 
     backward = jax.make_jaxpr(run)(*map(_shape, (*residuals, *with_cotangent))).jaxpr
-    num_given = len(backward.invars) - len(residuals)
-    backward, used = partial_eval.dce_jaxpr(
-        backward, [True] * len(backward.outvars), instantiate=[False] * len(residuals) + [True] * num_given
-    )
+    instantiate = [False] * len(residuals) + [True] * (len(backward.invars) - len(residuals))
+    backward, used = partial_eval.dce_jaxpr(backward, [True] * len(backward.outvars), instantiate=instantiate)
     num_results = len(layer.jaxpr.outvars)
-    forward, _ = partial_eval.dce_jaxpr(
-        split.forward, [True] * num_results + list(used[: len(residuals)]), instantiate=True
-    )
+    needed = [True] * num_results + list(used[: len(residuals)])
+    forward, _ = partial_eval.dce_jaxpr(split.forward, needed, instantiate=True)
     answers = iter(reached)
-    made = Parts(forward, backward, tuple(on and next(answers) for on in active))
-    return _rematerialised(layer, made) if remat else made
+    whole = Parts(forward, backward, tuple(on and next(answers) for on in active))
+    return _rematerialised(layer, whole) if remat else whole
 
 
-def _of_active(split: Linear, pulled: Sequence[bool]) -> list[bool]:
-    """Returns, for each result that depends on active operands, whether it has a cotangent."""
-    return [has for has, depends in zip(pulled, split.active, strict=True) if depends]
-
-
-def _rematerialised(layer: Alike, made: Parts) -> Parts:
+def _rematerialised(layer: Alike, whole: Parts) -> Parts:
     num_results = len(layer.jaxpr.outvars)
-    residuals = len(made.forward.outvars) - num_results
-    first, results = renamed(made.forward, made.forward.invars)
-    cotangents = made.backward.invars[residuals:]
-    second, gradients = renamed(made.backward, [*results[num_results:], *cotangents])
-    both = core.Jaxpr((), [*made.forward.invars, *cotangents], gradients, [*first, *second])
+    residuals = len(whole.forward.outvars) - num_results
+    first, results = renamed(whole.forward, whole.forward.invars)
+    cotangents = whole.backward.invars[residuals:]
+    second, gradients = renamed(whole.backward, [*results[num_results:], *cotangents])
+    both = core.Jaxpr((), [*whole.forward.invars, *cotangents], gradients, [*first, *second])
     forward, _ = partial_eval.dce_jaxpr(layer.jaxpr, [True] * num_results, instantiate=True)
     backward, _ = partial_eval.dce_jaxpr(both, [True] * len(gradients), instantiate=True)
-    return Parts(forward, backward, made.reached)
+    return Parts(forward, backward, whole.reached)
 
 
 def _shape(var: core.Var) -> jax.ShapeDtypeStruct:

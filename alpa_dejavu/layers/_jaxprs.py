@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import core
 
 MARKER = "pipeline_marker"
+_JITTED = ("pjit", "closed_call", "core_call", "custom_jvp_call")
+CHECKPOINTS = ("checkpoint", "remat2")
+
+
+def variables(atoms: Iterable[core.Atom]) -> list[core.Var]:
+    """Returns the variables among a jaxpr's operands or results, without the literals."""
+    return [atom for atom in atoms if isinstance(atom, core.Var)]
+
+
+def is_in(atom: core.Atom, chosen: Collection[core.Var]) -> bool:
+    """Returns whether an atom of a jaxpr is one of some variables; a literal never is."""
+    return isinstance(atom, core.Var) and atom in chosen
 
 
 def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
     """Builds a jaxpr from equations and results; variables that no equation makes become its operands, in order."""
-    made: set[core.Var] = set()
-    taken: dict[core.Var, None] = {}
+    computed: set[core.Var] = set()
+    operands: dict[core.Var, None] = {}
     effects: set[core.Effect] = set()
     for equation in equations:
-        for atom in equation.invars:
-            if isinstance(atom, core.Var) and atom not in made:
-                taken[atom] = None
-        made.update(equation.outvars)
+        operands.update((var, None) for var in variables(equation.invars) if var not in computed)
+        computed.update(equation.outvars)
         effects |= equation.effects
-    return core.Jaxpr((), tuple(taken), tuple(results), tuple(equations), effects)
+    return core.Jaxpr((), tuple(operands), tuple(results), tuple(equations), effects)
 
 
 def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
     """Returns for each of a jaxpr's equations whether a wanted variable depends on its results, or it has effects."""
-    needed = {atom for atom in wanted if isinstance(atom, core.Var)}
+    needed = set(variables(wanted))
     alive = []
     for equation in reversed(equations):
-        alive.append(bool(equation.effects) or any(var in needed for var in equation.outvars))
+        alive.append(bool(equation.effects) or not needed.isdisjoint(equation.outvars))
         if alive[-1]:
-            needed.update(atom for atom in equation.invars if isinstance(atom, core.Var))
+            needed.update(variables(equation.invars))
     return alive[::-1]
 
 
 def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
-    """Returns a jaxpr's equations and results on other operands, with new variables for all that it makes."""
+    """Returns a jaxpr's equations and results on other operands, with new variables for all that it computes."""
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:
-        results = [_new(var) for var in equation.outvars]
-        equations.append(equation.replace(invars=[named(names, atom) for atom in equation.invars], outvars=results))
+        results = [v if isinstance(v, core.DropVar) else new_variable(v.aval) for v in equation.outvars]
+        equations.append(on_names(equation, names).replace(outvars=results))
         names.update(zip(equation.outvars, results, strict=True))
     return equations, [named(names, atom) for atom in jaxpr.outvars]
 
@@ -51,9 +61,9 @@ def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
     return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
 
-def is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
-    """Returns whether an atom of a jaxpr is one of some variables; a literal never is."""
-    return isinstance(atom, core.Var) and atom in variables
+def on_names(equation: core.JaxprEqn, names: Mapping[core.Var, core.Atom]) -> core.JaxprEqn:
+    """Returns an equation on what stands for its operands by the mapping `names`."""
+    return equation.replace(invars=[named(names, atom) for atom in equation.invars])
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:
@@ -69,49 +79,52 @@ def equation_of(
 
 
 def inlined(
-    equations: Iterable[core.JaxprEqn],
-    names: dict[core.Var, core.Atom],
-    wanted: Callable[[core.JaxprEqn], bool],
-) -> list[core.JaxprEqn]:
-    """Returns a jaxpr's equations with some calls of jitted functions inlined, and without Alpa's pipeline markers.
+    equations: Iterable[core.JaxprEqn], names: dict[core.Var, core.Atom], wanted: Callable[[core.JaxprEqn], bool]
+) -> Iterator[core.JaxprEqn]:
+    """Yields a jaxpr's equations with some calls of jitted functions inlined, and without Alpa's pipeline markers.
 
-    Args:
-        equations: the equations.
-        names: maps variables to what stands for them; the results of inlined calls and of markers are added to it.
-        wanted: whether a call is to be inlined.
+    `names` maps variables to what stands for them; the results of inlined calls and of markers are added to it. A call
+    is asked for, by `wanted`, when all equations before it have been yielded.
     """
-    flat: list[core.JaxprEqn] = []
     for equation in equations:
-        equation = equation.replace(invars=[named(names, atom) for atom in equation.invars])
-        called = body(equation)
+        equation = on_names(equation, names)
+        function = body(equation)
         if equation.primitive.name == MARKER:
             names.update(zip(equation.outvars, equation.invars, strict=False))
-        elif called is None or not wanted(equation):
-            flat.append(equation)
+        elif function is None or not wanted(equation):
+            yield equation
         else:
-            inner, results = renamed(called, equation.invars)
+            inner, results = renamed(function, equation.invars)
             within: dict[core.Var, core.Atom] = {}
-            flat += inlined(inner, within, wanted)
+            yield from inlined(inner, within, wanted)
             names.update(zip(equation.outvars, (named(within, atom) for atom in results), strict=True))
-    return flat
 
 
-def body(equation: core.JaxprEqn) -> core.Jaxpr | None:
-    """Returns the jaxpr that a jitted function's call runs on its operands; None if the equation is no such call."""
-    if equation.primitive.name not in ("pjit", "closed_call", "core_call", "custom_jvp_call"):
+def called(equation: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
+    """Returns the jaxpr that a call-like equation runs once on its operands, and the arrays that this closes over; None
+    if the equation is no call, but a loop, a branch, a kernel of attention or a plain operation.
+    """
+    if equation.primitive.name not in ("scan", "while", "cond", "attention"):
+        sizes = len(equation.invars), len(equation.outvars)
+        for value in equation.params.values():
+            jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, core.ClosedJaxpr) else (value, ())
+            if isinstance(jaxpr, core.Jaxpr) and (len(jaxpr.invars), len(jaxpr.outvars)) == sizes:
+                return jaxpr, arrays
+    return None, ()
+
+
+def body(equation: core.JaxprEqn, also: Collection[str] = ()) -> core.Jaxpr | None:
+    """Returns the jaxpr that a jitted function's call, or that of another primitive by its name, runs on its operands;
+    None if the equation is no such call, or the function closes over arrays.
+    """
+    if equation.primitive.name not in (*_JITTED, *also):
         return None
-    called = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-    if isinstance(called, core.ClosedJaxpr):
-        return None if called.consts else called.jaxpr
-    return called
+    jaxpr, arrays = called(equation)
+    return None if arrays else jaxpr
 
 
-def holds(equation: core.JaxprEqn, primitive: core.Primitive) -> bool:
-    """Returns whether an equation, or any equation nested in it, applies a given primitive."""
-    return equation.primitive is primitive or any(
-        holds(inner, primitive) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns
+def holds(equation: core.JaxprEqn, wanted: Callable[[core.JaxprEqn], bool]) -> bool:
+    """Returns whether an equation, or any equation nested in it, is as is wanted."""
+    return wanted(equation) or any(
+        holds(inner, wanted) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns
     )
-
-
-def _new(var: core.Var) -> core.Var:
-    return var if isinstance(var, core.DropVar) else new_variable(var.aval)

@@ -13,9 +13,8 @@ from typing import Any
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.layers.models import known_models, model_function, transformer_size
+from alpa_dejavu.problem import Plan
 
-_SAID = 3
-"""So many functions of a file are named at most."""
 ModelFunction = Callable[..., Any]
 """Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""
 
@@ -42,49 +41,44 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         return model_function(function)
     module_name, _, name = function.partition(":")
     module = _import(module_name, function)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [each for each in dir(found) if callable(getattr(found, each)) and not each.startswith("_")]
-            raise ValueError(f"{module_name!r} has no function {name!r}{_near_or_all(part, public)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{function!r} is {type(found).__name__}, not a function that takes a batch size")
-    return found
-
-
-def _near_or_all(name: str, known: list[str]) -> str:
-    """The end of an error message: the known names that are like a wrong one, or else all known names."""
-    others = f"; there are {', '.join(map(repr, known))}" if known else "; it defines none"
-    return near(name, known) or others
+        if not hasattr(value, part):
+            public = [other for other in dir(value) if callable(getattr(value, other)) and not other.startswith("_")]
+            others = f"; there are {', '.join(map(repr, public))}" if public else "; it defines none"
+            raise ValueError(f"{module_name!r} has no function {name!r}{near(part, public) or others}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise TypeError(f"{function!r} is {type(value).__name__}, not a function that takes a batch size")
+    return value
 
 
 def _import(module_name: str, function: str) -> Any:
-    here = os.getcwd()
-    sys.path.insert(0, here)
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
         importlib.invalidate_caches()
         if module_name.endswith(".py") or os.sep in module_name:
-            raise ValueError(_as_module(module_name, function, here))
+            raise ValueError(_as_module(module_name, function, folder))
         if not _exists(module_name):
             models = ", ".join(known_models()[:3])
-            close = near(module_name, [file.stem for file in pathlib.Path(here).glob("*.py")])
+            close = near(module_name, [file.stem for file in pathlib.Path(folder).glob("*.py")])
             raise ValueError(
-                f"model {function!r}: there is no module {module_name!r} in {here} or among the installed ones{close}; "
-                f"give 'module:function', or a known model such as {models}"
+                f"model {function!r}: there is no module {module_name!r} in {folder} or among the installed ones"
+                f"{close}; give 'module:function', or a known model such as {models}"
             )
         return importlib.import_module(module_name)
     finally:
-        if here in sys.path:
-            sys.path.remove(here)
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
-def _as_module(path: str, function: str, here: str) -> str:
+def _as_module(path: str, function: str, cwd: str) -> str:
     """The error for a file's path in place of a module, which says what to write."""
     folder, file = os.path.split(path)
     module, name = file.removesuffix(".py"), function.partition(":")[2]
-    missing = "" if os.path.exists(path) or os.path.exists(f"{path}.py") else f" (there is no file {path!r} in {here})"
-    if folder and os.path.abspath(folder) != here:
+    missing = "" if os.path.exists(path) or os.path.exists(f"{path}.py") else f" (there is no file {path!r} in {cwd})"
+    if folder and os.path.abspath(folder) != cwd:
         remedy = f"go to its folder, `cd {folder}`, and write {module}:{name}"
     else:
         remedy = f"write {module}:{name}"
@@ -97,8 +91,8 @@ def _without_function(model: str, file: pathlib.Path) -> str:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         body = []
-    defined = [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
-    names = [f"{file.stem}:{name}" for name in defined[:_SAID]] or [f"{file.stem}:function"]
+    defined = [node.name for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    names = [f"{file.stem}:{name}" for name in defined[:3]] or [f"{file.stem}:function"]
     where = "" if file.parent == pathlib.Path() else f"go to its folder, `cd {file.parent}`, and "
     return (
         f"model is {model!r}, but must be 'module:function', with the function that takes a batch size and returns a "
@@ -118,3 +112,33 @@ def _exists(module_name: str) -> bool:
         raise
     except ValueError:
         return module_name in sys.modules
+
+
+def trusted_model(
+    plan: Plan, model: str | Callable[..., Any] | None = None, trust_model: bool = False
+) -> str | Callable[..., Any]:
+    """Returns the model that the caller gives, or else the one that a plan names, if that may be trusted.
+
+    A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned if
+    the caller trusts it. Known models' names, and a transformer's sizes, are always trusted, since they stand for
+    functions of this package.
+
+    Args:
+        plan: the plan whose model is wanted.
+        model: the model that the caller gives, by a name or as a function; None: the plan's is taken.
+        trust_model: whether a function that the plan names may be imported and called.
+
+    Raises:
+        ValueError: neither the caller nor the plan names a model, or the plan names a function that isn't trusted.
+    """
+    if model:
+        return model
+    if not plan.model:
+        raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
+    if ":" in plan.model and transformer_size(plan.model) is None and not trust_model:
+        raise ValueError(
+            f"model is {plan.model!r} in the plan's file, but must be a known model's name: code that a file names "
+            "isn't run; if you know that function, give it by --model, or trust the file's by --trust-model "
+            "(trust_model=True)"
+        )
+    return plan.model

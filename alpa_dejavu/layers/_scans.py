@@ -8,6 +8,7 @@ of the whole, takes them stacked again. A scan over time steps takes apart data,
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -15,13 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import core, lax
 
-from alpa_dejavu.layers._jaxprs import body, named, new_variable, renamed
+from alpa_dejavu.layers._jaxprs import CHECKPOINTS, body, holds, named, new_variable, renamed, variables
 
 __all__ = ["Unrolled", "unrolled"]
 
-_CHECKPOINTS = ("checkpoint", "remat2")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
-_REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
+_REDUCTIONS = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}
 
 
 @final
@@ -45,23 +45,19 @@ class Unrolled:
 def unrolled(
     loss: core.Jaxpr, gradients: Mapping[core.Var, core.Var], update: core.Jaxpr | None, data: frozenset[core.Var]
 ) -> Unrolled:
-    """Unrolls the scans over layers in a step's jaxprs; without such scans they are returned as they are.
-
-    Args:
-        loss: the jaxpr of the loss, or in inference of the step.
-        gradients: for each operand that it is differentiated by, the variable of its gradient in `update`.
-        update: the jaxpr of all else; None in inference.
-        data: the operands of the loss that are part of the batch.
+    """Unrolls the scans over layers in a step's jaxprs, as a traced step has them; without such scans they are returned
+    as they are. `data` are the operands of the loss that are part of the batch.
     """
-    found = _Found()
-    found.look(loss, {var: var for var in loss.invars if var not in data and var.aval.ndim > 1})
-    if not found.turns:
-        return Unrolled(loss, gradients, update, (), tuple(found.left))
-    parts = {var: _parts(var) for var in loss.invars if var in found.taken}
-    made = _interpreted(loss, parts, {}, stacked_results=False)
-    names = {var: atom for var, atom in zip(loss.outvars, made.outvars, strict=True) if isinstance(var, core.Var)}
+    scans = _Scans()
+    scans.look(loss, {var: var for var in loss.invars if var not in data and var.aval.ndim > 1})
+    turns, left = tuple(scans.turns), tuple(scans.left)
+    if not turns:
+        return Unrolled(loss, gradients, update, (), left)
+    parts = {var: _parts(var) for var in loss.invars if var in scans.apart}
+    flat = _interpreted(loss, parts, {}, stacked_results=False)
     if update is None:
-        return Unrolled(made, gradients, None, tuple(found.turns), tuple(found.left))
+        return Unrolled(flat, gradients, None, turns, left)
+    names = {var: atom for var, atom in zip(loss.outvars, flat.outvars, strict=True) if isinstance(var, core.Var)}
     slopes = {gradients[var]: _parts(gradients[var]) for var in parts if var in gradients}
     shapes = {var.aval.shape for var in slopes}
     kept = {var: _parts(var) for var in update.invars if var.aval.shape in shapes and var not in parts | slopes | names}
@@ -70,7 +66,7 @@ def unrolled(
     for var in parts:
         if var in gradients:
             pairs.update(zip(parts[var], slopes[gradients[var]], strict=True))
-    return Unrolled(made, pairs, divided, tuple(found.turns), tuple(found.left))
+    return Unrolled(flat, pairs, divided, turns, left)
 
 
 def _parts(var: core.Var) -> list[core.Var]:
@@ -79,56 +75,38 @@ def _parts(var: core.Var) -> list[core.Var]:
 
 
 @final
-class _Found:
-    """The finds of a search for scans over layers: parameters that they take apart, and the numbers of their turns."""
+class _Scans:
+    """The scans of a jaxpr: the parameters that those over layers take apart, and the numbers of their turns."""
 
     def __init__(self) -> None:
-        self.taken: set[core.Var] = set()
+        self.apart: set[core.Var] = set()
         self.turns: list[int] = []
         self.left: list[int] = []
 
     def look(self, jaxpr: core.Jaxpr, origin: dict[core.Var, core.Var]) -> None:
-        """Looks through a jaxpr and the functions that it calls.
-
-        Args:
-            jaxpr: the jaxpr.
-            origin: for its operands that are parameters, and for what is made of them element by element, the
-                parameter; what the jaxpr makes of them is added.
+        """Looks through a jaxpr and the functions that it calls; `origin` has the parameter for each operand that is
+        one, and for what is made of them element by element. What the jaxpr makes of them is added.
         """
         for equation in jaxpr.eqns:
-            taken = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
-            inner = _inside(equation)
+            roots = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
+            inner = body(equation, CHECKPOINTS)
             if _is_scan(equation):
                 first = equation.params["num_consts"] + equation.params["num_carry"]
-                apart = [var for var in taken[first:] if var is not None]
-                if apart:
-                    self.taken.update(apart)
-                    self.turns.append(equation.params["length"])
-                else:
-                    self.left.append(equation.params["length"])
+                apart = [var for var in roots[first:] if var is not None]
+                self.apart.update(apart)
+                (self.turns if apart else self.left).append(equation.params["length"])
             elif inner is not None:
-                within = {var: root for var, root in zip(inner.invars, taken, strict=True) if root is not None}
+                within = {var: root for var, root in zip(inner.invars, roots, strict=True) if root is not None}
                 self.look(inner, within)
                 results = [within.get(atom) if isinstance(atom, core.Var) else None for atom in inner.outvars]
                 origin.update((v, root) for v, root in zip(equation.outvars, results, strict=True) if root is not None)
-            elif _is_elementwise(equation) and any(root is not None for root in taken):
-                origin[equation.outvars[0]] = next(root for root in taken if root is not None)
+            elif _is_elementwise(equation) and any(root is not None for root in roots):
+                origin[equation.outvars[0]] = next(root for root in roots if root is not None)
 
 
 def _is_scan(equation: core.JaxprEqn) -> bool:
-    return equation.primitive.name == "scan" and _multiplies(equation.params["jaxpr"].jaxpr)
-
-
-def _multiplies(jaxpr: core.Jaxpr) -> bool:
-    return any(
-        equation.primitive.name in _PRODUCTS or any(map(_multiplies, core.jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
-
-
-def _inside(equation: core.JaxprEqn) -> core.Jaxpr | None:
-    """The function that an equation calls on all of its operands: a jitted or rematerialised one."""
-    return equation.params["jaxpr"] if equation.primitive.name in _CHECKPOINTS else body(equation)
+    """Whether an equation is a scan with products."""
+    return equation.primitive.name == "scan" and holds(equation, lambda inner: inner.primitive.name in _PRODUCTS)
 
 
 def _is_elementwise(equation: core.JaxprEqn) -> bool:
@@ -155,9 +133,12 @@ class _Stack:
     def __init__(self, parts: Iterable[Any]) -> None:
         self.parts = list(parts)
 
-    @property
-    def whole(self) -> Any:
-        return jnp.stack(self.parts)
+    @staticmethod
+    def part(operand: Any, n: int) -> Any:
+        """Returns part n of a stack or of an array; a number itself."""
+        if isinstance(operand, _Stack):
+            return operand.parts[n]
+        return operand[n] if jnp.ndim(operand) else operand
 
 
 def _interpreted(
@@ -170,18 +151,17 @@ def _interpreted(
 
     Its results are taken apart, too, if `stacked_results`.
     """
-    made_in = {var for equation in jaxpr.eqns for var in equation.outvars}
-    free = {atom: None for atom in (*jaxpr.invars, *jaxpr.outvars) if isinstance(atom, core.Var)}
-    taken = [var for var in free if var not in made_in]
+    computed = {var for equation in jaxpr.eqns for var in equation.outvars}
+    outside = [var for var in dict.fromkeys(variables([*jaxpr.invars, *jaxpr.outvars])) if var not in computed]
     operands: list[core.Atom] = []
-    for var in taken:
+    for var in outside:
         operands += parts.get(var, (named(names, var),))
 
     def run(*values: Any) -> list[Any]:
         rest = iter(values)
-        given = {var: _Stack(next(rest) for _ in parts[var]) if var in parts else next(rest) for var in taken}
+        of_operands = {var: _Stack(next(rest) for _ in parts[var]) if var in parts else next(rest) for var in outside}
         results: list[Any] = []
-        for result in _evaluated(jaxpr, given, None):
+        for result in _evaluated(jaxpr, of_operands, None):
             if isinstance(result, _Stack) and stacked_results:
                 results += result.parts
             else:
@@ -192,16 +172,16 @@ def _interpreted(
     if closed.consts:
         raise ValueError("the scan over layers closes over arrays of numbers; give these to the step as arguments")
     equations, results = renamed(closed.jaxpr, operands)
-    invars = dict.fromkeys(atom for atom in operands if isinstance(atom, core.Var))
+    invars = dict.fromkeys(variables(operands))
     return core.Jaxpr((), tuple(invars), tuple(results), tuple(equations), closed.jaxpr.effects)
 
 
 Rematerialised = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def _evaluated(jaxpr: core.Jaxpr, given: Mapping[core.Var, Any], remat: Rematerialised | None) -> list[Any]:
+def _evaluated(jaxpr: core.Jaxpr, operand_values: Mapping[core.Var, Any], remat: Rematerialised | None) -> list[Any]:
     """The results of a jaxpr on values, some of which are stacks; `remat` wraps each turn of scans in it."""
-    values = dict(given)
+    values = dict(operand_values)
 
     def read(atom: core.Atom) -> Any:
         return atom.val if isinstance(atom, core.Literal) else values[atom]
@@ -217,19 +197,19 @@ def _evaluated(jaxpr: core.Jaxpr, given: Mapping[core.Var, Any], remat: Remateri
 
 
 def _on_stacks(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialised | None) -> Sequence[Any]:
-    inner = _inside(equation)
+    inner = body(equation, CHECKPOINTS)
     if _is_scan(equation):
         first = equation.params["num_consts"] + equation.params["num_carry"]
         if any(isinstance(operand, _Stack) for operand in operands[first:]):
-            return _turns(equation, [_whole(each) for each in operands[:first]] + list(operands[first:]), remat)
+            return _turns(equation, [*map(_whole, operands[:first]), *operands[first:]], remat)
     elif inner is not None:
-        given = dict(zip(inner.invars, operands, strict=True))
-        if equation.primitive.name in _CHECKPOINTS:
+        if equation.primitive.name in CHECKPOINTS:
             options = {name: equation.params[name] for name in ("prevent_cse", "policy")}
-            return _evaluated(inner, given, lambda turn: jax.checkpoint(turn, **options))
-        return _evaluated(inner, given, remat)
+            remat = functools.partial(jax.checkpoint, **options)
+        return _evaluated(inner, dict(zip(inner.invars, operands, strict=True)), remat)
     elif _is_elementwise(equation):
-        return [_each(equation, operands)]
+        count = next(len(operand.parts) for operand in operands if isinstance(operand, _Stack))
+        return [_Stack(_bound(equation, [_Stack.part(x, n) for x in operands])[0] for n in range(count))]
     elif equation.primitive.name in _REDUCTIONS and len(operands) == 1:
         return [_reduced(equation, operands[0])]
     return _bound(equation, [_whole(operand) for operand in operands])
@@ -241,29 +221,16 @@ def _turns(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialis
     constants, carried = params["num_consts"], params["num_carry"]
     closed, length = params["jaxpr"], params["length"]
 
-    def turn(*given: Any) -> list[Any]:
-        return core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
+    def turn(*values: Any) -> list[Any]:
+        return core.eval_jaxpr(closed.jaxpr, closed.consts, *values)
 
     run = turn if remat is None else remat(turn)
     carry = list(operands[constants : constants + carried])
     returned: list[list[Any]] = [[]] * length
     for n in range(length)[:: -1 if params["reverse"] else 1]:
-        taken = [each.parts[n] if isinstance(each, _Stack) else each[n] for each in operands[constants + carried :]]
-        results = run(*operands[:constants], *carry, *taken)
+        results = run(*operands[:constants], *carry, *(_Stack.part(x, n) for x in operands[constants + carried :]))
         carry, returned[n] = list(results[:carried]), list(results[carried:])
     return [*carry, *(_Stack(turn_results) for turn_results in zip(*returned, strict=True))]
-
-
-def _each(equation: core.JaxprEqn, operands: Sequence[Any]) -> _Stack:
-    """An equation that works element by element, on each part of its operands."""
-    count = next(len(operand.parts) for operand in operands if isinstance(operand, _Stack))
-
-    def of(operand: Any, n: int) -> Any:
-        if isinstance(operand, _Stack):
-            return operand.parts[n]
-        return operand[n] if jnp.ndim(operand) else operand
-
-    return _Stack(_bound(equation, [of(operand, n) for operand in operands])[0] for n in range(count))
 
 
 def _reduced(equation: core.JaxprEqn, stack: _Stack) -> Any:
@@ -273,15 +240,11 @@ def _reduced(equation: core.JaxprEqn, stack: _Stack) -> Any:
     parts = [equation.primitive.bind(part, axes=inner) if inner else part for part in stack.parts]
     if 0 not in axes:
         return _Stack(parts)
-    combine = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}[equation.primitive.name]
-    total = parts[0]
-    for part in parts[1:]:
-        total = combine(total, part)
-    return total
+    return functools.reduce(_REDUCTIONS[equation.primitive.name], parts)
 
 
 def _whole(operand: Any) -> Any:
-    return operand.whole if isinstance(operand, _Stack) else operand
+    return jnp.stack(operand.parts) if isinstance(operand, _Stack) else operand
 
 
 def _bound(equation: core.JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:

@@ -15,7 +15,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
-from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, renamed
+from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, on_names, renamed, variables
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._scans import Unrolled, unrolled
 from alpa_dejavu.layers.marks import without_marks
@@ -103,25 +103,30 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
         closed = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves)
     outer, arrays = closed.jaxpr, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     names: dict[core.Var, core.Atom] = {}
-    equations = inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, gradient_p))
+    equations = list(inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, _is_gradient)))
     results = [named(names, atom) for atom in outer.outvars]
     data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
-    found = [equation for equation in equations if holds(equation, gradient_p)]
-    if not found:
+    with_gradient = [equation for equation in equations if holds(equation, _is_gradient)]
+    if not with_gradient:
         loss = jaxpr_of(equations, results)
-        made = _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
-        return dataclasses.replace(made, constants=arrays)
-    if len(found) > 1 or found[0].primitive is not gradient_p:
-        where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
+        step = _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
+        return dataclasses.replace(step, constants=arrays)
+    gradient, *others = with_gradient
+    if others or not _is_gradient(gradient):
+        where = "more than one gradient" if others else f"its gradient inside of a {gradient.primitive.name}"
         raise ValueError(
             f"the train step of {name} takes {where}; it can be planned if it takes one gradient, of the loss of the "
             "whole (micro-)batch, outside of loops: gradients are added up over micro-batches for it"
         )
-    loss, gradients, update = _split(equations, found[0], results)
-    taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, data))
-    made = _without_loops(name, loss, gradients, taken, update, arguments, num_micro_batches)
-    captured = ((var, atom) for var, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, arrays))
-    return dataclasses.replace(made, constants={var: arrays[atom] for var, atom in captured})
+    loss, gradients, update = _split(equations, gradient, results)
+    pairs = list(zip(loss.invars, gradient.invars, strict=True))
+    own_data = frozenset(var for var, atom in pairs if is_in(atom, data))
+    step = _without_loops(name, loss, gradients, own_data, update, arguments, num_micro_batches)
+    return dataclasses.replace(step, constants={var: arrays[atom] for var, atom in pairs if is_in(atom, arrays)})
+
+
+def _is_gradient(equation: core.JaxprEqn) -> bool:
+    return equation.primitive is gradient_p
 
 
 def _without_loops(
@@ -130,28 +135,28 @@ def _without_loops(
 ) -> TracedStep:  # fmt: skip
     """The traced step, its scans over layers unrolled."""
     with collector_paused():
-        made = unrolled(loss, gradients, update, data)
-    bare, marks = without_marks(made.loss)
-    notes = _notes(name, made, arguments)
-    return TracedStep(name, bare, made.gradients, data, made.update, arguments.batch, num_micro_batches, marks, notes)
+        flat = unrolled(loss, gradients, update, data)
+    bare, marks = without_marks(flat.loss)
+    notes = _notes(name, flat, arguments)
+    return TracedStep(name, bare, flat.gradients, data, flat.update, arguments.batch, num_micro_batches, marks, notes)
 
 
-def _notes(name: str, made: Unrolled, arguments: Arguments) -> tuple[str, ...]:
+def _notes(name: str, flat: Unrolled, arguments: Arguments) -> tuple[str, ...]:
     """Sentences on what a reader of a step's plan may not expect."""
     notes = []
-    if made.update is None:
+    if flat.update is None:
         notes.append(
             f"the step of {name} takes no gradient, so this is a plan for inference; if it is to train, take the "
             "gradient in the step, by jax.grad or jax.value_and_grad of the loss"
         )
-    if made.turns:
+    if flat.turns:
         notes.append(
-            f"{name} has {_counted(made.turns)} over weights of each turn, planned as so many blocks; for Alpa to run "
+            f"{name} has {_counted(flat.turns)} over weights of each turn, planned as so many blocks; for Alpa to run "
             "this plan, write the blocks as a Python loop in the train step, each with parameters of its own"
         )
-    if made.left:
+    if flat.left:
         notes.append(
-            f"{name} has {_counted(made.left)} that share{'s' if len(made.left) == 1 else ''} weights, as over time "
+            f"{name} has {_counted(flat.left)} that share{'s' if len(flat.left) == 1 else ''} weights, as over time "
             "steps: a scan like that isn't cut, and is in one layer as a whole"
         )
     if arguments.fixed:
@@ -164,8 +169,8 @@ def _notes(name: str, made: Unrolled, arguments: Arguments) -> tuple[str, ...]:
 
 
 def _counted(turns: Sequence[int]) -> str:
-    each = ", ".join(str(turn) for turn in turns)
-    return f"a scan of {each} turns" if len(turns) == 1 else f"scans of {each} turns"
+    text = f"{', '.join(map(str, turns))} turns"
+    return f"a scan of {text}" if len(turns) == 1 else f"scans of {text}"
 
 
 def _called(function: Callable[..., Any], name: str, batch: int) -> Any:
@@ -191,11 +196,11 @@ def _plain(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) -> frozenset[core.Var]:
     """The sources, and all that is made of them."""
-    found = set(sources)
+    derived = set(sources)
     for equation in equations:
-        if any(is_in(atom, found) for atom in equation.invars):
-            found.update(equation.outvars)
-    return frozenset(found)
+        if not derived.isdisjoint(variables(equation.invars)):
+            derived.update(equation.outvars)
+    return frozenset(derived)
 
 
 def _split(
@@ -203,28 +208,28 @@ def _split(
 ) -> tuple[core.Jaxpr, dict[core.Var, core.Var], core.Jaxpr]:
     """The loss, the variables of its gradients, and what is neither the loss nor what its operands are made by."""
     loss, num_captured = gradient.params["loss"], gradient.params["num_captured"]
-    needed = {atom for atom in gradient.invars if isinstance(atom, core.Var)}
+    needed = set(variables(gradient.invars))
     rest = []
     for equation in reversed(equations):
-        if any(var in needed for var in equation.outvars):
-            needed.update(atom for atom in equation.invars if isinstance(atom, core.Var))
+        if not needed.isdisjoint(equation.outvars):
+            needed.update(variables(equation.invars))
         elif equation is not gradient:
             rest.append(equation)
     names: dict[core.Var, core.Atom] = {
         atom: var for atom, var in zip(gradient.invars, loss.invars, strict=True) if isinstance(atom, core.Var)
     }
-    values, found = gradient.outvars[: len(loss.outvars)], gradient.outvars[len(loss.outvars) :]
+    values, slopes = gradient.outvars[: len(loss.outvars)], gradient.outvars[len(loss.outvars) :]
     names.update(zip(values, loss.outvars, strict=True))
-    update = [e.replace(invars=[named(names, atom) for atom in e.invars]) for e in reversed(rest)]
-    gradients = dict(zip(loss.invars[num_captured:], found, strict=True))
+    update = [on_names(equation, names) for equation in reversed(rest)]
+    gradients = dict(zip(loss.invars[num_captured:], slopes, strict=True))
     return _opened(loss), gradients, jaxpr_of(update, [named(names, atom) for atom in results])
 
 
 def _opened(loss: core.Jaxpr) -> core.Jaxpr:
     """A loss that is nothing but one jitted function's call, as that function."""
-    called = body(loss.eqns[0]) if len(loss.eqns) == 1 else None
-    if called is None:
+    function = body(loss.eqns[0]) if len(loss.eqns) == 1 else None
+    if function is None:
         return loss
-    equations, results = renamed(called, loss.eqns[0].invars)
+    equations, results = renamed(function, loss.eqns[0].invars)
     names = dict(zip(loss.eqns[0].outvars, results, strict=True))
     return _opened(loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars]))

@@ -7,7 +7,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
 
+IntArray = NDArray[np.int64]
+SingleArray = NDArray[np.float32]
 _LEAST_PRODUCTS = 3
+_TOLERANCE = 1 + 1e-4
 
 
 def allowed(
@@ -67,13 +70,6 @@ def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[
     return least
 
 
-__all__ = ["reachable", "search"]
-
-IntArray = NDArray[np.int64]
-SingleArray = NDArray[np.float32]
-_TOLERANCE = 1 + 1e-4
-
-
 @compiled(
     "(i8[::1], i8[::1], i8[::1], b1, f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], "
     "f4[:,::1], f4[:,::1], f4[:,::1], i4[:,::1])"
@@ -85,9 +81,9 @@ def search(
     within: bool,
     sizes: NDArray[np.float64],
     first_users: IntArray,
-    made: IntArray,
+    firsts: IntArray,
     takings: IntArray,
-    taken_values: IntArray,
+    operands: IntArray,
     next_users: IntArray,
     most: SingleArray,
     total: SingleArray,
@@ -107,10 +103,10 @@ def search(
         within: whether layers that `begins` and `ends` don't allow are left out.
         sizes: the bytes of V values that equations make, shape (V,).
         first_users: the first equation that takes each value, -1 for none, shape (V,).
-        made: equation k makes the values made[k] to made[k + 1] - 1, shape (N + 1,).
+        firsts: equation k makes the values firsts[k] to firsts[k + 1] - 1, shape (N + 1,).
         takings: equation k takes entries takings[k] to takings[k + 1] - 1 of the next two arrays, shape (N + 1,).
-        taken_values: the values that equations take, in the order of the equations.
-        next_users: for each entry of `taken_values` the next equation that takes the same value, -1 for none.
+        operands: the values that equations take, in the order of the equations.
+        next_users: for each entry of `operands` the next equation that takes the same value, -1 for none.
         most: a table of the most bytes that a layer takes from earlier ones, (N + 1, Q + 1), filled with infinity.
         total: a table of the bytes that all layers together take from earlier ones, likewise.
         uneven: a table of how uneven the layers' numbers of equations are, likewise.
@@ -119,7 +115,7 @@ def search(
     num, num_layers = len(begins), most.shape[1] - 1
     enough = np.full(most.shape, np.inf)
     arriving = np.zeros(num + 1)
-    taken = np.zeros(num + 1, dtype=np.float32)
+    entering = np.zeros(num + 1, dtype=np.float32)
     most[0, 0] = 0.0
     total[0, 0] = 0.0
     uneven[:, 0] = 0.0
@@ -133,30 +129,30 @@ def search(
             bytes_so_far = 0.0
             for end in range(k + 1, highest):
                 bytes_so_far += arriving[end]
-                taken[end] = bytes_so_far if first <= end < last else np.inf
+                entering[end] = bytes_so_far if first <= end < last else np.inf
             for end in range(lowest, highest):
                 for before in range(stop):
                     if within and not np.isfinite(most[k, before]):
                         continue
                     q = before + 1
-                    here = max(most[k, before], taken[end])
-                    if here > enough[end, q]:
+                    largest = max(most[k, before], entering[end])
+                    if largest > enough[end, q]:
                         continue
-                    sum_here = total[k, before] + taken[end]
-                    uneven_here = uneven[k, before] + k**2 / q - end**2 / (q + 1) + (end - k) ** 2
-                    near = sum_here <= np.float64(total[end, q]) * _TOLERANCE and uneven_here < uneven[end, q]
-                    if here < most[end, q] or sum_here < total[end, q] or near:
-                        most[end, q] = here
-                        enough[end, q] = np.float64(here) * _TOLERANCE
-                        total[end, q] = sum_here
-                        uneven[end, q] = uneven_here
+                    new_total = total[k, before] + entering[end]
+                    new_uneven = uneven[k, before] + k**2 / q - end**2 / (q + 1) + (end - k) ** 2
+                    near = new_total <= np.float64(total[end, q]) * _TOLERANCE and new_uneven < uneven[end, q]
+                    if largest < most[end, q] or new_total < total[end, q] or near:
+                        most[end, q] = largest
+                        enough[end, q] = np.float64(largest) * _TOLERANCE
+                        total[end, q] = new_total
+                        uneven[end, q] = new_uneven
                         start[end, q] = k
         for n in range(takings[k], takings[k + 1]):
-            size = sizes[taken_values[n]]
+            size = sizes[operands[n]]
             arriving[k + 1] -= size
             if next_users[n] >= 0:
                 arriving[next_users[n] + 1] += size
-        for value in range(made[k], made[k + 1]):
+        for value in range(firsts[k], firsts[k + 1]):
             if first_users[value] >= 0:
                 arriving[first_users[value] + 1] += sizes[value]
 

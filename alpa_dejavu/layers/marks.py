@@ -8,7 +8,7 @@ import jax
 from jax import core
 from jax.ad_checkpoint import checkpoint_name
 
-from alpa_dejavu.layers._jaxprs import named
+from alpa_dejavu.layers._jaxprs import named, on_names
 
 __all__ = ["mark_layer_end", "marked_layers", "without_marks"]
 
@@ -45,16 +45,12 @@ def without_marks(loss: core.Jaxpr) -> tuple[core.Jaxpr, tuple[int, ...]]:
             names[equation.outvars[0]] = named(names, equation.invars[0])
             ends.append(len(kept))
         else:
-            kept.append(equation.replace(invars=[named(names, atom) for atom in equation.invars]))
+            kept.append(on_names(equation, names))
     if not ends:
         return loss, ()
     results = [named(names, atom) for atom in loss.outvars]
-    return loss.replace(eqns=kept, outvars=results), _each_once([*ends, len(kept)])
+    return loss.replace(eqns=kept, outvars=results), tuple(end for end in dict.fromkeys([*ends, len(kept)]) if end)
 
 
 def _is_mark(equation: core.JaxprEqn) -> bool:
     return equation.primitive.name == "name" and equation.params.get("name") == _NAME
-
-
-def _each_once(ends: Sequence[int]) -> tuple[int, ...]:
-    return tuple(end for end in dict.fromkeys(ends) if end)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.ties import TOLERANCE, least
 from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning.given._annotations import Annotation, Chosen
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import OURS, PlanningResult
-from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.restriction import Restriction
 from alpa_dejavu.planning.search.runtimes import Hindrance, check_schedule_of, hindrances
-from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
+from alpa_dejavu.planning.task import Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Model, NoPlanError, Plan
 from alpa_dejavu.schedules import schedule_kind
 
@@ -48,28 +48,23 @@ def in_blocks(
 def plan_for(
     task: PlanningTask, runs_on: str, limits: Restriction, clock: Clock, free: Plan | None = None
 ) -> PlanningResult:
-    """Returns the best plan for a planning task that a training framework can run, with a note that says what that
-    restriction costs.
-
-    Args:
-        task: the planning task, without the restriction.
-        runs_on: the framework's name.
-        limits: the restriction to what it can run.
-        clock: a stopwatch that has the seconds of what came before.
-        free: the best plan for any framework, where it is known; None: it is looked for, too.
+    """Returns the best plan for an unrestricted planning task that a training framework can run, with a note that says
+    what that restriction costs beside the best plan for any framework (None: it is looked for, too).
 
     Raises:
         ValueError: the framework hasn't the schedule that the task has.
         NoPlanError: nothing that the framework can run fits.
     """
-    known, rules = free is not None, task.space
-    once = dataclasses.replace(task, chooser=_Once(task.chooser))
-    free = free or _free(once, clock)
+    search, rules = None, task.space
     assert isinstance(rules, SpaceRules), "a restriction is one of rules"
+    if free is None:
+        with contextlib.suppress(NoPlanError), collector_paused():
+            search = task.chooser.choose(task, clock)
+            free = plan(task, (), clock, search=search).plan
     why = None if free is None else next(hindrances(free, runs_on, limits.limits), None)
     note = _what_it_costs(runs_on, free, why)
-    if free is not None and why is None and not known:
-        return plan(once, clock=clock, more=[note])
+    if free is not None and why is None and search is not None:
+        return plan(task, clock=clock, more=[note], search=search)
     schedules = [name for name in (task.schedule, *task.other_schedules) if runs_on in schedule_kind(name).runtimes]
     if not schedules:
         check_schedule_of(runs_on, task.schedule)
@@ -90,49 +85,20 @@ def plan_for(
 
 def _best(tasks: Sequence[PlanningTask], clock: Clock, note: Annotation) -> PlanningResult:
     """The fastest of the best plans for some tasks."""
-    found, none = [], NoPlanError("there are no tasks")
+    results, none = [], NoPlanError("there are no tasks")
     for task in tasks:
         try:
-            found.append(plan(task, clock=clock, more=[note]))
+            results.append(plan(task, clock=clock, more=[note]))
         except NoPlanError as error:
             none = error
-    if not found:
+    if not results:
         raise none
-    return least(found, key=lambda one: one.plan.step_s)
-
-
-@final
-class _Once(Chooser):
-    """A chooser that chooses by another one, and has the same answer when it is asked again for the same task."""
-
-    def __init__(self, chooser: Chooser) -> None:
-        self._chooser = chooser
-        self._found: Found | None = None
-
-    def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        if self._found is None:
-            self._found = self._chooser.choose(task, clock)
-        return self._found
-
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        return self._chooser.again(task, found, clock)
-
-
-def _free(task: PlanningTask, clock: Clock) -> Plan | None:
-    """The best plan of all, without annotations; None if nothing fits."""
-    try:
-        return plan(task, (), clock).plan
-    except NoPlanError:
-        return None
+    return least(results, key=lambda result: result.plan.step_s)
 
 
 def _what_it_costs(runs_on: str, free: Plan | None, why: Hindrance | None) -> Annotation:
-    """Returns the annotation that says how much longer a step of a plan takes because a training framework runs it.
-
-    Args:
-        runs_on: the framework's name.
-        free: the best plan of all; None: none fits.
-        why: what keeps the framework from running that plan; None: nothing does.
+    """Returns the annotation that says how much longer a step of a plan takes because a training framework runs it, and
+    not the best plan of all (None: none fits), which something may keep it from running.
     """
 
     def annotate(plan: Plan, chosen: Chosen) -> Plan:

@@ -15,18 +15,16 @@ from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_names, runtime_profile
 from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.planning.result import OURS, PlanningResult
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search._remedies import remedies
-from alpa_dejavu.planning.search._schedules import ANY_SCHEDULE
+from alpa_dejavu.planning.result import OURS, PlanningResult, check_prices
+from alpa_dejavu.planning.search._diagnosis import with_remedies
+from alpa_dejavu.planning.search._polish import ANY_SCHEDULE
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.planning.search.price import check_prices
 from alpa_dejavu.planning.search.restriction import restriction
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of
-from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
+from alpa_dejavu.planning.task import OBJECTIVES, Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
@@ -35,7 +33,6 @@ from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.history import Correction
     from alpa_dejavu.planning.rivals import ByStrategy, Strategy
 
 __all__ = ["plan_model"]
@@ -134,16 +131,11 @@ def plan_model(
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
-    Returns:
-        The plan, with the three next best ones and all that it was made from.
-
     Raises:
         NoPlanError: nothing fits; says what is missing where, and the smallest changes by which it would fit: each was
             tried.
-        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
-            that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
-            file that is no history, or a calibration that is broken, of other devices, or given together with a latency
-            or communication model; a host's price that isn't known; or what the strategy can't do.
+        ValueError: an unknown name, a number out of its range, a file that is broken or of something else, options
+            that contradict each other, a host's price that isn't known, or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
     limits, schedule = restriction(runs_on, batch, model if isinstance(model, str) else ""), schedule or ""
@@ -159,28 +151,31 @@ def plan_model(
     from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.clusters.offload_choices import check_offload
 
-    correction = None if history is None else _read(history)
-    known = check_choice(calibration, latency, communication)
-    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    correction = None
+    if history is not None:
+        from alpa_dejavu.calibration.history import Correction
+
+        correction = Correction.read(history)
+    measured = check_choice(calibration, latency, communication)
+    cluster = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     if checkpoint_bytes_per_s is not None:
-        given = dataclasses.replace(given, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
+        cluster = dataclasses.replace(cluster, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if objective != "time":
-        check_prices(given)
-    check_offload(offload, given)
+        check_prices(cluster)
+    check_offload(offload, cluster)
     if offload != "none" and schedule not in ALPA_SCHEDULES:
         raise ValueError(
             f"schedule is {schedule!r}, but must be one of {', '.join(map(repr, ALPA_SCHEDULES))} where stages may "
             "offload; give one of these, or offload nothing"
         )
-    priced = prices(given, known, latency, communication, runtime_profile(runtime or ALPA, overlap))
-    counts = micro_batch_counts(batch, given) if micro_batches is None else (micro_batches,)
-    search = slicer(slicing)
+    priced = prices(cluster, measured, latency, communication, runtime_profile(runtime or ALPA, overlap))
+    counts = micro_batch_counts(batch, cluster) if micro_batches is None else (micro_batches,)
+    search, clock = slicer(slicing), Clock()
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
-    clock = Clock()
     framework = priced.models.runtime.name
-    chosen = attention_on(priced.cluster, framework, attention)
-    source = model_source(model, batch, counts, cache, clock.lap, framework, chosen)
+    how = attention_on(priced.cluster, framework, attention)
+    source = model_source(model, batch, counts, cache, clock.lap, framework, how)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
@@ -211,60 +206,50 @@ def plan_model(
             raise
         limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
         numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
-        tried = remedies(limited, micro_batch_counts(batch, given), numbers)
-        raise tried.instead_of(error) from None
+        raise with_remedies(error, limited, micro_batch_counts(batch, cluster), numbers) from None
 
 
-def _read(history: str | os.PathLike[str]) -> Correction:
-    from alpa_dejavu.calibration.history import Correction
-
-    return Correction.read(history)
-
-
-def _schedules(source: ModelSource, asked: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:
+def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:
     """Returns the schedules that may be chosen: a step without gradients always has "inference", and no other step
     has.
     """
-    if source.training and asked == "inference":
+    if source.training and name == "inference":
         raise ValueError(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "
             "give a step without them, or the schedule '1f1b'"
         )
-    name = None if runtime is None else runtime_profile(runtime).name.partition("+")[0]
+    framework = None if runtime is None else runtime_profile(runtime).name.partition("+")[0]
     if not source.training:
         return ("inference",)
-    if asked != AUTO:
-        schedule_form(asked)
-        if asked == "pipedream":
-            raise ValueError(
-                "schedule is 'pipedream', but must be one that updates the weights once a step, since several versions "
-                "of the weights aren't priced; give 'auto', or another one"
-            )
-        if name is not None:
-            check_schedule_of(name, asked)
-        return (asked,)
-    return tuple(each for each in ANY_SCHEDULE if name not in RUNTIMES or name in schedule_kind(each).runtimes)
+    if name == AUTO:
+        free = framework not in RUNTIMES
+        return tuple(other for other in ANY_SCHEDULE if free or framework in schedule_kind(other).runtimes)
+    schedule_form(name)
+    if name == "pipedream":
+        raise ValueError(
+            "schedule is 'pipedream', but must be one that updates the weights once a step, since several versions "
+            "of the weights aren't priced; give 'auto', or another one"
+        )
+    if framework is not None:
+        check_schedule_of(framework, name)
+    return (name,)
 
 
 def _chooser(
     choice: str | Strategy, schedule: str, space: SpaceRules, search: Slicer, objective: str
 ) -> Searched | ByStrategy:
-    """Our own search, or a strategy in its place.
-
-    Raises:
-        ValueError: an unknown strategy, or one is asked for beside a choice that only our own search has.
-    """
+    """Our own search, or a strategy in its place, which isn't asked for beside a choice that only our search has."""
     if choice == OURS:
         return Searched("any" if objective == "time" else "each")
     from alpa_dejavu.planning.rivals import ByStrategy, strategy
 
     chosen = strategy(choice)
     defaults = {**vars(SpaceRules()), "schedule": "1f1b", "slicing": slicer("dynamic"), "objective": "time"}
-    given = {**vars(space), "schedule": schedule, "slicing": search, "objective": objective}
-    other = next((name for name, value in given.items() if value != defaults[name]), None)
+    options = {**vars(space), "schedule": schedule, "slicing": search, "objective": objective}
+    other = next((name for name, value in options.items() if value != defaults[name]), None)
     if other is not None:
         raise ValueError(
-            f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
-            f"leave {other} out, or choose the strategy 'dejavu'"
+            f"{other} is {options[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B "
+            f"step; leave {other} out, or choose the strategy 'dejavu'"
         )
     return ByStrategy(chosen)

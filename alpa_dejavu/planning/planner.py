@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.planning.given._annotations import ANNOTATIONS, Annotation, Chosen
-from alpa_dejavu.planning.result import PlanningResult, RunnerUp
-from alpa_dejavu.planning.search._bench import nothing_fits
-from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.result import PlanningResult, RunnerUp, front, why_not
+from alpa_dejavu.planning.search._diagnosis import nothing_fits
 from alpa_dejavu.planning.search._ranking import Ranked, contenders, ranked
-from alpa_dejavu.planning.search.price import front, why_not
-from alpa_dejavu.planning.task import Found, PlanningTask
+from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Plan
 
 __all__ = ["plan"]
@@ -25,6 +23,7 @@ def plan(
     annotations: Sequence[Annotation] = ANNOTATIONS,
     clock: Clock | None = None,
     more: Sequence[Annotation] = (),
+    search: Found | None = None,
 ) -> PlanningResult:
     """Returns the best plan for a planning task, with the next best ones and what they were made from.
 
@@ -34,9 +33,7 @@ def plan(
             of memory.
         clock: a stopwatch that has the seconds of steps of the planning that came before; None: there were none.
         more: further annotations, behind these.
-
-    Returns:
-        The plan, the next best ones, and all that it was made from.
+        search: what the task's chooser has answered already; None: it is asked.
 
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
@@ -45,12 +42,14 @@ def plan(
     clock, annotations = clock or Clock(), (*annotations, *more)
     try:
         with collector_paused():
-            found = task.chooser.choose(task, clock)
-            if not found.candidates:
+            search = search or task.chooser.choose(task, clock)
+            if not search.candidates:
                 raise nothing_fits(task)
-            ranking = ranked(task, found, clock)
-            tried = contenders(ranking, found, task.contenders)
-            best, *others = [_annotated(one, ranking, annotations, task, found, clock) for one in (ranking[0], *tried)]
+            ranking = ranked(task, search, clock)
+            rivals = contenders(ranking, search, task.contenders)
+            best, *others = [
+                _annotated(choice, ranking, annotations, task, search, clock) for choice in (ranking[0], *rivals)
+            ]
     finally:
         task.source.keep()
         clock.lap("cache")
@@ -65,23 +64,27 @@ def plan(
         timeline=ranking[0].timeline,
         choices=chosen.stages,
         runners_up=tuple(
-            RunnerUp(one.plan, why_not(one.plan, best, task.cluster, task.objective))
-            for one in ranking[1 : _RUNNERS_UP + 1]
+            RunnerUp(other.plan, why_not(other.plan, best, task.cluster, task.objective))
+            for other in ranking[1 : _RUNNERS_UP + 1]
         ),
-        front=front([best, *(one.plan for one in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
+        front=front([best, *(other.plan for other in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
         contenders=tuple(others),
     )
 
 
 def _annotated(
-    one: Ranked, ranking: Sequence[Ranked], annotations: Sequence[Annotation], task: PlanningTask, found: Found,
+    choice: Ranked,
+    ranking: Sequence[Ranked],
+    annotations: Sequence[Annotation],
+    task: PlanningTask,
+    search: Found,
     clock: Clock,
 ) -> Plan:
     """Returns the plan of a ranked candidate with its annotations, as if it had been chosen."""
-    others = [other for other in ranking if other is not one]
-    candidates = [each.candidate for each in (one, *others)]
-    compared = [each.candidate for each in (one, *others) if each is one or each.rivals]
-    plan = one.plan
+    order = [choice, *(other for other in ranking if other is not choice)]
+    candidates = [ranked.candidate for ranked in order]
+    compared = [ranked.candidate for ranked in order if ranked is choice or ranked.rivals]
+    plan = choice.plan
     for annotation in annotations:
-        plan = annotation(plan, Chosen(task, found, candidates, compared, clock))
+        plan = annotation(plan, Chosen(task, search, candidates, compared, clock))
     return plan

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.planning.search.price import PricedPlan, price_per_step
+from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
+from alpa_dejavu.simulation.breakdown import why_slower
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
     from alpa_dejavu.planning.rivals import StrategyPlan
     from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp", "UnlikePipelinesError"]
+__all__ = [
+    "OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp", "UnlikePipelinesError", "check_prices", "front",
+    "price_per_step", "why_not",
+]  # fmt: skip
 
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
@@ -23,12 +28,7 @@ STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
 @final
 @dataclasses.dataclass(frozen=True)
 class RunnerUp:
-    """A plan that was nearly chosen, and the reason why it wasn't.
-
-    Attributes:
-        plan: the plan that wasn't chosen.
-        why: a few words that say why it loses against the chosen one.
-    """
+    """A plan that was nearly chosen, and in a few words why it loses against the chosen one."""
 
     plan: Plan
     why: str
@@ -49,10 +49,9 @@ class PlanningResult:
         timeline: the plan's step, simulated.
         choices: the plan's stages as indices into `table`: first and last layer, submesh, config.
         runners_up: the next best plans, best first.
-        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first;
-            else empty.
+        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first.
         contenders: where a task asks for them, other plans that may be the fastest on real devices, as far as the
-            errors of predictions tell, the one that is most worth trying first; else empty.
+            errors of predictions tell, the one that is most worth trying first.
     """
 
     plan: Plan
@@ -69,7 +68,7 @@ class PlanningResult:
 
     @property
     def confidence(self) -> Confidence | None:
-        """Returns how probable it is that the plan is nearly the best of those compared; None if none were compared."""
+        """Returns how probable it is that the plan is nearly the best of those compared, if any were."""
         return self.plan.confidence
 
     @property
@@ -107,18 +106,68 @@ class PlanningResult:
 
 @final
 class UnlikePipelinesError(ValueError):
-    """An error that says that a strategy's plan has several pipelines that aren't alike, and so isn't one row of stages
-    as other plans are.
-
-    Attributes:
-        made: the plan, with its pipelines.
-        cluster: the cluster that it is for.
+    """An error that says that a strategy's plan (`made`) for a cluster has several pipelines that aren't alike, and so
+    isn't one row of stages as other plans are.
     """
 
-    def __init__(self, made: StrategyPlan, cluster: Cluster) -> None:
+    def __init__(self, plan: StrategyPlan, cluster: Cluster) -> None:
         super().__init__(
-            f"strategy is {made.strategy!r}, whose {len(made.pipelines)} pipelines are unlike here, but must be one "
+            f"strategy is {plan.strategy!r}, whose {len(plan.pipelines)} pipelines are unlike here, but must be one "
             "whose plan is a row of stages, for Alpa to run it and for files to hold it; take 'dejavu', the best "
             "single pipeline"
         )
-        self.made, self.cluster = made, cluster
+        self.made, self.cluster = plan, cluster
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PricedPlan:
+    """A plan, with the price of its expected step, in US dollars as the hosts' hourly prices."""
+
+    plan: Plan
+    price: float
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Returns the names of the hosts that the plan uses."""
+        return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
+
+
+def check_prices(cluster: Cluster) -> None:
+    """Raises ValueError where the hourly price of a host of a cluster isn't known."""
+    unknown = [host.name for host in cluster.hosts if host.price_per_hour is None]
+    if unknown:
+        raise ValueError(
+            f"no price is known of {', '.join(unknown)} of the cluster {cluster.name}; give each host its "
+            "price_per_hour, or plan for the objective 'time'"
+        )
+
+
+def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
+    """Returns the price of a plan's expected step, paying for each host it uses as a whole; None if one isn't known."""
+    prices = {host.name: host.price_per_hour for host in cluster.hosts}
+    hourly = [prices.get(name) for name in {name for stage in plan.stages for name in stage.hosts}]
+    prices_per_hour = [price for price in hourly if price is not None]
+    return plan.expected_s * sum(prices_per_hour) / 3600 if len(prices_per_hour) == len(hourly) else None
+
+
+def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
+    """Returns the Pareto front of plans by step time and price per step, the fastest plan first."""
+    priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
+    cheaper_and_slower: list[PricedPlan] = []
+    by_price = ordered(priced, key=lambda plan: plan.price)
+    for candidate in ordered(by_price, key=lambda plan: plan.plan.step_s):
+        if not cheaper_and_slower or candidate.price < cheaper_and_slower[-1].price * (1 - TOLERANCE):
+            cheaper_and_slower.append(candidate)
+    return tuple(cheaper_and_slower)
+
+
+def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
+    """Returns in a few words why a plan loses against the best one: how much dearer it is if the objective is "price",
+    else what makes its step longer.
+    """
+    prices = price_per_step(plan, cluster), price_per_step(best, cluster)
+    if objective != "price" or not prices[0] or not prices[1]:
+        return why_slower(plan, best)
+    more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
+    return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.clusters.offload_choices import with_offload
+from alpa_dejavu.clusters.offload_choices import leanest, with_offload
 from alpa_dejavu.clusters.space import fitting, on_sites, search_space
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.planning.search.models.model_source import ModelSource
@@ -20,11 +21,10 @@ from alpa_dejavu.slicing import Dynamic, Slicer
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Correction, PastRun
-    from alpa_dejavu.planning.search._candidate import Candidate, Costs
-    from alpa_dejavu.planning.search._clock import Clock
-    from alpa_dejavu.planning.search.uncertainty import Errors, Resolver
+    from alpa_dejavu.planning.search._candidate import Candidate
+    from alpa_dejavu.planning.search.uncertainty import Errors
 
-__all__ = ["OBJECTIVES", "Chooser", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
+__all__ = ["OBJECTIVES", "Chooser", "Clock", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
 
 OBJECTIVES = ("time", "price", "pareto")
 """The figures that a plan may be the best in."""
@@ -35,16 +35,12 @@ class StageSpace(abc.ABC):
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
-
-        Raises:
-            NoPlanError: no submesh is on hosts of the cluster.
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; raises
+        NoPlanError if there are none.
         """
 
     def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns what this rule leaves of a search space that was made of its own by adding configs; all of it, where
-        the rule has no restriction.
-        """
+        """Returns what this rule leaves of a search space that was made of its own by adding configs."""
         return space
 
 
@@ -60,8 +56,10 @@ class SpaceRules(StageSpace):
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
-        replicas: the least number of data-parallel replicas of each stage.
+        replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
         restriction: what the training framework that is to run the plan can run; None: anything.
+        lean: whether stages have only what keeps least on devices, and may offload any quarters of that: for what
+            doesn't fit where whole kinds of tensors are offloaded.
     """
 
     submeshes: str = "power_of_two"
@@ -71,20 +69,25 @@ class SpaceRules(StageSpace):
     offload: str = "none"
     replicas: int = 1
     restriction: Restriction | None = None
+    lean: bool = False
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
+        """Returns the submeshes and configs for stages on a cluster.
 
         Raises:
             ValueError: stages may offload, but not enough is known of some host's memory or drives.
             NoPlanError: no stage can have so many replicas.
         """
         rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas
-        space = with_offload(search_space(cluster, micro_batch, *rules), cluster, self.offload)
+        space = search_space(cluster, micro_batch, *rules)
+        if self.lean:
+            space = leanest(self.restricted(space, cluster, micro_batch), cluster, self.offload)
+        else:
+            space = with_offload(space, cluster, self.offload)
         return self.restricted(space, cluster, micro_batch)
 
     def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns what the restriction leaves of a search space that was made of this rule's."""
+        """Returns what the restriction leaves of a search space."""
         return space if self.restriction is None else self.restriction.of(space, cluster, micro_batch)
 
 
@@ -109,11 +112,7 @@ class GivenSpace(StageSpace):
             )
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns those of the given submeshes, with their configs, that fit on the hosts of a part of the cluster.
-
-        Raises:
-            NoPlanError: there is none.
-        """
+        """Returns those of the given submeshes, with their configs, that fit on the hosts of a part of the cluster."""
         part = fitting(self.given, cluster)
         return on_sites(part, cluster) if self.by_kinds else part
 
@@ -131,7 +130,6 @@ class Found:
         runs_on_alpa: whether Alpa can run the plans; if not, they are estimated only.
         margin: the rule for how much memory stays free, as measured peaks have changed it; None: the task's.
         errors: the distribution of prediction errors after stages were measured; None: nothing was measured.
-        resolver: the object that has numbered the errors in `errors`.
         measured: the stages whose peaks of memory were measured.
     """
 
@@ -141,7 +139,6 @@ class Found:
     runs_on_alpa: bool = True
     margin: MemoryMargin | None = None
     errors: Errors | None = None
-    resolver: Resolver | None = None
     measured: frozenset[StageChoice] = frozenset()
 
 
@@ -150,24 +147,19 @@ class Chooser(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits.
+        """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits."""
 
-        Args:
-            task: the planning task that is to be solved.
-            clock: a stopwatch, which adds up the seconds of each step of the planning.
-        """
-
-    @abc.abstractmethod
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on a part of the cluster, with as many layers as the first plan found for the whole
-        cluster; None if nothing fits.
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """Returns the best plan on a part of the cluster, with as many layers as the first of the candidates on the
+        whole cluster; None if nothing fits, or where stages make no plan on another cluster.
 
         Args:
             task: the planning task, with that part of the cluster as its cluster.
-            found: the candidate plans on the whole cluster; the search may begin at the first one's numbers of layers
-                and micro-batches.
+            candidates: the plans on the whole cluster; the search may begin at the first one's numbers of layers and
+                micro-batches.
             clock: a stopwatch, which adds up the seconds of each step of the planning.
         """
+        return None
 
 
 @final
@@ -238,16 +230,22 @@ class PlanningTask:
         """Returns the samples of each micro-batch when the batch is cut into `count`; 1 if the batch isn't known."""
         return 1 if self.batch is None else self.batch // count
 
-    def adjusted(self, costs: Costs) -> Costs:
-        """Returns costs with each layer's seconds multiplied by the factors that the task has for layers, and corrected
-        by the past runs that it learns from.
-        """
-        if self.factors is not None:
-            from alpa_dejavu.costs.scaled_layers import with_layer_factors
 
-            costs = dataclasses.replace(costs, table=with_layer_factors(costs.table, self.factors))
-        if self.learned:
-            from alpa_dejavu.planning.search._learned import with_past_runs
+@final
+class Clock:
+    """A stopwatch that adds up the seconds that each named step of the planning took.
 
-            costs = with_past_runs(costs, self.learned)
-        return costs
+    Args:
+        now_s: a function that returns the time in seconds.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._now_s = now_s
+        self._last = now_s()
+
+    def lap(self, name: str) -> None:
+        """Adds the seconds since the last lap to the named step of the planning."""
+        now = self._now_s()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now

@@ -3,64 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Annotated, TypeAlias, final
 
-from alpa_dejavu.problem import Contingency, Moves, StagePlan
+from alpa_dejavu._util.dataclass_format import Inline, Key
+from alpa_dejavu._util.format_fields import SecondsAboveZero, Text, at_most, listed, said, whole
+from alpa_dejavu.problem import Contingency, MicroBatches, Moves, StagePlan, Stages
 
-if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import ContingenciesData, StageData
-
-Data = dict[str, Any]
-
-
-def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Callable[[StagePlan], Data]) -> Data:
-    """Returns a plan's contingencies (the fallback plans for the loss of each host) as JSON data of the plan's file.
-
-    Each distinct fallback plan is written once. For each host there is the number of the fallback plan that is run if
-    it is lost, with the hosts of its stages, and the layers and bytes that move. `stage_data` makes data of a stage.
-    """
-    plans: list[Data] = []
-    known: dict[tuple[Any, ...], int] = {}
-    hosts: dict[str, Data] = {}
-    for lost, other in contingencies.items():
-        stages = tuple((s.layers, s.submesh, s.logical_mesh, s.remat, s.zero) for s in other.stages)
-        key = other.step_s, other.num_micro_batches, stages
-        if key not in known:
-            known[key] = len(plans)
-            figures = {"iteration_time_s": other.step_s, "num_micro_batches": other.num_micro_batches}
-            plans.append({**figures, "stages": [stage_data(stage) for stage in other.stages]})
-        hosts[lost] = {
-            "plan": known[key],
-            "hosts": [list(stage.hosts) for stage in other.stages],
-            "unused": list(other.unused),
-            "moved_layers": list(other.moves.layers),
-            "moved_bytes": other.moves.num_bytes,
-            "moved_s": other.moves.seconds,
-            **({} if not other.moves.checkpoint_bytes else _checkpoint_data(other.moves)),
-        }
-    return {"plans": plans, "hosts": hosts}
+_Hosts: TypeAlias = Annotated[tuple[Text, ...], listed("a list of host names", min_length=1)]
 
 
-def _checkpoint_data(moves: Moves) -> Data:
-    return {"checkpoint_bytes": moves.checkpoint_bytes, "checkpoint_s": moves.checkpoint_s}
+@final
+@dataclasses.dataclass(frozen=True)
+class FallbackStages:
+    """The stages that are run once one of several hosts is lost; their hosts are those of the first of these."""
+
+    step_s: Annotated[SecondsAboveZero, Key("iteration_time_s")]
+    num_micro_batches: MicroBatches
+    stages: Stages
 
 
-def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
-    """Returns by lost host the contingencies (fallback plans) that the JSON data of a plan's file describe; `stage`
-    makes a stage of its data.
-    """
-    plans = [
-        (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
-        for plan in data["plans"]
-    ]
-    found = {}
-    for lost, own in data["hosts"].items():
-        stages, step_s, count = plans[int(own["plan"])]
-        there = tuple(dataclasses.replace(s, hosts=tuple(on)) for s, on in zip(stages, own["hosts"], strict=True))
-        moved = Moves(
-            tuple(map(int, own["moved_layers"])), float(own["moved_bytes"]), float(own["moved_s"]),
-            float(own.get("checkpoint_bytes", 0.0)), own.get("checkpoint_s"),
-        )  # fmt: skip
-        found[lost] = Contingency(there, step_s, count, moved, tuple(own["unused"]))
-    return found
+@final
+@dataclasses.dataclass(frozen=True)
+class LostHost:
+    """The loss of a host: the number of the fallback's stages, the hosts that run each, and what moves for it."""
+
+    plan: Annotated[int, whole("a whole number: which of contingencies.plans")]
+    hosts: Annotated[tuple[_Hosts, ...], listed("a list of host names for each stage")]
+    unused: Annotated[tuple[Text, ...], listed("a list of host names")]
+    moves: Inline[Moves]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Fallbacks:
+    """All fallbacks of a plan, each once, and the hosts whose loss they are for."""
+
+    plans: Annotated[tuple[FallbackStages, ...], listed("a list of at least one plan", min_length=1)]
+    hosts: Annotated[Mapping[str, LostHost], said("an object of hosts and what is run without each"), at_most(10_000)]
+
+
+def fallbacks_of(contingencies: Mapping[str, Contingency]) -> Fallbacks:
+    """Returns a plan's contingencies, by the name of the lost host, as its file has them."""
+    plans: list[FallbackStages] = []
+    numbers: dict[object, int] = {}
+    hosts: dict[str, LostHost] = {}
+    for lost, contingency in contingencies.items():
+        key = contingency.step_s, contingency.num_micro_batches, tuple(map(_shape, contingency.stages))
+        if key not in numbers:
+            numbers[key] = len(plans)
+            plans.append(FallbackStages(contingency.step_s, contingency.num_micro_batches, contingency.stages))
+        on = tuple(stage.hosts for stage in contingency.stages)
+        hosts[lost] = LostHost(numbers[key], on, contingency.unused, contingency.moves)
+    return Fallbacks(tuple(plans), hosts)
+
+
+def _shape(stage: StagePlan) -> tuple[object, ...]:
+    return stage.layers, stage.submesh, stage.logical_mesh, stage.remat, stage.zero
+
+
+def contingencies_of(fallbacks: Fallbacks) -> dict[str, Contingency]:
+    """Returns a plan's contingencies, by the name of the lost host, from what its file has."""
+    contingencies = {}
+    for lost, host in fallbacks.hosts.items():
+        plan = fallbacks.plans[host.plan]
+        stages = tuple(dataclasses.replace(stage, hosts=on) for stage, on in zip(plan.stages, host.hosts, strict=True))
+        contingencies[lost] = Contingency(stages, plan.step_s, plan.num_micro_batches, host.moves, host.unused)
+    return contingencies

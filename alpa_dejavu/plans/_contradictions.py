@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem.run import schedule_form
 
-if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import (
-        ContingenciesData,
-        HostData,
-        OffloadData,
-        OtherPlanData,
-        PlanData,
-        StageData,
-    )
-
-__all__ = ["contradictions"]
-
+_Data: TypeAlias = Mapping[str, Any]
 _ROUNDED = 1e-6
 """Figures are equal up to this share."""
 _ABOVE = 2.0
@@ -36,7 +25,7 @@ _PARTS = {
 """Figures of a stage that are parts of others."""
 
 
-def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
+def contradictions(data: _Data) -> Iterator[tuple[Path, str]]:
     """Yields each place where the JSON data of a plan's file contradict themselves, such as stages that leave out a
     layer, with a sentence on what is wrong there.
     """
@@ -67,7 +56,7 @@ def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
         yield from _of_contingencies(data["contingencies"], expected, data["schedule"])
 
 
-def _of_chunks(stages: Sequence[StageData], schedule: str) -> Iterator[tuple[Path, str]]:
+def _of_chunks(stages: Sequence[_Data], schedule: str) -> Iterator[tuple[Path, str]]:
     """Yields where the stages can't share submeshes as the schedule has them do."""
     form = schedule_form(schedule)
     if len(stages) % form.chunks:
@@ -81,7 +70,7 @@ def _of_chunks(stages: Sequence[StageData], schedule: str) -> Iterator[tuple[Pat
                 yield ("stages", n, key), f"{said}{there}"
 
 
-def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
+def _of_hardware(hosts: Sequence[_Data], stages: Sequence[_Data]) -> Iterator[tuple[Path, str]]:
     """Yields where stages are on hosts that aren't there, or on more devices of one than it has."""
     left: dict[str, int] = {}
     for n, host in enumerate(hosts):
@@ -99,7 +88,7 @@ def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iter
                 yield place, f"stages[{n}] and those before it take more devices of {name!r} than hardware.hosts has"
 
 
-def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, str]]:
+def _of_stages(stages: Sequence[_Data], name: str) -> Iterator[tuple[Path, str]]:
     """Yields where stages of a list contradict each other or themselves; places begin with `stages`."""
     expected = 0
     for n, stage in enumerate(stages):
@@ -121,7 +110,7 @@ def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, s
         expected = last + 1
 
 
-def _of_figures(stage: StageData) -> Iterator[tuple[str, float, float, str]]:
+def _of_figures(stage: _Data) -> Iterator[tuple[str, float, float, str]]:
     """Yields each figure of a stage that others contradict, by its name, with its value, theirs, and what it must be
     beside that.
     """
@@ -153,7 +142,7 @@ def _equal(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_ROUNDED, abs_tol=_ROUNDED**2)
 
 
-def _of_step(data: PlanData | OtherPlanData, schedule: str, name: str) -> Iterator[tuple[Path, str]]:
+def _of_step(data: _Data, schedule: str, name: str) -> Iterator[tuple[Path, str]]:
     """Yields where a step takes less than its micro-batches take on a submesh, one after the other."""
     passes_s = [stage["forward_s"] + stage["backward_s"] for stage in data["stages"]]
     on = schedule_form(schedule).submesh_of(len(passes_s))
@@ -164,23 +153,23 @@ def _of_step(data: PlanData | OtherPlanData, schedule: str, name: str) -> Iterat
         yield ("iteration_time_s",), f"{said} on the slowest devices alone"
 
 
-def _closed_form_s(data: PlanData) -> float:
+def _closed_form_s(data: _Data) -> float:
     """Returns the seconds of a step as slicers count them, at most: all stages, and the slowest for all others."""
     costs_s = [stage["forward_s"] + stage["backward_s"] + stage.get("boundary_s", 0.0) for stage in data["stages"]]
     once_s = math.fsum(stage["per_step_s"] for stage in data["stages"])
     return math.fsum(costs_s) + (data["num_micro_batches"] - 1) * max(costs_s) + once_s
 
 
-def _of_offload(data: OffloadData, place: Path, key: str) -> Iterator[tuple[Path, str]]:
+def _of_offload(data: _Data, place: Path, key: str) -> Iterator[tuple[Path, str]]:
     """Yields where a stage's hosts would keep gradients or parameters whose optimizer state they don't."""
     optimizer = data.get("optimizer", 0.0)
     for kind in ("gradients", "parameters"):
-        share = cast("float", data.get(kind, 0.0))
+        share = data.get(kind, 0.0)
         if share > optimizer:
             yield (*place, kind), f"{key}.{kind} is {share}, but must be at most the optimizer's share, {optimizer}"
 
 
-def _of_contingencies(data: ContingenciesData, num_layers: int, schedule: str) -> Iterator[tuple[Path, str]]:
+def _of_contingencies(data: _Data, num_layers: int, schedule: str) -> Iterator[tuple[Path, str]]:
     """Yields where contingencies contradict each other or themselves."""
     plans = data["plans"]
     for n, plan in enumerate(plans):

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._exchange import Exchange
     from alpa_dejavu.playground._simulate import simulate
-    from alpa_dejavu.playground._world import Worker
+    from alpa_dejavu.playground._world import Exchange, Worker
     from alpa_dejavu.playground.exchanges import EXCHANGES, exchange
     from alpa_dejavu.playground.fault import Fault
     from alpa_dejavu.playground.history import History
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Exchange": "_exchange",
+    "Exchange": "_world",
     **dict.fromkeys(("EXCHANGES", "exchange"), "exchanges"),
     "Fault": "fault",
     "History": "history",

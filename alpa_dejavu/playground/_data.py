@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DataMove", "Epoch", "Handed", "Shards", "Split", "SplitTask", "Uses"]
+from alpa_dejavu.problem import checks
 
 Ints = NDArray[np.int64]
 Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
@@ -55,21 +55,10 @@ class Shards:
     """The samples of each worker.
 
     Attributes:
-        rows: for each worker the indices of its samples; from `real` on they are those of synthetic ones.
-        real: the number of samples that there were.
-        made_inputs, made_targets: the synthetic samples, as many of both; None: there are none.
+        rows: for each worker the indices of its samples.
     """
 
     rows: tuple[Ints, ...]
-    real: int
-    made_inputs: NDArray[Any] | None = None
-    made_targets: NDArray[Any] | None = None
-
-    @property
-    def synthetic(self) -> NDArray[np.bool_]:
-        """Returns of all samples which are synthetic, shape (real and synthetic ones,)."""
-        count = 0 if self.made_targets is None else len(self.made_targets)
-        return np.arange(self.real + count) >= self.real
 
 
 class Split(abc.ABC):
@@ -174,3 +163,52 @@ class DataMove(abc.ABC):
     @abc.abstractmethod
     def choose(self, epoch: Epoch) -> Handed:
         """Returns the samples that a worker hands on now, of those that it has; at least one stays."""
+
+
+def _check_share(owner: str, share: float) -> None:
+    if not 0 < share <= 1:
+        raise ValueError(f"{owner}: share is {share!r}, but must be above 0 and at most 1; 0.05 is 5 %")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RandomShare(DataMove):
+    """A random share of the samples goes to random workers, so that sizes stay. A share of 1 is a full shuffling.
+
+    Attributes:
+        share: how many samples are handed on, of an epoch's on the mean of all workers.
+
+    References:
+        Nguyen and others, Why Globally Re-shuffle? Revisiting Data Shuffling in Large Scale Deep Learning, IPDPS 2022.
+    """
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_share("random-share", self.share)
+
+    def choose(self, epoch: Epoch) -> Handed:
+        return epoch.handed(epoch.generator().permutation(len(epoch.rows))[: epoch.amount(self.share)])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ByLoss(DataMove):
+    """The samples with the highest loss at the worker's parameters go to random workers.
+
+    Attributes:
+        share: how many samples are handed on, of an epoch's on the mean of all workers.
+        rest: epochs for which a sample that came stays before others; at 0 they wander on at once, as a sample that a
+            worker has none like has a high loss there.
+    """
+
+    share: float = 0.1
+    rest: int = 10
+
+    def __post_init__(self) -> None:
+        _check_share("by-loss", self.share)
+        checks.not_negative("by-loss", "rest", self.rest)
+
+    def choose(self, epoch: Epoch) -> Handed:
+        order = np.lexsort((-epoch.losses(), epoch.ages < self.rest))
+        return epoch.handed(order[: epoch.amount(self.share)])

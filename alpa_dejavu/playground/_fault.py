@@ -15,9 +15,6 @@ from alpa_dejavu.playground._queue import Sleeping
 from alpa_dejavu.playground._world import Program, Worker
 from alpa_dejavu.problem import checks
 
-__all__ = ["Changed", "Fault", "WrongGradient", "WrongStage", "change", "check_hosts", "check_times", "check_worker",
-           "for_a_while", "scaled"]  # fmt: skip
-
 _ALONE = ("sign-flip", "gaussian", "not-finite", "bit-flip", "zero")
 """The attacks that look at no other worker's gradient."""
 
@@ -75,6 +72,7 @@ class Fault(abc.ABC):
 
 def scaled(world: Changed, links: Sequence[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
     """Gives links between two hosts each a factor of their rates for a while."""
+
     def scale(ends: bool) -> None:
         for link in links:
             world.scale_link(*link, factor, ends=ends)

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.json_file import write_whole, write_whole_bytes
 
-__all__ = ["Journal"]
-
 Arrays = tuple[NDArray[Any], ...]
 _FILE_BYTES, _FILE_S = 2**26, 10.0
 """A file is written once it has so many bytes, or after so many seconds."""

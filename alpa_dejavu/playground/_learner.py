@@ -13,14 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
+from alpa_dejavu.playground._gradient import Gradient, Rows, Vector, programs
 from alpa_dejavu.playground._journal import Journal
-from alpa_dejavu.playground._left_out import drop_multipliers
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem
-
-__all__ = ["JaxLearner", "Learner", "batches"]
 
 _MOST = 256
 """Gradients that are computed side by side, at most: memory."""
@@ -123,7 +119,7 @@ def batches(job: Job, seed: int, worker: int, shards: Sequence[Rows] | None = No
     """
     assert job.problem is not None, "there are samples"
     shards = [np.asarray(rows, np.int64) for rows in job.settled_shards() or ()] if shards is None else shards
-    generator = draws(seed, 1, worker)
+    generator = np.random.default_rng([seed, 1, worker])
     while True:
         shard = shards[worker] if shards else None
         drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.samples(worker))
@@ -155,27 +151,23 @@ class JaxLearner(Learner):
             self._first = start.astype(np.float32)
 
     def start(self, worker: int) -> Vector:
-        """Returns the parameters that a worker begins with, shape (P,)."""
         if not self._job.own_starts:
             return self._first
-        own = int(draws(self._seed, 0, worker).integers(2**31))
+        own = int(np.random.default_rng([self._seed, 0, worker]).integers(2**31))
         return self._flat(self._problem.init(self._jax.random.PRNGKey(own)))
 
     def state(self, params: Vector) -> Any:
-        """Returns a new optimizer's state."""
         return self._programs.state(params)
 
     def batch(self, worker: int) -> Rows:
-        """Returns the indices of the training samples in a worker's next batch."""
         if worker not in self._batches:
             self._batches[worker] = batches(self._job, self._seed, worker, self.shards)
         return next(self._batches[worker])
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
                  left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
-        """Returns a worker's gradient, which is computed later, with those that wait by then."""
         dropped = None if left_out is None else drop_multipliers(
-            self._problem, self._tree, left_out, draws(self._seed, 7, worker, step)
+            self._problem, self._tree, left_out, np.random.default_rng([self._seed, 7, worker, step])
         )  # fmt: skip
         gradient = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
                         self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
@@ -184,7 +176,6 @@ class JaxLearner(Learner):
         return gradient
 
     def compute(self, wanted: Gradient) -> None:
-        """Computes a gradient that is looked at, and others that wait."""
         # One on given samples doesn't wait with others: their number may differ.
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
@@ -210,12 +201,10 @@ class JaxLearner(Learner):
         return np.asarray(computed)[: len(chosen)]
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
-        """Returns parameters and optimizer's state after an update."""
         after, state = self._programs.update(params, state, gradient)
         return np.asarray(after), state
 
     def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
-        """Returns parameters and optimizer's state after an update by each of some samples, in their order."""
         if self._jax.tree.leaves(state):
             raise ValueError("job: optimizer keeps moments or counts steps, but must not where samples are applied one "
                              "by one; choose plain gradient descent")  # fmt: skip
@@ -231,7 +220,6 @@ class JaxLearner(Learner):
         return self._journal.next(applied)[0], state
 
     def each(self, params: Vector, rows: Rows) -> Vector:
-        """Returns the gradient of each of some samples, shape (samples, P)."""
         inputs, targets = self._problem.train
         every = np.broadcast_to(params, (len(rows), len(params)))
         (gradients,) = self._journal.next(
@@ -240,7 +228,6 @@ class JaxLearner(Learner):
         return np.asarray(gradients)
 
     def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
-        """Returns the loss of each of some samples, shape (samples,)."""
         inputs, targets = self._problem.train
         (losses,) = self._journal.next(
             lambda: (np.asarray(self._programs.losses(params, inputs[rows], targets[rows]), np.float64),)
@@ -248,32 +235,26 @@ class JaxLearner(Learner):
         return losses
 
     def coordinates(self, rows: Rows) -> Rows | None:
-        """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
         coordinates = self._problem.coordinates
         return None if coordinates is None else coordinates(self._problem.train[0][rows])
 
     def second_moment(self, state: Any) -> Vector | None:
-        """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
         adams = [node for node in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(node)]
         return self._flat(adams[0].nu) if adams else None
 
     def with_second_moment(self, state: Any, values: Vector) -> Any:
-        """Returns the optimizer's state with another tracker of the second moment."""
+
         def changed(node: Any) -> Any:
             return node._replace(nu=self._programs.tree(values)) if _is_adam(node) else node
 
         return self._jax.tree.map(changed, state, is_leaf=_is_adam)
 
     def moments(self, state: Any) -> int:
-        """Returns how many numbers the optimizer keeps for each parameter."""
         return sum(leaf.size for leaf in self._jax.tree.leaves(state)) // self._first.size
 
     def score(self, params: Vector) -> tuple[float, float]:
-        """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
         inputs, targets = self._problem.held_out
-        (figures,) = self._journal.next(
-            lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),)
-        )
+        (figures,) = self._journal.next(lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),))
         return float(figures[0]), float(figures[1])
 
     def _flat(self, tree: Any) -> Vector:

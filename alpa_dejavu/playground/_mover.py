@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu.playground._data import DataMove, Epoch, Handed
-from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._world import Program, Worker, World
 from alpa_dejavu.playground.job import Job
-
-__all__ = ["Mover"]
 
 Ints = NDArray[np.int64]
 _TAG = "moved samples"
@@ -79,7 +76,7 @@ class Mover:
         return computed_s[0]
 
     def _draws(self, *name: int) -> np.random.Generator:
-        return draws(self._seed, 7 + len(name), *name)
+        return np.random.default_rng([self._seed, 7 + len(name), *name])
 
     def _hand_on(self, number: int, handed: Handed) -> None:
         own = self._rows[number]

@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Any, final
 
-__all__ = ["Flow", "Network"]
-
 _SLACK = 1e-9
 """Rates that differ by less than this share are the same: sums of rates are rounded."""
 
@@ -168,7 +166,7 @@ class Network:
         while waiting:
             share = {resource: free[resource] / count for resource, count in counts.items() if count}
             least = min(min(share.values(), default=math.inf), min(flow.most for flow in waiting))
-            full = {resource for resource, each in share.items() if each == least}
+            full = {resource for resource, rate in share.items() if rate == least}
             left = []
             for flow in waiting:
                 narrow = next((resource for resource in flow.over if resource in full), None)
@@ -196,8 +194,8 @@ class Network:
             top = max(max(flow.rate for flow in outside), max(rate for rate, _ in inside))
             load = sum(flow.rate for flow in outside) + sum(rate for rate, _ in inside)
             full = load >= self._capacity[resource] * (1 - _SLACK)
-            held = [rate for rate, bottleneck in inside if bottleneck == resource]
-            least = min(held, default=math.inf) * (1 + _SLACK)
+            held_rates = [rate for rate, bottleneck in inside if bottleneck == resource]
+            least = min(held_rates, default=math.inf) * (1 + _SLACK)
             for flow in outside:
                 lost = flow.bottleneck == resource and not (full and flow.rate >= top * (1 - _SLACK))
                 if flow.rate > least or lost or load > self._capacity[resource] * (1 + _SLACK):

@@ -9,8 +9,6 @@ from typing import final
 from alpa_dejavu.playground._network import Network
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["Path", "Paths"]
-
 Path = tuple[float, float, tuple[int, ...]]
 """Latency in seconds, the most bytes per second of one message, and the resources that it shares with others."""
 
@@ -78,8 +76,9 @@ class Paths:
             media = [self._resource(("medium", name), self._cluster.media.get(name, link.bytes_per_s))
                      for name in link.shares]  # fmt: skip
             return link.latency_s, link.group_bytes_per_s(2), (own, *media)
-        cards = self._resource(("card out", a), self._fastest(a, out=True)), self._resource(
-            ("card in", b), self._fastest(b, out=False)
+        cards = (
+            self._resource(("card out", a), self._fastest(a, out=True)),
+            self._resource(("card in", b), self._fastest(b, out=False)),
         )
         return link.latency_s, link.group_bytes_per_s(2), (own, *cards)
 

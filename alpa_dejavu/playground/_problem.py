@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Problem"]
+from alpa_dejavu.problem import Device, Model, checks
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs import CostModels
 
 
 @final
@@ -55,3 +60,163 @@ class Problem:
             if not 0 < len(inputs) == len(targets):
                 raise ValueError(f"problem {self.name}: {field} is {len(inputs)} inputs and {len(targets)} targets, "
                                  "but must be as many of both; give each sample its target")  # fmt: skip
+
+
+class Narrowable(NamedTuple):
+    """A layer of which units may be left out: its part of the parameters, the part that has them as inputs, and whether
+    both may be left out whole, as the model has a way around them.
+    """
+
+    part: str
+    following: str
+    whole: bool
+
+
+def narrowable(problem: Problem) -> tuple[Narrowable, ...]:
+    """Returns the layers of a problem of which units may be left out: those of its chain, and then its blocks."""
+    chained = (Narrowable(part, following, False) for part, following in itertools.pairwise(problem.chain))
+    return (*chained, *(Narrowable(first, second, True) for first, second in problem.blocks))
+
+
+def layer_widths(problem: Problem) -> tuple[int, ...]:
+    """Returns the number of units of each layer of which some may be left out."""
+    import jax
+
+    params = problem.init(jax.random.PRNGKey(0))
+    return tuple(int(np.size(params[layer.part]["bias"])) for layer in narrowable(problem))
+
+
+def kept_units(widths: Sequence[int], rates: Sequence[float]) -> tuple[int, ...]:
+    """Returns how many units of each layer are kept: the nearest to their share, but one at least; of a block that is
+    left out none.
+
+    >>> kept_units((8, 16, 4), (0.25, 0.99, 1))
+    (6, 1, 0)
+    """
+    every = zip(widths, rates, strict=True)
+    return tuple(0 if rate == 1 else max(1, round(width * (1 - rate))) for width, rate in every)
+
+
+def narrowed_problem(problem: Problem, rates: Sequence[float]) -> Problem:
+    """Returns a problem without the units that are left out: what is then computed is as much as that of it.
+
+    Raises:
+        ValueError: no narrower one is known.
+    """
+    if problem.narrowed is None:
+        raise ValueError(f"problem {problem.name}: narrowed is None, but must make a narrower one to have its "
+                         "seconds predicted; give compute_s as numbers")  # fmt: skip
+    return problem.narrowed(kept_units(layer_widths(problem), rates))
+
+
+def drop_multipliers(
+    problem: Problem, params: Any, rates: Sequence[float], draw: np.random.Generator
+) -> NDArray[np.float32] | None:
+    """Returns by what each parameter is multiplied where drawn units are left out, shape (P,): 0 for weights to a unit
+    that is left out, and from one; weights from units that are kept are raised so that the next layer's inputs are the
+    same in the mean. Of a block that is left out no weight is left, so that it adds nothing. None: all are kept.
+
+    Args:
+        problem: has the layers.
+        params: a pytree of the parameters, for its shapes.
+        rates: the share of each layer's units that is left out.
+        draw: draws them.
+    """
+    import jax
+
+    factors = jax.tree.map(lambda leaf: np.ones(np.shape(leaf), np.float32), params)
+    dropped = False
+    for (part, following, _), rate in zip(narrowable(problem), rates, strict=True):
+        width = factors[part]["bias"].size
+        (count,) = kept_units((width,), (rate,))
+        if count == width:
+            continue
+        dropped, kept = True, np.zeros(width, np.float32)
+        if not count:
+            for leaf in jax.tree.leaves((factors[part], factors[following])):
+                leaf[...] = 0
+            continue
+        kept[draw.choice(width, count, replace=False)] = 1
+        factors[part]["kernel"] *= kept
+        factors[part]["bias"] *= kept
+        incoming = factors[following]["kernel"]  # a unit's inputs to the next layer stand a width apart
+        incoming *= np.tile(kept * np.float32(width / count), len(incoming) // width)[:, None]
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(factors)]) if dropped else None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AffordedVectors:
+    """Vectors of what is left out, of which each worker takes for each gradient the first that it can afford then: with
+    which the gradient takes at most some seconds at the speed that the worker has when it begins it.
+
+    Attributes:
+        vectors: the shares of each layer's units that are left out, the best vector first.
+        within_s: the seconds that a gradient may take; where it takes longer with each vector, the quickest is taken.
+        seconds: for each worker those of a gradient with each vector while nothing slows the worker down; None:
+            `Job.predicted` predicts them.
+    """
+
+    vectors: Sequence[Sequence[float]]
+    within_s: float
+    seconds: Sequence[Sequence[float]] | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("afforded vectors", "within_s", self.within_s)
+        if not len(self.vectors):
+            raise ValueError("afforded vectors: vectors is empty, but must be one or more; give the best first")
+        for worker, of_vectors in enumerate(self.seconds or ()):
+            if len(of_vectors) != len(self.vectors):
+                raise ValueError(f"afforded vectors: seconds[{worker}] is {tuple(of_vectors)}, but must be "
+                                 f"{len(self.vectors)} numbers; give those of each vector")  # fmt: skip
+            for seconds in of_vectors:
+                checks.not_negative("afforded vectors", f"seconds[{worker}]", seconds)
+
+    def place(self, worker: int, slowed: float = 1.0) -> int:
+        """Returns the place of the vector that a worker takes where its gradients take so many times as long."""
+        assert self.seconds is not None, "it was checked"
+        slowed_s = [slowed * seconds for seconds in self.seconds[worker]]
+        within = (place for place, seconds in enumerate(slowed_s) if seconds <= self.within_s)
+        return next(within, slowed_s.index(min(slowed_s)))
+
+
+def compute_seconds(problem: Problem, batch: int, device: Device, models: CostModels | None = None) -> float:
+    """Returns the predicted seconds of one gradient of a problem and a plain update by it, on one device.
+
+    Args:
+        problem: the model and its data.
+        batch: the samples of the gradient.
+        device: the device.
+        models: predict operators' latency; None: the analytic one, with what Alpa's runtime adds.
+    """
+    from alpa_dejavu.costs import CostModels
+
+    used = CostModels.named() if models is None else models
+    layers = _described(problem, batch).layers
+    operators = [layer.operators(phase) for layer in layers for phase in ("forward", "backward", "step")]
+    return sum(used.runtime.latency(used.latency.predict(operator, device), operator).total_s for operator in operators)
+
+
+def compute_bytes(problem: Problem, batch: int) -> float:
+    """Returns the bytes of memory that one gradient of a problem and a plain update by it take, as the planner counts
+    them: parameters, gradients, and the most that lives at a time while they are computed.
+    """
+    described = _described(problem, batch)
+    most = max(max(layer.forward_temporary_bytes, layer.backward_temporary_bytes) for layer in described.layers)
+    return sum(tensor.num_bytes for tensor in described.tensors) + most
+
+
+def _described(problem: Problem, batch: int) -> Model:
+    import jax
+
+    from alpa_dejavu.layers import trace
+    from alpa_dejavu.sharding.solved import model_of_step
+
+    inputs, targets = (part[:1].repeat(batch, axis=0) for part in problem.train)
+
+    def step(params: Any, data: Any) -> Any:
+        gradients = jax.grad(problem.loss)(params, data)
+        return jax.tree.map(lambda value, gradient: value - 0.1 * gradient, params, gradients)
+
+    params = problem.init(jax.random.PRNGKey(0))
+    return model_of_step(trace(lambda: (step, (params, (inputs, targets)))), 1)

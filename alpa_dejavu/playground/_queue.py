@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, final
 
-__all__ = ["Mail", "Message", "Process", "Queue", "Receiving", "Sleeping"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

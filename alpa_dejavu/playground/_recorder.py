@@ -16,8 +16,6 @@ from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
-__all__ = ["LookedAt", "Observer", "Recorder", "WorkerTimeline"]
-
 
 class _HasParams(Protocol):
     params: Vector
@@ -197,7 +195,7 @@ class Recorder:
         end_s = self.world.now_s
         self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
         params, busy_s = self._look(end_s), np.add(self.busy_s, self.world.computing_s())
-        columns = (np.array(each) for each in zip(*self._rows, strict=True))
+        columns = (np.array(column) for column in zip(*self._rows, strict=True))
         time_s, loss, accuracy, consensus, steps, samples, sent_bytes = columns
         links = sorted(self._bytes)
         return History(

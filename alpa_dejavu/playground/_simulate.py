@@ -12,21 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.progress_bar import progress_bar
-from alpa_dejavu.playground._data import Shards
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
-from alpa_dejavu.playground._left_out import AffordedVectors
+from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.fault import Fault
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["simulate"]
 
 
 def simulate(
@@ -81,20 +78,18 @@ def simulate(
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
     shards = job.split(cluster, seed)
-    job = _with_shards(job, shards)
+    job = dataclasses.replace(job, shards=None if shards is None else shards.rows)
     learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
-    if shards is not None and shards.synthetic.any():
-        recorder.note(f"{shards.synthetic.sum()} of {len(shards.synthetic)} training samples are synthetic: those from "
-                      f"number {shards.real} on")  # fmt: skip
     recorder.observers = [condition.observer(job, world) for condition in conditions]
     for fault in faults:
         world.spawn(None, fault.run(world))
     world.begin(way)
     with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
+
         def told() -> None:
             recorder.happened(world.now_s)
             show(recorder.steps)
@@ -117,17 +112,6 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
         return
     with progress_bar(total=total, desc=name, unit=" steps") as bar:
         yield lambda steps: bar.update(steps - bar.n)
-
-
-def _with_shards(job: Job, shards: Shards | None) -> Job:
-    """Returns a job with given shards, whose problem has their synthetic samples, too."""
-    if shards is None or shards.made_inputs is None or job.problem is None or shards.made_targets is None:
-        return dataclasses.replace(job, shards=None if shards is None else shards.rows)
-    parts = zip(job.problem.train, (shards.made_inputs, shards.made_targets), strict=True)
-    inputs, targets = (np.concatenate(both) for both in parts)
-    return dataclasses.replace(
-        job, shards=shards.rows, problem=dataclasses.replace(job.problem, train=(inputs, targets))
-    )
 
 
 def _said(job: Job) -> dict[str, object]:

@@ -16,23 +16,19 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import WrongStage, change
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
-from alpa_dejavu.playground._left_out import AffordedVectors
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
+from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._world import Computing, Program, Worker, World, stalled
+from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, stalled
 from alpa_dejavu.playground.history import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["VirtualWorld"]
 
 
 @final
@@ -56,7 +52,7 @@ class VirtualWorld(World):
         self._spread, self._samples, self._drop = job.spread, job.samples, job.drop
         chooses = self.size if isinstance(job.drop, AffordedVectors) else 0
         self._vectors = [collections.Counter[int]() for _ in range(chooses)]
-        self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
+        self._noise = [np.random.default_rng([seed, 2, n]) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
         # Who computes a stage wrongly, with what draws whether it is found; and the seconds for others' micro-batches.
@@ -99,7 +95,6 @@ class VirtualWorld(World):
             arrive()
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
-        """Returns how many seconds a worker computes on some samples that it begins now, or on a batch of them."""
         return self._slowed_s(number, self._compute_s[number], samples)
 
     def _slowed_s(self, number: int, whole_s: float, samples: int | None) -> float:
@@ -119,9 +114,9 @@ class VirtualWorld(World):
 
     def note_vectors(self) -> None:
         """Notes how often each worker took which vector, where it chooses."""
-        for number, taken in enumerate(self._vectors):
-            each = ", ".join(f"vector {place} {count} times" for place, count in sorted(taken.items()))
-            self.recorder.note(f"worker {number} took {each}")
+        for number, counts in enumerate(self._vectors):
+            shown = ", ".join(f"vector {place} {count} times" for place, count in sorted(counts.items()))
+            self.recorder.note(f"worker {number} took {shown}")
 
     def begin(self, exchange: Exchange) -> None:
         """Starts an exchange on all workers that are there once faults have done what they do at second 0."""
@@ -145,8 +140,7 @@ class VirtualWorld(World):
     # What faults use.
 
     def fault_generator(self) -> np.random.Generator:
-        """Returns random numbers that nobody else has, for a fault."""
-        return draws(self._seed, 5, next(self._draws))
+        return np.random.default_rng([self._seed, 5, next(self._draws)])
 
     def start(self, number: int) -> None:
         """Brings a worker back, or a new one; it counts its steps from those that the others have begun."""
@@ -162,7 +156,6 @@ class VirtualWorld(World):
         self._begin(self._run, (number,))
 
     def crash(self, number: int) -> bool:
-        """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
         if not self.there[number]:
             return False
         for process in [*self._processes[number]]:
@@ -176,24 +169,20 @@ class VirtualWorld(World):
         return True
 
     def slow(self, number: int, factor: float, ends: bool = False) -> None:
-        """Has a worker take `factor` times as long for gradients that it begins from now on, or ends that."""
         change(self._slower[number], factor, ends)
 
     def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
-        """Has a worker's gradients that it begins from now on be changed; None: no more."""
         self._spoilt.pop(number, None)
         if change is not None:
             self._spoilt[number] = change
 
     def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
-        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
         self._wrong.pop(number, None)
         if fault is not None:
             fault.multipliers(self.learner.leaves)  # says what can't be
             self._wrong[number] = fault, self.fault_generator()
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
-        """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
         change(factors, factor, ends)
         self._paths.scale(a, b, math.prod(factors))

@@ -13,15 +13,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
-
-__all__ = ["Computing", "Effect", "Program", "Worker", "World", "stalled"]
 
 
 @final
@@ -80,9 +77,7 @@ class Worker:
         """Sends a message, which nothing waits for; one to a worker itself is there at once, and counts no bytes."""
         self.world.send(self.number, target, tag, payload, num_bytes)
 
-    def receive(
-        self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None
-    ) -> Receiving:
+    def receive(self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None) -> Receiving:
         """Yield it to wait for messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
 
         Args:
@@ -169,7 +164,7 @@ class World(abc.ABC):
 
     def _worker(self, number: int) -> Worker:
         params = self.learner.start(number)
-        return Worker(self, number, params, self.learner.state(params), draws(self._seed, 3, number))
+        return Worker(self, number, params, self.learner.state(params), np.random.default_rng([self._seed, 3, number]))
 
     # What exchanges use.
 
@@ -183,7 +178,7 @@ class World(abc.ABC):
 
     def generator(self, *name: int) -> np.random.Generator:
         """Returns random numbers of a name, such as a round's: the same for all workers."""
-        return draws(self._seed, 4, *name)
+        return np.random.default_rng([self._seed, 4, *name])
 
     def finished(self, number: int) -> bool:
         """Returns whether a worker has had its number of steps."""
@@ -220,8 +215,8 @@ class World(abc.ABC):
 
     def _is_done(self, number: int) -> bool:
         """Whether a worker has had its steps, to the end of its program or until it would compute again."""
-        held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
-        return self.finished(number) and (held or self._main[number] not in self._processes[number])
+        is_held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
+        return self.finished(number) and (is_held or self._main[number] not in self._processes[number])
 
     def _set_there(self, number: int, present: bool) -> None:
         self.there[number] = present
@@ -255,6 +250,7 @@ class World(abc.ABC):
         if messages is not None:
             self._resume_at(self.now_s, process, messages)
         elif wanted.timeout_s is not None:
+
             def late() -> None:
                 self._resume(process, self._mail.give_up(wanted))
 
@@ -269,3 +265,33 @@ def stalled(waits: Mapping[int, Sequence[Hashable]]) -> str:
     """Returns the end of a run in which nothing goes on, though workers wait for messages with some tags."""
     waited = {number: [*tags] for number, tags in waits.items()}
     return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waited}"
+
+
+class Exchange(abc.ABC):
+    """A way in which workers train together; `alpa_dejavu.playground.testing.check_exchange` says if one is sound.
+
+    Exchanges are frozen dataclasses of their settings: what changes while they run lies in the workers, the world's
+    board, and the program's own variables.
+    """
+
+    @abc.abstractmethod
+    def run(self, worker: Worker) -> Program:
+        """Runs on each worker from its start on; yields what it waits for.
+
+        A server is a program that one of the workers spawns. A worker that was lost and comes back runs this anew,
+        with the parameters that it had at the beginning.
+
+        Args:
+            worker: the worker that it runs on.
+
+        >>> from alpa_dejavu.playground import Job, Until, simulate
+        >>> from alpa_dejavu.testing import example_cluster
+        >>> class Alone(Exchange):
+        ...     def run(self, worker):
+        ...         while True:
+        ...             gradient = yield worker.compute()
+        ...             worker.update(gradient.values, gradient)
+        >>> history = simulate(Job(None, 0.5, num_bytes=0), example_cluster(), Alone(), until=Until(steps=3))
+        >>> history.end_s, history.end, history.num_bytes
+        (1.5, 'steps', 0.0)
+        """

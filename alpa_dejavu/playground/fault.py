@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import final
+from collections.abc import Callable, Iterable
+from typing import TypeVar, final
 
-from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
 from alpa_dejavu.playground._fault import (
     Changed,
     Fault,
@@ -60,14 +60,15 @@ class Crash(Fault):
     def run(self, world: Changed) -> Program:
         """Takes the worker away, and brings it back."""
         check_worker(world, self.worker)
-        return self._go(world)
 
-    def _go(self, world: Changed) -> Program:
-        if self.at_s:
-            yield Sleeping(self.at_s)
-        if world.crash(self.worker) and self.back_s is not None:
-            yield Sleeping(self.back_s - self.at_s)
-            world.start(self.worker)
+        def lose() -> Program:
+            if self.at_s:
+                yield Sleeping(self.at_s)
+            if world.crash(self.worker) and self.back_s is not None:
+                yield Sleeping(self.back_s - self.at_s)
+                world.start(self.worker)
+
+        return lose()
 
 
 @final
@@ -114,9 +115,7 @@ class SlowDown(Fault):
     def run(self, world: Changed) -> Program:
         """Slows the worker down, and has it recover."""
         check_worker(world, self.worker)
-        return for_a_while(
-            lambda ends: world.slow(self.worker, self.factor, ends=ends), self.at_s, self.until_s
-        )
+        return for_a_while(lambda ends: world.slow(self.worker, self.factor, ends=ends), self.at_s, self.until_s)
 
 
 @final
@@ -151,7 +150,8 @@ class Partition(Fault):
     """Groups of hosts that don't reach each other for a while.
 
     Messages between them wait, and aren't lost: exchanges send over reliable transports (TCP, or connections of RDMA),
-    which send again. Bytes that had passed before still arrive. Who gives up is an exchange's to say, by a timeout.
+    which send again. Bytes that had passed before still arrive. Each exchange decides by a timeout of its own when to
+    give up.
 
     Attributes:
         groups: indices of the hosts of each group; hosts in none of them reach all.
@@ -174,6 +174,126 @@ class Partition(Fault):
         check_hosts(world, tuple(host for group in self.groups for host in group))
         links = tuple((a, b) for group, other in itertools.combinations(self.groups, 2) for a in group for b in other)
         return scaled(world, links, 0.0, self.at_s, self.until_s)
+
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DrawnCrashes(Fault):
+    """Workers that are lost at random, each on its own.
+
+    Attributes:
+        per_s: how often a worker that is there is lost in a second, on average.
+        back_after_s: the mean of the seconds until a lost worker begins anew; None: it never does.
+        until_s: until when workers are lost.
+    """
+
+    per_s: float
+    back_after_s: float | None = None
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        checks.not_negative("drawn crashes", "per_s", self.per_s)
+        checks.positive("drawn crashes", "back_after_s", 1.0 if self.back_after_s is None else self.back_after_s)
+
+    def run(self, world: Changed) -> Program:
+        """Loses workers, and brings them back."""
+
+        def lose(worker: int, ends: bool) -> bool:
+            if ends:
+                world.start(worker)
+            return ends or world.crash(worker)
+
+        back_after_s = math.inf if self.back_after_s is None else self.back_after_s
+        return _drawn(world, "drawn crashes", self.per_s, self.until_s, back_after_s, range(world.size), lose)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DrawnSlowDowns(Fault):
+    """Workers whose gradients take longer for a while at random, each on its own.
+
+    Attributes:
+        per_s: how often a worker that isn't slow is slowed down in a second, on average.
+        factor: how many times as long its gradients take.
+        for_s: the mean of the seconds for which it is slow.
+        until_s: until when workers are slowed down.
+    """
+
+    per_s: float
+    factor: float
+    for_s: float
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        checks.not_negative("drawn slow-downs", "per_s", self.per_s)
+        checks.positive("drawn slow-downs", "factor", self.factor)
+        checks.positive("drawn slow-downs", "for_s", self.for_s)
+
+    def run(self, world: Changed) -> Program:
+        """Slows workers down, and has them recover."""
+        return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
+                      lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DrawnCongestion(Fault):
+    """Links between two hosts that have a share of their rates for a while at random, each on its own.
+
+    Attributes:
+        per_s: how often a link that isn't congested becomes so in a second, on average.
+        factor: the share of its own rate that it then has.
+        for_s: the mean of the seconds for which it is congested.
+        until_s: until when links become congested.
+    """
+
+    per_s: float
+    factor: float
+    for_s: float
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        checks.not_negative("drawn congestion", "per_s", self.per_s)
+        checks.not_negative("drawn congestion", "factor", self.factor)
+        checks.positive("drawn congestion", "for_s", self.for_s)
+
+    def run(self, world: Changed) -> Program:
+        """Changes links' rates, and has them recover."""
+        links = itertools.combinations(sorted(set(world.hosts)), 2)
+        return _drawn(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
+                      lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
+
+
+def _drawn(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
+           change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
+    """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
+    and ends it where it is called with True.
+    """
+    last_s = min(until_s, world.ends_s)
+    if per_s and last_s == math.inf:
+        raise ValueError(f"{owner}: until_s is inf, but must be finite where Until.seconds is inf; give either: "
+                         "what stalls would never end")  # fmt: skip
+
+    def repeated(thing: T) -> Program:
+        generator = world.fault_generator()
+        while True:
+            yield Sleeping(generator.exponential(1 / per_s))
+            if world.now_s > last_s:
+                return
+            lasts_s = generator.exponential() * for_s
+            if change(thing, False) is not False:
+                yield Sleeping(lasts_s)
+                change(thing, True)
+
+    def every() -> Program:
+        for thing in things if per_s else ():
+            world.spawn(None, repeated(thing))
+        yield from ()
+
+    return every()
 
 
 FAULTS: dict[str, type[Fault]] = {

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
-from alpa_dejavu.playground._left_out import AffordedVectors, compute_seconds, narrowable, narrowed_problem
-from alpa_dejavu.playground._problem import Problem
+from alpa_dejavu.playground._problem import AffordedVectors, Problem, compute_seconds, narrowable, narrowed_problem
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
@@ -102,9 +101,9 @@ class Job:
             raise ValueError("job: num_bytes is None without a problem, but messages need a size; give num_bytes")
         if self.sample_bytes is not None:
             checks.not_negative("job", "sample_bytes", self.sample_bytes)
-        given = self.settled_shards() or ()
-        if not all(len(shard) for shard in given):
-            empty = next(n for n, shard in enumerate(given) if not len(shard))
+        shards = self.settled_shards() or ()
+        if not all(len(shard) for shard in shards):
+            empty = next(n for n, shard in enumerate(shards) if not len(shard))
             raise ValueError(f"job: shards[{empty}] is empty, but each worker must have samples; give it some")
         if self.problem is None and (self.moves is not None or isinstance(self.shards, Split)):
             field = "shards" if self.moves is None else "moves"
@@ -133,22 +132,23 @@ class Job:
         if not hosts or not all(0 <= host < len(cluster.hosts) for host in hosts):
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
-        for field, given in (
+        for field, values in (
             ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.settled_shards()),
             ("drop", self.drop.seconds if isinstance(self.drop, AffordedVectors) else self.drop),
         ):  # fmt: skip
-            counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
+            counted = len(hosts) if values is None or isinstance(values, (int, float)) else len(values)
             if counted != len(hosts):
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
                                  "many, or hosts for as many")  # fmt: skip
         return hosts
 
     def _check_kinds(self) -> None:
-        given = self.settled_shards()
-        rows: Any = given if np.iterable(given) else [given]
-        if given is not None and not all(np.ndim(each) == 1 and (np.asarray(each).dtype.kind in "iu" or not len(each))
-                                         for each in rows):  # fmt: skip
-            raise ValueError(f"job: shards is {given!r}, but must be None, the indices of each worker's samples, or a "
+        shards = self.settled_shards()
+        every: Any = shards if np.iterable(shards) else [shards]
+        if shards is not None and not all(
+            np.ndim(rows) == 1 and (np.asarray(rows).dtype.kind in "iu" or not len(rows)) for rows in every
+        ):
+            raise ValueError(f"job: shards is {shards!r}, but must be None, the indices of each worker's samples, or a "
                              "Split; give one, such as playground.data.split('dirichlet')")  # fmt: skip
         for name, value, kind, example in (
             ("problem", self.problem, Problem, "playground.problem('digits-mlp')"),
@@ -176,8 +176,7 @@ class Job:
         """
         hosts = self.worker_hosts(cluster)
         if not isinstance(self.shards, Split):
-            rows = None if self.shards is None else tuple(np.asarray(shard, np.int64) for shard in self.shards)
-            return None if rows is None else Shards(rows, 0 if self.problem is None else len(self.problem.train[0]))
+            return None if self.shards is None else Shards(tuple(np.asarray(rows, np.int64) for rows in self.shards))
         assert self.problem is not None, "it was checked"
         compute_s = np.broadcast_to(np.asarray(self.compute_s, np.float64), len(hosts))
         return self.shards.split(SplitTask(*self.problem.train, hosts, tuple(compute_s.tolist()), seed))
@@ -195,6 +194,7 @@ class Job:
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
+
         @functools.cache
         def seconds(device: Device, samples: int, left_out: tuple[float, ...] | None) -> float:
             rest = problem if left_out is None else narrowed_problem(problem, left_out)
@@ -205,13 +205,13 @@ class Job:
         job.worker_hosts(cluster)
         on = [(cluster.hosts[host].device, job.samples(n)) for n, host in enumerate(hosts)]
         if job.drop is not None and not isinstance(job.drop, AffordedVectors):
-            rest_s = [seconds(*each, tuple(rates)) for each, rates in zip(on, job.drop, strict=True)]
+            rest_s = [seconds(*on_device, tuple(rates)) for on_device, rates in zip(on, job.drop, strict=True)]
             return dataclasses.replace(job, compute_s=rest_s)
         chosen = job.drop
         if chosen is not None and chosen.seconds is None:
-            every = [[seconds(*each, tuple(rates)) for rates in chosen.vectors] for each in on]
+            every = [[seconds(*on_device, tuple(rates)) for rates in chosen.vectors] for on_device in on]
             chosen = dataclasses.replace(chosen, seconds=every)
-        return dataclasses.replace(job, compute_s=[seconds(*each, None) for each in on], drop=chosen)
+        return dataclasses.replace(job, compute_s=[seconds(*on_device, None) for on_device in on], drop=chosen)
 
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan | Sequence[Plan], cluster: Cluster, copies: int = 1,

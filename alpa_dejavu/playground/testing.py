@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.topology import Topology
@@ -143,18 +143,18 @@ def _plain(rate: float) -> Any:
 class _Watched(DataMove):
     """A policy of which is noted which samples each worker has, as far as it is known."""
 
-    def __init__(self, move: DataMove, where: str, held: list[set[int]]) -> None:
-        self._move, self._where, self._held, self.epochs, self.moved = move, where, held, 0, 0
+    def __init__(self, move: DataMove, where: str, owned: list[set[int]]) -> None:
+        self._move, self._where, self._held, self.epochs, self.moved = move, where, owned, 0, 0
 
     def choose(self, epoch: Epoch) -> Handed:
         rows, handed = epoch.rows.tolist(), self._move.choose(epoch)
-        given = handed.rows.tolist()
-        elsewhere = {row for number, held in enumerate(self._held) if number != epoch.worker for row in held}
+        handed_rows = handed.rows.tolist()
+        elsewhere = {row for number, owned in enumerate(self._held) if number != epoch.worker for row in owned}
         assert len({*rows}) == len(rows), f"{self._where}: worker {epoch.worker} has a sample twice"
         assert not elsewhere & {*rows}, f"{self._where}: worker {epoch.worker} has samples that others have"
-        assert {*given} < {*rows}, f"{self._where}: worker {epoch.worker} hands on others, or all"
-        self._held[epoch.worker] = {*rows} - {*given}
-        self.epochs, self.moved = self.epochs + 1, self.moved + len(given)
+        assert {*handed_rows} < {*rows}, f"{self._where}: worker {epoch.worker} hands on others, or all"
+        self._held[epoch.worker] = {*rows} - {*handed_rows}
+        self.epochs, self.moved = self.epochs + 1, self.moved + len(handed_rows)
         return handed
 
 
@@ -209,7 +209,7 @@ def _first_mean(job: Job, cluster: Cluster) -> Any:
 def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
     """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker has
     samples, each sample is there as often as the split says, sizes are those of speeds within one sample where it has
-    `by_speed`, synthetic samples have the form and the targets of real ones, and the same seed gives the same.
+    `by_speed`, and the same seed gives the same.
 
     Args:
         split: the split to check.
@@ -233,12 +233,11 @@ def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
             shards, again = split.split(task), split.split(task)
             _check_shards(shards, task, split, where)
             same = all(map(np.array_equal, shards.rows, again.rows))
-            same = same and _equal(shards.made_inputs, again.made_inputs)
             assert same, f"{where}: made again, it is another"
 
 
 def _check_shards(shards: Shards, task: SplitTask, split: Split, where: str) -> None:
-    lengths, total = [len(rows) for rows in shards.rows], len(shards.synthetic)
+    lengths, total = [len(rows) for rows in shards.rows], task.samples
     assert len(lengths) == task.size, f"{where}: shares are for {len(lengths)} workers, but must be for {task.size}"
     assert min(lengths) > 0, f"{where}: worker {int(np.argmin(lengths))} has no sample"
     rows = np.concatenate(shards.rows)
@@ -250,12 +249,3 @@ def _check_shards(shards: Shards, task: SplitTask, split: Split, where: str) -> 
     if getattr(split, "by_speed", False):
         exact = task.samples / np.array(task.compute_s) / (1 / np.array(task.compute_s)).sum()
         assert (np.abs(lengths - exact) < 1).all(), f"{where}: sizes are {lengths}, but must be {exact} within one"
-    if shards.made_inputs is not None:
-        assert shards.made_targets is not None, f"{where}: synthetic samples have no targets"
-        for new, real in ((shards.made_inputs, task.inputs), (shards.made_targets, task.targets)):
-            assert (new.shape[1:], new.dtype) == (real.shape[1:], real.dtype), f"{where}: synthetic ones are unlike"
-        assert np.isin(shards.made_targets, task.targets).all(), f"{where}: a synthetic target isn't there otherwise"
-
-
-def _equal(first: Any, second: Any) -> bool:
-    return (first is None) == (second is None) and (first is None or np.array_equal(first, second))

@@ -5,7 +5,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 """
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
-from alpa_dejavu.problem._confidence import Confidence
+from alpa_dejavu.problem._confidence import Confidence, DrawnSeconds
 from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._division import (
@@ -15,16 +15,14 @@ from alpa_dejavu.problem._division import (
     MemoryPart,
     MemoryShares,
     NoShardingError,
+    PassFlow,
     Sharding,
     recomputed_layers,
 )
-from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
-from alpa_dejavu.problem._flow import PassFlow
-from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
-from alpa_dejavu.problem._host_kinds import host_kinds
+from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name, host_kinds
 from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
 from alpa_dejavu.problem._layer import Layer
-from alpa_dejavu.problem._link import Link
+from alpa_dejavu.problem._link import Link, ReductionServer
 from alpa_dejavu.problem._mesh import (
     CONTEXT,
     DATA,
@@ -41,10 +39,10 @@ from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
 from alpa_dejavu.problem._operators import ATTENTION, ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
-from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
+from alpa_dejavu.problem._plan import MicroBatches, NoPlanError, Plan, Stages, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
-from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem._sites import Sites
+from alpa_dejavu.problem._stage_plan import StagePlan
 from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
 
@@ -82,6 +80,7 @@ __all__ = [
     "MemoryPart",
     "MemoryShares",
     "MeshConfig",
+    "MicroBatches",
     "Model",
     "Moves",
     "NoPlanError",
@@ -105,6 +104,7 @@ __all__ = [
     "StageChoice",
     "StageOffload",
     "StagePlan",
+    "Stages",
     "StepCorrection",
     "StridedReads",
     "Submesh",

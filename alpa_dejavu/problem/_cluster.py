@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._host_memory import HostMemory
-from alpa_dejavu.problem._link import Link
-from alpa_dejavu.problem._reduction_server import ReductionServer
+from alpa_dejavu.problem._link import Link, ReductionServer
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
 
 _APART = 8

@@ -1,11 +1,13 @@
-"""The confidence that a planner has in its plan."""
+"""The confidence that a planner has in its plan, and seconds as they come out where costs are drawn at random."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
+from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Words, listed, said, whole
 from alpa_dejavu.problem import checks
 
 
@@ -29,14 +31,14 @@ class Confidence:
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
 
-    probability: float
-    expected_step_s: float
-    interval_s: tuple[float, float]
-    draws: int
-    candidates: int
-    spread_from: str
-    compared: str = ""
-    deviation_s: float = 0.0
+    probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("[lower, upper] in seconds")]
+    draws: Annotated[int, whole("a whole number of draws, at least 1", 1)]
+    candidates: Annotated[int, whole("a whole number of plans, at least 1", 1)]
+    spread_from: Words
+    compared: Words = ""
+    deviation_s: Rare[Seconds] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
@@ -79,3 +81,56 @@ class Confidence:
             return step
         of = f" ({self.compared})" if self.compared else ""
         return f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; {step}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _LayerSeconds:
+    """The drawn seconds of a layer in files of plans."""
+
+    mean_s: Seconds
+    deviation_s: Seconds
+
+
+_WITHOUT_LAYERS = Stored(
+    tuple[_LayerSeconds, ...],
+    lambda layers: tuple(_LayerSeconds(layer.mean_s, layer.deviation_s) for layer in layers),
+    lambda layers: tuple(DrawnSeconds(layer.mean_s, layer.deviation_s) for layer in layers),
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DrawnSeconds:
+    """The mean and the standard deviation of predicted seconds over joint random draws of costs.
+
+    Attributes:
+        mean_s, deviation_s: mean and standard deviation over the draws, in seconds.
+        layers: the same for each layer of a stage, in their order; in every draw the layers' seconds add up to the
+            stage's, so their means do, too. Empty: not told.
+
+    Raises ValueError for seconds that are negative or aren't finite.
+    """
+
+    mean_s: Seconds
+    deviation_s: Seconds
+    layers: Needed[
+        Annotated[
+            tuple[DrawnSeconds, ...],
+            _WITHOUT_LAYERS,
+            listed("a list of mean and deviation of each layer of the stage"),
+        ]
+    ] = ()
+
+    def __post_init__(self) -> None:
+        checks.not_negative("drawn", "mean_s", self.mean_s)
+        checks.not_negative("drawn", "deviation_s", self.deviation_s)
+
+    def times(self, factor: float) -> DrawnSeconds:
+        """Returns the same with all seconds multiplied by a factor.
+
+        >>> DrawnSeconds(1.5, 0.25).times(2.0)
+        DrawnSeconds(mean_s=3.0, deviation_s=0.5, layers=())
+        """
+        layers = tuple(layer.times(factor) for layer in self.layers)
+        return DrawnSeconds(self.mean_s * factor, self.deviation_s * factor, layers)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Annotated, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Key, Rare, Stored
+from alpa_dejavu._util.format_fields import Bytes, Index, Seconds, listed, said
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
@@ -26,11 +28,11 @@ class Moves:
         checkpoint_s: how long reading them takes; None: the checkpoint's rate isn't known.
     """
 
-    layers: tuple[int, ...]
-    num_bytes: float
-    seconds: float
-    checkpoint_bytes: float = 0.0
-    checkpoint_s: float | None = None
+    layers: Annotated[tuple[Index, ...], Key("moved_layers"), listed("a list of layers")]
+    num_bytes: Annotated[Bytes, Key("moved_bytes")]
+    seconds: Annotated[Seconds, Key("moved_s")]
+    checkpoint_bytes: Rare[Bytes] = 0.0
+    checkpoint_s: Rare[Annotated[float | None, Stored(Seconds | None), said("seconds of at least 0, or null")]] = None
 
     def __post_init__(self) -> None:
         checks.not_negative("moves", "num_bytes", self.num_bytes)

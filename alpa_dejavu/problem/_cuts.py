@@ -8,8 +8,6 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ANY_CUTS", "Cuts"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

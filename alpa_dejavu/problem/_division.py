@@ -1,4 +1,6 @@
-"""The division of a model's work among a logical mesh's devices: what each computes, sends and keeps."""
+"""The division of a model's work among a logical mesh's devices: what each computes, sends and keeps,
+and the order in which it does that within a pass.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig
 from alpa_dejavu.problem._operators import Operators
@@ -187,3 +188,37 @@ class Sharding(Protocol):
     def with_micro_batch(self, ratio: float) -> Sharding:
         """Returns the sharding of the same model for a micro-batch that is `ratio` times as large."""
         ...
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PassFlow:
+    """The data flow of one pass of a layer on one device: which operators and collectives wait for which.
+
+    Its nodes are first the operators, in the order of their records, and then the collectives: those of the first of
+    `collectives`, in the order of its arrays, then those of the next.
+
+    Attributes:
+        num_operators: how many operators there are.
+        collectives: the collectives of activations. Whatever else the pass sends isn't in it.
+        edges: pairs of nodes, the first of which must be done before the second begins; shape (edges, 2). What comes
+            from outside of the pass is there when it begins.
+
+    Raises ValueError for an edge whose ends aren't nodes.
+    """
+
+    num_operators: int
+    collectives: tuple[AxisCollectives, ...]
+    edges: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        if self.edges.size and not 0 <= self.edges.min() <= self.edges.max() < self.num_nodes:
+            raise ValueError(
+                f"edges is from node {self.edges.min()} to {self.edges.max()}, but must be of nodes from 0 to "
+                f"{self.num_nodes - 1}; number operators first, then collectives"
+            )
+
+    @property
+    def num_nodes(self) -> int:
+        """Returns how many operators and collectives there are together."""
+        return self.num_operators + sum(len(one.counts) for one in self.collectives)

@@ -1,4 +1,4 @@
-"""A way from one device to another."""
+"""A way from one device to another, and a host without accelerators that adds up what comes over it."""
 
 from __future__ import annotations
 
@@ -88,3 +88,20 @@ class Link:
         """
         latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
         return latency, self.group_bytes_per_s(2) if self.send_bytes_per_s is None else self.send_bytes_per_s
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ReductionServer:
+    """A host without accelerators that adds up gradients for the hosts that have some.
+
+    Attributes:
+        name: for people, and in plans' notes.
+        bytes_per_s: the rate at which it receives, and at the same time sends, to all hosts together.
+    """
+
+    name: str
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        checks.positive(f"reduction server {self.name}", "bytes_per_s", self.bytes_per_s)

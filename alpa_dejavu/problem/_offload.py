@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, TypeAlias, final
 
+from alpa_dejavu._util.dataclass_format import Inline, Needed, chosen
+from alpa_dejavu._util.format_fields import Bytes, Seconds, said
 from alpa_dejavu.problem import checks
 
 OFFLOAD_PLACES = ("cpu", "nvme")
 OFFLOADED = ("optimizer", "gradients", "parameters", "activations")
 """The kinds of tensors that may be offloaded."""
+_Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1)]
 
 
 @final
@@ -33,11 +36,11 @@ class Offload:
         Rajbhandari et al., ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning, SC 2021.
     """
 
-    optimizer: float = 0.0
-    gradients: float = 0.0
-    parameters: float = 0.0
-    activations: float = 0.0
-    place: str = "cpu"
+    optimizer: _Share = 0.0
+    gradients: _Share = 0.0
+    parameters: _Share = 0.0
+    activations: _Share = 0.0
+    place: Needed[Annotated[str, chosen(OFFLOAD_PLACES), said('"cpu" or "nvme"')]] = "cpu"
 
     def __post_init__(self) -> None:
         checks.one_of("offload", "place", self.place, OFFLOAD_PLACES)
@@ -90,14 +93,14 @@ class StageOffload:
         step_s: predicted seconds once a step of the hosts' updates, with copies and drives; part of `per_step_s`.
     """
 
-    shares: Offload
-    host_bytes: float = 0.0
-    host_limit_bytes: float = 0.0
-    nvme_bytes: float = 0.0
-    nvme_limit_bytes: float = 0.0
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    step_s: float = 0.0
+    shares: Inline[Offload]
+    host_bytes: Bytes = 0.0
+    host_limit_bytes: Bytes = 0.0
+    nvme_bytes: Bytes = 0.0
+    nvme_limit_bytes: Bytes = 0.0
+    forward_s: Seconds = 0.0
+    backward_s: Seconds = 0.0
+    step_s: Seconds = 0.0
 
     @property
     def missing_bytes(self) -> float:

@@ -5,21 +5,34 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Annotated, TypeAlias, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Elsewhere, Key, Needed, Rare, chosen
+from alpa_dejavu._util.format_fields import (
+    MOST,
+    NotNegative,
+    Positive,
+    Seconds,
+    SecondsAboveZero,
+    Text,
+    Words,
+    listed,
+    said,
+    whole,
+)
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
-from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
 from alpa_dejavu.problem._hardware import ClusterSummary
-from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh, is_plain
-from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
 from alpa_dejavu.problem._priced_by import PricedBy
+from alpa_dejavu.problem._stage_plan import StagePlan
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
-from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.problem.run import INTERLEAVED, SCHEDULES, schedule_form
 
 LAYER_OPTIONS = ("auto", "manual")
+MicroBatches: TypeAlias = Annotated[int, whole("a whole number of micro-batches, at least 1", 1, MOST_MICRO_BATCHES)]
+Stages: TypeAlias = Annotated[tuple[StagePlan, ...], listed("a list of at least one stage", min_length=1)]
 
 
 class NoPlanError(RuntimeError):
@@ -38,98 +51,6 @@ class NoPlanError(RuntimeError):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class StagePlan:
-    """A stage of a plan: its layers, its devices, and what it is predicted to cost.
-
-    Attributes:
-        layers: the numbers of its (first, last) layer, inclusive, from 0.
-        submesh, logical_mesh: shapes of its devices, as Alpa's ManualStageOption takes them.
-        hosts: names of the hosts that it runs on.
-        compute_s, collective_s, boundary_s: predicted seconds of one micro-batch, forward and backward: computing,
-            collectives among its devices, and transfers from its neighbours; together they are `cost_s`.
-        per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
-        memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
-            position in the pipeline asks for, and with what other stages on its submesh keep.
-        memory_limit_bytes: the bytes of memory that each of its devices has.
-        options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
-        remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
-        zero: its ZeRO level: 0, 2 or 3.
-        forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
-            they are `compute_s` plus `collective_s`.
-        forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
-        synchronisation_s: the part of `per_step_s` that synchronises gradients.
-        backward_weight_s: the part of `backward_s` that computes the gradients of weights, where the plan's schedule
-            splits it off; else 0.
-        activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
-            time (parameters, optimizer's state, ...), and while a layer is computed.
-        offload: what of these its hosts keep instead; None: nothing.
-        hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
-            step; they aren't part of the seconds above.
-        drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
-            of each layer; None: they aren't known.
-        context_parallel, expert_parallel, sharded: as `MeshConfig` has them.
-        memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
-    """
-
-    layers: tuple[int, int]
-    submesh: Submesh
-    logical_mesh: tuple[int, ...]
-    hosts: tuple[str, ...]
-    compute_s: float
-    collective_s: float
-    boundary_s: float
-    per_step_s: float
-    memory_bytes: float
-    memory_limit_bytes: float
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
-    remat: str = "none"
-    zero: int = 0
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    forward_collective_s: float = 0.0
-    forward_boundary_s: float = 0.0
-    synchronisation_s: float = 0.0
-    backward_weight_s: float = 0.0
-    activation_bytes: float = 0.0
-    resident_bytes: float = 0.0
-    temporary_bytes: float = 0.0
-    offload: StageOffload | None = None
-    hidden_s: float = 0.0
-    hidden_per_step_s: float = 0.0
-    drawn: DrawnSeconds | None = None
-    context_parallel: int = 1
-    expert_parallel: int = 1
-    sharded: int = 0
-    memory_parts: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        checks.one_of("stage plan", "remat", self.remat, REMAT)
-        if self.zero not in ZERO:
-            raise ValueError(f"stage plan: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
-
-    @property
-    def offloaded(self) -> Offload:
-        """Returns the shares of what the stage keeps that are offloaded."""
-        return NO_OFFLOAD if self.offload is None else self.offload.shares
-
-    @property
-    def plain(self) -> bool:
-        """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
-
-    @property
-    def num_layers(self) -> int:
-        """Returns the number of layers of the stage."""
-        return self.layers[1] - self.layers[0] + 1
-
-    @property
-    def cost_s(self) -> float:
-        """Returns the predicted seconds of the stage for one micro-batch, forward and backward, with communication."""
-        return self.compute_s + self.collective_s + self.boundary_s
-
-
-@final
-@dataclasses.dataclass(frozen=True)
 class StepCorrection:
     """A factor that predicted times are multiplied by, learned from the measured steps of past runs.
 
@@ -140,10 +61,10 @@ class StepCorrection:
         own_runs: how many of them were of the same model on the same cluster.
     """
 
-    factor: float
-    spread: float
-    runs: int
-    own_runs: int
+    factor: Positive
+    spread: NotNegative
+    runs: Annotated[int, whole("a whole number of runs, at least 0")]
+    own_runs: Annotated[int, whole("a whole number of runs, at least 0")]
 
     def __post_init__(self) -> None:
         checks.positive("correction", "factor", self.factor)
@@ -151,11 +72,12 @@ class StepCorrection:
 
 
 @final
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """A pipeline-parallel plan: the stages that a model is cut into, and the predicted time of a training step.
 
     Attributes:
+        num_layers, num_devices: those of all stages together.
         stages: in the order of the layers; where the schedule has several on each submesh, those of one submesh have
             the same hosts, submesh and logical mesh.
         step_s: predicted seconds of one training step.
@@ -182,24 +104,36 @@ class Plan:
         priced_by: the models and options by which it was priced and chosen; None: they aren't known.
     """
 
-    stages: tuple[StagePlan, ...]
-    step_s: float
-    lower_bound_s: float
-    num_micro_batches: int
-    schedule: str
-    cluster: str
-    planning_s: Mapping[str, float] = dataclasses.field(hash=False)
-    model: str = ""
-    batch: int | None = None
-    layer_option: str = "auto"
-    confidence: Confidence | None = None
-    notes: tuple[str, ...] = ()
-    correction: StepCorrection | None = None
-    contingencies: Mapping[str, Contingency] = dataclasses.field(default_factory=dict, hash=False)
-    strategy: str = ""
-    runs_on_alpa: bool = True
-    hardware: ClusterSummary | None = None
-    priced_by: PricedBy | None = None
+    model: Needed[Annotated[str, said("text: a model's name or module:function, empty if Alpa made the layers")]] = ""
+    num_layers: Annotated[int, whole("a whole number of layers, at least 1", 1, MOST)] = dataclasses.field(init=False)
+    layer_option: Annotated[str, chosen(LAYER_OPTIONS), said('"auto" or "manual"')] = "auto"
+    cluster: Text
+    hardware: Rare[Annotated[ClusterSummary | None, said("an object: the hosts of the cluster, used or not")]] = None
+    priced_by: Rare[Annotated[PricedBy | None, said("an object: what the plan was chosen under")]] = None
+    num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST)] = dataclasses.field(init=False)
+    batch: Needed[
+        Annotated[Annotated[int, whole("", 1)] | None, said("a whole number of samples, at least 1, or null")]
+    ] = None
+    num_micro_batches: MicroBatches
+    schedule: Annotated[
+        str,
+        said(
+            f"a schedule: {', '.join(SCHEDULES)}, or interleaved_ with a number of chunks",
+            pattern=f"^({'|'.join(SCHEDULES)}|{INTERLEAVED})$",
+        ),
+    ]
+    step_s: Annotated[SecondsAboveZero, Key("iteration_time_s")]
+    lower_bound_s: Seconds = 0.0
+    planning_s: Annotated[Mapping[str, Seconds], said("an object of steps and their seconds")] = dataclasses.field(
+        hash=False
+    )
+    confidence: Rare[Confidence | None] = None
+    notes: Rare[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
+    correction: Rare[StepCorrection | None] = None
+    strategy: Rare[Annotated[str, said("text: whose plan it is, empty for this package's own search")]] = ""
+    runs_on_alpa: Rare[Annotated[bool, said("true, or false of what is estimated only")]] = True
+    stages: Stages
+    contingencies: Elsewhere[Mapping[str, Contingency]] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         at_most("num_micro_batches", self.num_micro_batches, MOST_MICRO_BATCHES, "take larger micro-batches")
@@ -210,6 +144,8 @@ class Plan:
                 f"plan: there are {len(self.stages)} stages, but must be a multiple of {chunks}, as many as "
                 f"{self.schedule} has on each submesh; plan again for this schedule"
             )
+        object.__setattr__(self, "num_layers", self.stages[-1].layers[1] + 1 if self.stages else 0)
+        object.__setattr__(self, "num_devices", sum(stage.submesh.num_devices for stage in self.on_submeshes))
 
     @property
     def submesh_of(self) -> tuple[int, ...]:
@@ -240,22 +176,12 @@ class Plan:
         return self.priced_by is not None and self.priced_by.streams
 
     @property
-    def num_devices(self) -> int:
-        """Returns the number of devices of all stages of the plan together."""
-        return sum(stage.submesh.num_devices for stage in self.on_submeshes)
-
-    @property
     def devices_of_hosts(self) -> collections.Counter[str]:
         """Returns for each host's name how many of its devices the plan's stages use."""
         taken: collections.Counter[str] = collections.Counter()
         for stage in self.on_submeshes:
             taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
         return taken
-
-    @property
-    def num_layers(self) -> int:
-        """Returns the number of layers of all stages of the plan together."""
-        return self.stages[-1].layers[1] + 1
 
     @property
     def expected_s(self) -> float:

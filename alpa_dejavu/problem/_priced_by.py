@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, Literal, TypeAlias, final
+
+from alpa_dejavu._util.dataclass_format import Rare, Stored, chosen
+from alpa_dejavu._util.format_fields import NotNegative, Size, listed, said
+from alpa_dejavu.problem._mesh import Remat, Zero
+
+_Count: TypeAlias = Size | Literal["auto"]
 
 
 @final
@@ -31,24 +37,26 @@ class PricedBy:
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
     """
 
-    latency: str = ""
-    communication: str = ""
-    calibration: str = ""
-    risk: float | None = None
-    margin: float | None = None
-    submeshes: str = ""
-    remat: tuple[str, ...] = ()
-    zero: tuple[int, ...] = ()
-    layers: int | str = "auto"
-    micro_batches: int | str = "auto"
-    slicer: str = ""
-    objective: str = ""
-    strategy: str = ""
-    runtime: str = "alpa"
-    offload: str = "none"
-    replicas: int = 1
-    runs_on: str = ""
-    attention: str = ""
+    latency: Annotated[str, said("text: the latency model")] = ""
+    communication: Annotated[str, said("text: the communication model")] = ""
+    calibration: Annotated[str, said("text: the calibration, empty if there was none")] = ""
+    risk: Annotated[NotNegative | None, said("a number of at least 0, or null")] = None
+    margin: Annotated[NotNegative | None, said("a number of at least 0, or null")] = None
+    submeshes: Annotated[str, said("text: which submeshes there were")] = ""
+    remat: Annotated[tuple[Remat, ...], listed('a list of "none", "selective" and "layer"')] = ()
+    zero: Annotated[tuple[Zero, ...], listed("a list of 0, 2 and 3")] = ()
+    layers: Annotated[int | str, Stored(_Count), said('a whole number of layers, at least 1, or "auto"')] = "auto"
+    micro_batches: Annotated[
+        int | str, Stored(_Count), said('a whole number of micro-batches, at least 1, or "auto"')
+    ] = "auto"
+    slicer: Annotated[str, said("text: the slicer")] = ""
+    objective: Annotated[str, said("text: what was to be least")] = ""
+    strategy: Annotated[str, said("text: whose search it was")] = ""
+    runtime: Rare[Annotated[str, said("text: the runtime profile")]] = "alpa"
+    offload: Rare[Annotated[str, said("text: where stages could offload")]] = "none"
+    replicas: Rare[Annotated[Size, said("a whole number of replicas that each stage had at least")]] = 1
+    runs_on: Rare[Annotated[str, said("text: the training framework whose rules plans were restricted to")]] = ""
+    attention: Rare[Annotated[str, chosen(("", "fused", "plain")), said('"fused", "plain" or empty')]] = ""
 
     @property
     def streams(self) -> bool:

@@ -4,8 +4,8 @@ In: a `PlanningResult`, or a plan with its simulated step.
 Out: a page that opens without network, events for Perfetto, and rows of what each device, link and layer weighs.
 """
 
+from alpa_dejavu.report._charts import finished
 from alpa_dejavu.report._page import html_report
-from alpa_dejavu.report._style import finished
 from alpa_dejavu.report._template import template
 
 __all__ = ["finished", "html_report", "template"]

@@ -11,9 +11,7 @@ import plotly.graph_objects as go
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.report._style import COLORS, finished
-
-__all__ = ["cost_map"]
+from alpa_dejavu.report._charts import COLORS, finished
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:

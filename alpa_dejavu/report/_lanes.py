@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["lane_names", "lanes"]
-
 
 def lanes(timeline: Timeline) -> dict[str, Any]:
     """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step, and

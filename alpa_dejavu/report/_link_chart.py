@@ -9,9 +9,7 @@ from typing import Any
 from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, StagePlan
-from alpa_dejavu.report._style import COLORS, finished
-
-__all__ = ["link_chart"]
+from alpa_dejavu.report._charts import COLORS, finished
 
 _HEIGHT, _ROW = 420, 26
 _ORANGE = "#ff7f0e"

@@ -6,11 +6,10 @@ import html
 
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
+from alpa_dejavu.report._charts import fullest_stage, layer_costs, memory_chart
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lane_names, lanes
-from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._link_chart import link_chart
-from alpa_dejavu.report._memory_chart import fullest_stage, memory_chart
 from alpa_dejavu.report._tables import (
     facts,
     layer_rows,
@@ -25,8 +24,6 @@ from alpa_dejavu.report._tables import (
 )
 from alpa_dejavu.report._template import template
 from alpa_dejavu.simulation.step import Timeline
-
-__all__ = ["html_report"]
 
 
 def html_report(planned: PlanningResult, measured: Timeline | None = None, steps: int | None = None) -> str:

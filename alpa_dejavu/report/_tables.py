@@ -12,17 +12,12 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
-from alpa_dejavu.plans.memory_parts import fullest_parts
 from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
+from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
-
-__all__ = [
-    "Table", "facts", "layer_rows", "memory_rows", "notes", "origins", "planning_rows", "runner_up_rows",
-    "sensitivity_rows", "stage_table", "whole_table",
-]  # fmt: skip
 
 
 class Table(TypedDict):

@@ -9,8 +9,6 @@ from importlib import resources
 
 import jinja2
 
-__all__ = ["template"]
-
 
 def template(name: str) -> jinja2.Template:
     """Returns a page's template by the name of its file; whatever it is given is escaped."""

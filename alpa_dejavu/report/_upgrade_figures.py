@@ -18,8 +18,6 @@ from alpa_dejavu.problem import Cluster, Device, Operators
 from alpa_dejavu.simulation.plan_times import Times, plan_times, shortened
 from alpa_dejavu.simulation.sensitivity import Figure
 
-__all__ = ["Resource", "layer_figures", "resource_figure", "resources"]
-
 _UNIT = 1e-4
 """The logarithm of the factor that prices are changed by for a derivative."""
 _FEW_KINDS = 3

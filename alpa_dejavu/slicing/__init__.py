@@ -8,12 +8,10 @@ Out: a `Slicing`, the stages with their cost, and how far from optimal it may be
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import name_of, resolve
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Effort, Slicer
+from alpa_dejavu.slicing._baselines import Exhaustive, Uniform
 from alpa_dejavu.slicing._dynamic import Dynamic
-from alpa_dejavu.slicing._effort import Effort
-from alpa_dejavu.slicing._exhaustive import Exhaustive
 from alpa_dejavu.slicing._gradient import Gradient
-from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing.amp_pipe import AmpPipe
 from alpa_dejavu.slicing.experimental import Mcmc
 

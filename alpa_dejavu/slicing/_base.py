@@ -1,12 +1,15 @@
-"""The interface of slicers."""
+"""The interface of slicers, and the limits on the exact one's work."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
+import time
+from typing import final
 
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.problem import Objective, Slicing, SlicingProblem
+from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
 
 
 class Slicer(abc.ABC):
@@ -25,7 +28,7 @@ class Slicer(abc.ABC):
 
 
 def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
-    """Returns the best of the slicings that a slicer, which knows nothing of families of stages, finds for each family
+    """Returns the best of the slicings that a slicer, which knows nothing of families, finds for each family of stages
     of a problem.
     """
     slicings = [slicer.slice(family) for family in problem.each_family()]
@@ -35,12 +38,27 @@ def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
     return Slicing.of(problem, best, bound_s, rounds, seconds)
 
 
-def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
-    """Checks that a problem's objective is one of those that have a name, for which a slicer has a recurrence.
+class Cheapest:
+    """The cheapest of the plans that a slicer tries, and how many it tried; the first of equals."""
 
-    Args:
-        owner: the slicer's name, for the message.
-        problem: the slicing problem.
+    def __init__(self, problem: SlicingProblem) -> None:
+        self._problem, self._started = problem, time.perf_counter()
+        self._stages: tuple[StageChoice, ...] = ()
+        self._cost_s, self.tried = math.inf, 0
+
+    def add(self, stages: tuple[StageChoice, ...]) -> None:
+        total_s = self._problem.total_s(stages)
+        if total_s < self._cost_s:
+            self._stages, self._cost_s = stages, total_s
+
+    def slicing(self, exact: bool = False) -> Slicing:
+        """Returns it as a slicing; if `exact`, nothing is cheaper."""
+        bound_s = self._cost_s if exact else 0.0
+        return Slicing.of(self._problem, self._stages, bound_s, self.tried, time.perf_counter() - self._started)
+
+
+def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
+    """Checks that a problem's objective has a name; `owner` is the slicer's, for the message.
 
     Raises:
         ValueError: the objective is an `Objective`, a Python function of the stages.
@@ -50,3 +68,37 @@ def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
             f"{owner} has no recurrence for the objective {problem.objective!r}; take a slicer that tries plans, as "
             f"'mcmc' or, with few layers, 'exhaustive' does"
         )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """The limits on the work of the exact slicer, which cuts layers into stages; work is counted, not timed, so that
+    the same problem always gets the same answer.
+
+    Attributes:
+        widths: how many partial slicings beam searches keep, on hosts of unlike kinds: one search after the other,
+            while there is something to win.
+        steps: how often the prices of devices are changed at each bound on the largest stage.
+        work: how many partial slicings beam searches make, or what takes as long, at most; a million takes about half a
+            second.
+        few_sums: a dynamic program of so many sums, on alike hosts, is faster than finding prices of devices.
+        few_states: on hosts of unlike kinds nothing is left out, and prices don't pay, with at most so many
+            combinations of used devices, last site and next stage.
+        most_arcs: no graph of layers and numbers of stages has more arcs: they would take more than about 1.5 GB.
+        most_table_bytes: no table of a dynamic program is larger.
+        most_entries: where a relaxation's arrays would have more entries, each transfer counts as its cheapest one.
+        most_bounds: with more different stage costs than that, close ones are treated together.
+        buckets_per_e: the number of intervals to a factor of e in which they then are treated together.
+    """
+
+    widths: tuple[int, ...] = (64, 256, 2048)
+    steps: int = 60
+    work: int = 8_000_000
+    few_sums: int = 10_000_000
+    few_states: int = 100_000
+    most_arcs: int = 15_000_000
+    most_table_bytes: int = 2**31
+    most_entries: int = 20_000_000
+    most_bounds: int = 2_000_000
+    buckets_per_e: int = 10_000

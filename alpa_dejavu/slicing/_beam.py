@@ -8,6 +8,7 @@ what is left where a beam is stopped because it has worked enough.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, final
 
@@ -15,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import StageChoice
-from alpa_dejavu.slicing._branch import ROUNDING, Answer
+from alpa_dejavu.slicing._branch import ROUNDING, BoundedAnswer
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
-from alpa_dejavu.slicing._labels import Labels, joined, undominated
-from alpa_dejavu.slicing._relaxed import ENTRIES, Prices
+from alpa_dejavu.slicing._relaxed import ENTRIES, PricedBound
 
 PENDING = 64
 """From the beginnings at a layer at most so many new ones are made for each place in the beam."""
@@ -33,7 +33,7 @@ CHUNK = 4_000_000
 class Beam:
     """A beam search for the cheapest slicing, layer by layer, which keeps only the most promising partial slicings.
 
-    A slicing cuts layers into stages. `work` counts the partial slicings that were made, and what takes as long.
+    `work` counts the partial slicings that were made, and what takes as long.
 
     Args:
         choices: the stages to choose from.
@@ -45,7 +45,7 @@ class Beam:
     """
 
     def __init__(
-        self, choices: Choices, bound: float, prices: Prices, below: float, width: int, most: float = math.inf
+        self, choices: Choices, bound: float, prices: PricedBound, below: float, width: int, most: float = math.inf
     ) -> None:
         self._choices, self._bound, self._prices = choices, bound, prices
         self._asked = below
@@ -58,11 +58,9 @@ class Beam:
         self._most = most
         self.work = 0.0
 
-    def run(self) -> Answer:
-        """Returns a lower bound on the summed stage weights of any slicing (`below` at most), and the slicing with the
-        least sum that was found; () if none was.
-
-        The bound holds for slicings whose stages cost no more than the search's bound on stages.
+    def run(self) -> BoundedAnswer:
+        """Returns a lower bound on the summed stage weights of any slicing within the bound on stages (`below` at
+        most), and the slicing with the least sum that was found; () if none was.
         """
         choices = self._choices
         self._arrived[0].append(
@@ -106,8 +104,8 @@ class Beam:
         order = np.argsort(lengths[stage], kind="stable")
         label, stage, bound = label[order], stage[order], bound[order]
         used = labels.used[label] + self._choices.uses[classes[stage]]
-        room = self._choices.room[layer, layer + lengths[stage], classes[stage], ways[stage]]
-        may_follow = np.minimum(labels.may_follow[label] - 1, room)
+        spare = self._choices.room[layer, layer + lengths[stage], classes[stage], ways[stage]]
+        may_follow = np.minimum(labels.may_follow[label] - 1, spare)
         over = lengths[stage] == self._choices.num_layers - 1 - layer
         suits = (used <= self._choices.available).all(axis=1) & (may_follow >= np.where(over, 0, 1))
         suits &= ~over | (used == self._choices.available)[:, self._choices.exact].all(axis=1)
@@ -121,8 +119,8 @@ class Beam:
             origin=np.column_stack([np.full(len(label), layer), label]),
             choice=np.column_stack([classes[stage], ways[stage]]),
         )
-        found, starts = np.unique(lengths[stage], return_index=True)
-        for length, start, end in zip(found, starts, [*starts, len(stage)][1:], strict=True):
+        distinct, starts = np.unique(lengths[stage], return_index=True)
+        for length, start, end in zip(distinct, starts, [*starts, len(stage)][1:], strict=True):
             self._arrived[layer + int(length) + 1].append(new.of(slice(start, end)))
 
     def _promising(
@@ -133,7 +131,7 @@ class Beam:
         Beginning n has bounds[n], and a stage makes it dearer by what is in dearer[row[n]].
         """
         step = max(1, CHUNK // max(dearer.shape[1], 1))
-        labels, stages, found = [], [], []
+        pairs = []
         for start in range(0, len(bounds), step):
             some = slice(start, start + step)
             sums = bounds[some, None] + dearer[row[some]]
@@ -145,10 +143,9 @@ class Beam:
                 order = np.argsort(values, kind="stable")
                 self._lost = min(self._lost, float(values[order[most]]))
                 label, stage, values = label[order[:most]], stage[order[:most]], values[order[:most]]
-            labels.append(label + start)
-            stages.append(stage)
-            found.append(values)
-        return np.concatenate(labels), np.concatenate(stages), np.concatenate(found)
+            pairs.append((label + start, stage, values))
+        labels, stages, values = map(np.concatenate, zip(*pairs, strict=True))
+        return labels, stages, values
 
     def _next_stages(self, layer: int, groups: IntArray, labels: Labels) -> tuple[Any, ...]:
         """Returns N stages that begin with a layer, and make a slicing dearer by less than is asked for.
@@ -157,13 +154,13 @@ class Beam:
         how much dearer it makes the slicing (inf where it isn't one to take), of shape (groups, N).
         """
         choices, lasts = self._choices, slice(layer, self._ends[layer])
-        here = self._prices.rest[layer, groups]
+        rest = self._prices.rest[layer, groups]
         spare = self._below - np.array([labels.bound[labels.group == group].min() for group in groups])
         fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, groups][:, None, :, None] <= self._bound
         weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, groups][:, None, :, None]
         weights = np.where(fits, weights, np.inf)
         self.work += fits.size / ENTRIES
-        dearer = weights + (self._prices.then[lasts, :, None] - here[:, None, None, None])
+        dearer = weights + (self._prices.then[lasts, :, None] - rest[:, None, None, None])
         lengths, classes = np.nonzero((dearer < spare[:, None, None, None]).any(axis=(0, 3)))
         weights, dearer = weights[:, lengths, classes], np.maximum(dearer[:, lengths, classes], 0.0)
         dearer[~_sensible(weights, choices.room[layer, layer + lengths, classes])] = np.inf
@@ -181,13 +178,81 @@ class Beam:
         return tuple(stages)
 
 
-def _sensible(weights: FloatArray, room: IntArray) -> NDArray[np.bool_]:
-    """Returns which ways have a finite weight, (groups, N, P), that no other beats with as much room, (N, P)."""
+def _sensible(weights: FloatArray, spare: IntArray) -> NDArray[np.bool_]:
+    """Returns which ways have a finite weight, (groups, N, P), that no other beats and leaves as much room, (N, P)."""
     sensible = np.isfinite(weights)
     for way in range(weights.shape[2]):
-        other, its_room = weights[:, :, way, None], room[:, way, None]
-        better = (other < weights) & (its_room >= room) | (other == weights) & (its_room > room)
-        same = (other == weights) & (its_room == room)
+        other, its_spare = weights[:, :, way, None], spare[:, way, None]
+        better = (other < weights) & (its_spare >= spare) | (other == weights) & (its_spare > spare)
+        same = (other == weights) & (its_spare == spare)
         same[:, :, : way + 1] = False
         sensible &= ~(better | same)
     return sensible
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labels:
+    """N partial slicings, each of which cuts the first layers into stages, as arrays.
+
+    Attributes:
+        used: shape (N, R), how much they use of each of R resources, such as devices of a kind of host.
+        group: shape (N,), the group of submeshes with equal links that the last stage is on.
+        may_follow: shape (N,), how many stages may still follow for memory's sake.
+        weight: shape (N,), what the objective sums over stages, so far.
+        bound: shape (N,), a lower bound on that sum for any whole slicing that begins so.
+        origin: shape (N, 2), the layer where the last stage begins, and which partial slicing there it follows.
+        choice: shape (N, 2), the last stage's class of submeshes, and which of its submeshes and configs it has.
+    """
+
+    used: IntArray
+    group: IntArray
+    may_follow: IntArray
+    weight: FloatArray
+    bound: FloatArray
+    origin: IntArray
+    choice: IntArray
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def of(self, which: IntArray | slice) -> Labels:
+        return Labels(*(getattr(self, name)[which] for name in _NAMES))
+
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Labels))
+
+
+def joined(parts: list[Labels]) -> Labels:
+    return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
+
+
+def undominated(labels: Labels, available: IntArray) -> Labels:
+    """Returns, of partial slicings that use equally much of each resource and end with the same group of submeshes, the
+    cheapest; dearer ones stay if more stages may follow them. `available` is how much there is of each resource.
+    """
+    words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
+    order = np.lexsort((-labels.may_follow, labels.weight, *words))
+    new = np.zeros(len(order), dtype=np.bool_)
+    new[0] = True
+    for word in words:
+        new[1:] |= np.diff(word[order]) != 0
+    run = np.cumsum(new)
+    step = int(labels.may_follow.max()) + 1
+    most = np.maximum.accumulate(run * step + labels.may_follow[order])
+    more = np.diff(most, prepend=-1) > 0
+    return labels.of(order[more])
+
+
+def _words(columns: IntArray, greatest: list[int]) -> list[IntArray]:
+    """Returns whole numbers that are equal where the rows are, as few as 62 bits each allow."""
+    words: list[IntArray] = []
+    capacity = math.inf
+    for column, size in zip(columns.T, greatest, strict=True):
+        capacity *= size + 1
+        if capacity >= 2**62:
+            words.append(column.copy())
+            capacity = size + 1
+        else:
+            words[-1] = words[-1] * (size + 1) + column
+    return words

@@ -8,42 +8,31 @@ these details in its nodes.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from typing import final
+import operator
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing._branch import Answer
-from alpa_dejavu.slicing._effort import Effort
-from alpa_dejavu.slicing._graph import Graph, by_count, by_group
-from alpa_dejavu.slicing._priced import affordable, best_price, may_use
+from alpa_dejavu.slicing._base import Effort
+from alpa_dejavu.slicing._branch import BoundedAnswer
+from alpa_dejavu.slicing._graph import StageGraph, by_count, by_group
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, Stages, stages_of
-from alpa_dejavu.slicing._table import Corridor, fits, least_sum
+from alpa_dejavu.slicing._table import Corridor, affordable, best_price, fits, least_sum, may_use
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Details:
-    """Two flags that say what the nodes of a graph, in which paths are slicings, tell apart besides the layer.
+class Details(NamedTuple):
+    """Two flags: what the nodes of a graph, in which paths are slicings, tell apart besides the layer.
 
-    Attributes:
-        followers: whether it is how many stages there are from the layer on, since memory limits that, or since a
-            number of stages is asked for.
-        before: whether it is the group of submeshes that the stage before is on, for the transfer from it.
+    `followers` is how many stages there are from the layer on, since memory limits that, or since a number of stages is
+    asked for; `before` the group of submeshes that the stage before is on, for the transfer from it.
     """
 
     followers: bool = False
     before: bool = False
-
-    def __bool__(self) -> bool:
-        return self.followers or self.before
-
-    def __or__(self, other: Details) -> Details:
-        return Details(self.followers or other.followers, self.before or other.before)
 
 
 @final
@@ -61,7 +50,7 @@ class BoundedSearch:
         self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
         self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else _different_costs(stages)
         num_layers = problem.num_layers
-        self._graph = Graph(
+        self._graph = StageGraph(
             layers=np.arange(num_layers + 1),
             num_layers=num_layers,
             tail=stages.first,
@@ -73,27 +62,27 @@ class BoundedSearch:
         self._whole = Corridor.whole(self._graph, self._num_devices, self._exactly)
         self._details = Details(followers=problem.num_stages is not None)
         sums = len(self._graph) * (self._num_devices + 1)
-        self.is_little = sums * (num_layers if self._details or stages.limited else 1) <= effort.few_sums
+        self.is_little = sums * (num_layers if any(self._details) or stages.limited else 1) <= effort.few_sums
         self._prices: dict[float, float] = {}
         self._price, self._detailed_price = 0.0, 0.0
 
     def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
         """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, by a price on each
-        device.
+        device; as good as prices find it, up to about `enough`.
 
-        It is as good as prices find it, up to about `enough`. If memory limits or transfers made an earlier slicing
-        invalid or dearer, they count here too, but only as far as sums below `below` go.
+        If memory limits or transfers made an earlier slicing invalid or dearer, they count, but only as far as sums
+        below `below` go.
         """
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
         self._price = self._prices[bound] = price
-        if self._details and least < min(below, enough):
+        if any(self._details) and least < min(below, enough):
             _, graph = affordable(graph, self._num_devices, price, below)
             detailed = self._detailed(graph, bound, self._details)
             least = least if detailed is None else max(least, self._detailed_bound(detailed, below))
         return least
 
-    def solve(self, bound: float, below: float) -> Answer:
+    def solve(self, bound: float, below: float) -> BoundedAnswer:
         """Returns the least summed weight of slicings whose stages cost at most `bound`, with its slicing, if it is
         below `below`; if not, a lower bound and no slicing.
 
@@ -107,11 +96,11 @@ class BoundedSearch:
         if least >= below:
             return least, ()
         details = self._details
-        if not details:
+        if not any(details):
             corridor = self._narrowed(self._whole.of(graph), self._prices.get(bound, 0.0), below)
             value, arcs = least_sum(corridor)
             details = self._missed(corridor.graph, arcs)
-            if value >= below or not details:
+            if value >= below or not any(details):
                 return self._answer(corridor.graph, value, arcs, below)
         while True:
             if not self.is_little:
@@ -119,14 +108,14 @@ class BoundedSearch:
             least, chosen, arcs = self._solve_detailed(graph, bound, least, below, details)
             if chosen is None or least >= below:
                 return least, ()
-            more = self._missed(chosen, arcs) | details
+            more = Details(*map(operator.or_, self._missed(chosen, arcs), details))
             if more == details:
                 return self._answer(chosen, least, arcs, below)
             details = more
 
     def _solve_detailed(
-        self, graph: Graph, bound: float, least: float, below: float, details: Details
-    ) -> tuple[float, Graph | None, IntArray]:
+        self, graph: StageGraph, bound: float, least: float, below: float, details: Details
+    ) -> tuple[float, StageGraph | None, IntArray]:
         """Returns the least sum within a bound by a graph with details, or a lower bound; the graph and the arcs."""
         nothing = np.zeros(0, dtype=np.int64)
         detailed = self._detailed(graph, bound, details)
@@ -146,19 +135,17 @@ class BoundedSearch:
 
     @functools.cached_property
     def possible(self) -> bool:
-        """Returns whether there may be any slicing: the cluster's devices are between the fewest and the most that
-        slicings take.
-        """
+        """Returns whether slicings can take the cluster's devices at all."""
         limited = self._stages.limited or self._num_stages is not None
         graph = self._detailed(self._graph, math.inf, Details(followers=limited))
         return graph is None or may_use(graph, self._num_devices, self._exactly)
 
-    def _within(self, bound: float) -> Graph:
+    def _within(self, bound: float) -> StageGraph:
         return self._graph if bound >= self.bounds[-1] else self._graph.of(self._stages.cost_s <= bound)
 
-    def _detailed(self, graph: Graph, bound: float, details: Details) -> Graph | None:
+    def _detailed(self, graph: StageGraph, bound: float, details: Details) -> StageGraph | None:
         """Returns a graph of layers with some details in its nodes; None if that would be too large."""
-        stages, found, most_arcs = self._stages, graph, self._effort.most_arcs
+        stages, detailed, most_arcs = self._stages, graph, self._effort.most_arcs
         if details.before:
             own = graph.stage
 
@@ -170,14 +157,14 @@ class BoundedSearch:
             grouped = by_group(graph, stages.transfers.group[stages.submeshes(own)], weights, most_arcs)
             if grouped is None:
                 return None
-            found = grouped
+            detailed = grouped
         if not details.followers:
-            return found
+            return detailed
         # What another stage of the same layers and devices covers, it covers after any stage: they take in alike.
-        stage = found.stage
-        return by_count(found, stages.covered[stage], stages.room[stage], self._num_stages, most_arcs)
+        stage = detailed.stage
+        return by_count(detailed, stages.covered[stage], stages.room[stage], self._num_stages, most_arcs)
 
-    def _detailed_bound(self, graph: Graph, below: float) -> float:
+    def _detailed_bound(self, graph: StageGraph, below: float) -> float:
         """Returns a lower bound on all sums in a graph with details, at most `below`: it may lack dearer ways."""
         least, price = best_price(graph, self._num_devices, self._exactly, self._detailed_price, below)
         self._detailed_price = price
@@ -188,7 +175,7 @@ class BoundedSearch:
         sums = len(whole.graph) * (self._num_devices + 1)
         return whole.narrowed(price, below) if sums > self._effort.few_sums else whole
 
-    def _missed(self, graph: Graph, arcs: IntArray) -> Details:
+    def _missed(self, graph: StageGraph, arcs: IntArray) -> Details:
         """Returns the details that a way ignores: memory for the stages that follow each, or transfers to each."""
         stages = self._stages
         own = graph.stage[arcs]
@@ -197,7 +184,7 @@ class BoundedSearch:
         full = stages.limited and bool((stages.room[own] < np.arange(len(arcs))[::-1]).any())
         return Details(full, bool(dearer.any()))
 
-    def _answer(self, graph: Graph, least: float, arcs: IntArray, below: float) -> Answer:
+    def _answer(self, graph: StageGraph, least: float, arcs: IntArray, below: float) -> BoundedAnswer:
         if least >= below:
             return below, ()
         return least, tuple(self._stages.chosen(stage) for stage in graph.stage[arcs].tolist())

@@ -20,13 +20,14 @@ from alpa_dejavu.problem import SlicingProblem, StageChoice
 ROUNDING = 1e-12
 """Two sums of the same stages in another order differ by less than this fraction."""
 
-Answer = tuple[float, tuple[StageChoice, ...]]
-Solve = Callable[[float, float, float], Answer]
+BoundedAnswer = tuple[float, tuple[StageChoice, ...]]
+"""A lower bound on the sums of slicings within a bound on stages, and a slicing, or ()."""
+Solve = Callable[[float, float, float], BoundedAnswer]
 
 
 def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
-    """Returns the least that a slicing may cost, by the problem's objective, whose largest stage costs `bound` or more
-    and whose stages' weights (what the objective sums over stages) have the sum `least` or more.
+    """Returns the least that a slicing may cost whose largest stage costs `bound` or more, and whose stages' weights
+    (what the objective sums over stages) have the sum `least` or more.
     """
     if problem.objective == "inference":
         return least * bound
@@ -36,8 +37,8 @@ def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
 
 
 def spare(problem: SlicingProblem, bound: float, total: float) -> float:
-    """Returns the sum of stages' weights (what the objective sums over stages) from which on a slicing costs at least
-    `total`, if its largest stage costs `bound` or more.
+    """Returns the sum of stages' weights from which on a slicing costs at least `total`, if its largest stage costs
+    `bound` or more.
     """
     if problem.objective == "inference":
         return total / bound if bound > 0 else math.inf
@@ -48,15 +49,13 @@ def spare(problem: SlicingProblem, bound: float, total: float) -> float:
 
 @final
 class BranchAndBound:
-    """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs.
-
-    Each interval has a lower bound on all slicings whose largest stage costs something inside it.
+    """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs, each
+    with a lower bound on all slicings whose largest stage costs something inside it.
 
     Args:
         problem: the slicing problem.
         solve: a function that searches within one bound. It gets the bound, the summed stage weight from which on a
-            slicing is of no use, and that from which on one with a stage as dear as the bound is. It returns a lower
-            bound on the sums of slicings within the bound, and a slicing if it found one, else ().
+            slicing is of no use, and that from which on one with a stage as dear as the bound is.
         bounds: the costs, ascending, that the largest stage may have.
         floors: where each of `bounds` stands for several close costs, the least of those; None: each is one cost.
         limit_s: slicings that cost so much or more aren't looked for.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
-from alpa_dejavu.slicing._effort import Effort
+from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_links
 
 
@@ -80,21 +80,19 @@ class Choices:
     def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
         """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
         num_layers, num_classes = self.num_layers, len(self._members)
-        taken = table[:, :, self._members]
-        taken[:, :, self._members < 0] = filler
-        return np.ascontiguousarray(taken.reshape(num_layers, num_layers, num_classes, -1))
+        regrouped = table[:, :, self._members]
+        regrouped[:, :, self._members < 0] = filler
+        return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 
     def reach(self, bound: float) -> IntArray:
-        """Returns for each layer the most layers of a stage that begins there and costs at most `bound`; at least one.
-        Shape (L,).
+        """Returns the most layers of a stage that begins with each layer and costs at most `bound`, but at least one;
+        shape (L,).
         """
         fits = self._cheapest_s <= bound
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
-        """Returns the `StageChoice`, with the problem's numbers of submesh and config, of layers `first` to `last` on a
-        class of sites in one of its ways.
-        """
+        """Returns the stage of layers `first` to `last` on a class of sites in one of its ways."""
         member, config = divmod(way, self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
@@ -121,16 +119,21 @@ class Choices:
 
 
 def _buckets(values: FloatArray, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:
-    """The greatest and the least of values that are close together."""
+    """Returns the greatest and the least of values that are close together."""
     place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * buckets_per_e)
     starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
     return values[np.append(starts[1:], len(values)) - 1], values[starts]
 
 
 def _members(of_class: IntArray) -> IntArray:
-    """The sites of each class, filled up with -1; shape (Q, most)."""
+    """Returns the sites of each class, filled up with -1; shape (Q, most)."""
     members = [np.flatnonzero(of_class == n) for n in range(int(of_class.max()) + 1)]
-    filled = np.full((len(members), max(len(each) for each in members)), -1)
-    for row, each in zip(filled, members, strict=True):
-        row[: len(each)] = each
-    return filled
+    most = max(map(len, members))
+    return np.array([np.pad(sites, (0, most - len(sites)), constant_values=-1) for sites in members])
+
+
+def alike_sites(problem: SlicingProblem) -> Sites:
+    """Returns the sites of a problem on hosts that are alike, with nothing to cross."""
+    sizes, num = problem.submesh_sizes, len(problem.submesh_sizes)
+    nowhere = np.zeros((num, num), dtype=np.int64)
+    return Sites(sizes[:, None], np.array([problem.num_devices]), nowhere, np.zeros((problem.num_layers, 1)))

@@ -21,14 +21,13 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import Sites, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
+from alpa_dejavu.slicing._base import Effort, Slicer, best_of_families, check_has_recurrence
+from alpa_dejavu.slicing._baselines import Uniform
 from alpa_dejavu.slicing._beam import Beam
 from alpa_dejavu.slicing._bounded import BoundedSearch
-from alpa_dejavu.slicing._branch import ROUNDING, Answer, BranchAndBound, at_least_s, spare
+from alpa_dejavu.slicing._branch import ROUNDING, BoundedAnswer, BranchAndBound, at_least_s, spare
 from alpa_dejavu.slicing._choices import Choices, FloatArray
-from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
-from alpa_dejavu.slicing._uniform import Uniform
 
 
 @final
@@ -66,7 +65,7 @@ class Dynamic(Slicer):
 
 
 def _uncrowded(problem: SlicingProblem) -> SlicingProblem:
-    """The problem in which submeshes fit on hosts in any mixture: its best stages are often few enough to do so."""
+    # Submeshes fit on hosts in any mixture: its best stages are often few enough to do so.
     sites = problem.sites
     return problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())
 
@@ -81,9 +80,8 @@ floor."""
 
 @final
 class Intervals:
-    """A best-first search for the cheapest slicing (cut of layers into stages), over intervals of what the largest
-    stage may cost. A lower bound on the stages' summed weights, what an objective sums over stages, bounds each
-    interval.
+    """A best-first search for the cheapest slicing, over intervals of what the largest stage may cost, each bounded by
+    a lower bound on the stages' summed weights.
     """
 
     def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
@@ -161,19 +159,14 @@ BETTER = 5e-3
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
-    """Returns the best slicing found (cut of layers into stages) on hosts of unlike kinds, a lower bound on the cost of
-    all, and how many bounds on the largest stage's cost were tried.
-
-    Args:
-        problem: the slicing problem.
-        sites: the hosts that its submeshes may be on.
-        effort: the limits on the search's work.
+    """Returns the best slicing found on hosts of unlike kinds, a lower bound on the cost of all, and how many bounds on
+    the largest stage's cost were tried. `sites` are the hosts that submeshes may be on.
     """
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
         return (), math.inf, 0
-    search = _Search(choices, effort)
+    search = _PlacedSearch(choices, effort)
 
     def branch(width: int, limit_s: float, slack: float, work: float) -> tuple[tuple[StageChoice, ...], float]:
         search.begin(width, work)
@@ -201,7 +194,7 @@ def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple
 
 
 @final
-class _Search:
+class _PlacedSearch:
     """A search within one bound, first by prices, then by a beam; what it learns of prices it keeps."""
 
     def __init__(self, choices: Choices, effort: Effort) -> None:
@@ -213,20 +206,18 @@ class _Search:
         self.begin(0, math.inf)
 
     def begin(self, width: int, work: float) -> None:
-        """Begins another search, with a beam search that keeps `width` partial slicings (0: none) and a limit on its
-        work.
-        """
+        """Begins another search, with a beam of `width` partial slicings (0: none) and a limit on its work."""
         self._width, self._enough = width, self.spent + work
 
     def may_go_on(self) -> bool:
-        """Returns whether some of the search's limit on work is left."""
         return self.spent < self._enough
 
-    def solve(self, bound: float, below: float, here: float) -> Answer:
+    def solve(self, bound: float, below: float, useful: float) -> BoundedAnswer:
         """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and a slicing.
 
-        The slicing is () unless one with a sum below `below` is found. It isn't searched for if only sums below `here`
-        are of use for a slicing with a stage as dear as `bound`, and there are none: others are found at lower bounds.
+        The slicing is () unless one with a sum below `below` is found. It isn't searched for if only sums below
+        `useful` are of use for a slicing with a stage as dear as `bound`, and there are none: others are found at lower
+        bounds.
         """
         self.rounds += 1
         steps = 0 if self.is_little else self._effort.steps
@@ -237,7 +228,7 @@ class _Search:
             return relaxed.value, ()
         self._prices = relaxed.prices
         # Slicings with lesser stage costs are found at lower bounds.
-        if self._width == 0 or (relaxed.value >= here and not self.is_little):
+        if self._width == 0 or (relaxed.value >= useful and not self.is_little):
             return relaxed.value, ()
         beam = Beam(self._choices, bound, relaxed, below, self._width, self._enough - self.spent)
         least, stages = beam.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
@@ -12,7 +11,7 @@ from alpa_dejavu.slicing._base import Slicer, best_of_families
 from alpa_dejavu.slicing.relaxation import Cost
 
 if TYPE_CHECKING:
-    from alpa_dejavu.slicing.relaxation._solve import Relaxed, Settings, Solved
+    from alpa_dejavu.slicing.relaxation._solve import AnnealEnd
     from alpa_dejavu.slicing.relaxation._trace import Trace
 
 
@@ -66,39 +65,7 @@ class Gradient(Slicer):
             checks.count("gradient", field, getattr(self, field))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        return self.follow(problem)[0] if problem.families is None else best_of_families(self, problem)
-
-    def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
-        """Solves a slicing problem, and returns the slicing and where the anneal ended, so that it can go on from there
-        when costs have changed.
-
-        Args:
-            problem: a problem of the same layers, submeshes and configs as that which `begun` is from.
-            begun: what an earlier call returned; the anneal then starts where that one ended, at a lower temperature.
-
-        Returns:
-            The slicing, and the anneal's end, to begin with next time; None if there is no plan at all.
-
-        Raises:
-            ValueError: `begun` is from a problem of other shapes.
-        """
-        from alpa_dejavu.slicing.relaxation._solve import solve
-
-        started = time.perf_counter()
-        (solved,) = solve([problem], self._settings(), begun)
-        return self._slicing(problem, solved, started), solved.relaxed
-
-    def together(self, problems: Sequence[SlicingProblem]) -> tuple[Slicing, ...]:
-        """Solves several slicing problems in one anneal, such as those of a model with different numbers of
-        micro-batches.
-
-        The seconds of each slicing are those of all together.
-        """
-        from alpa_dejavu.slicing.relaxation._solve import solve
-
-        started = time.perf_counter()
-        found = solve(problems, self._settings())
-        return tuple(self._slicing(problem, each, started) for problem, each in zip(problems, found, strict=True))
+        return self._solved(problem)[0] if problem.families is None else best_of_families(self, problem)
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
         """Solves a slicing problem, and returns the slicing and the anneal's trace: the relaxed plan's probabilities
@@ -106,14 +73,16 @@ class Gradient(Slicer):
         """
         from alpa_dejavu.slicing.relaxation._trace import trace
 
-        slicing, relaxed = self.follow(problem)
-        return slicing, None if relaxed is None else trace(problem, relaxed, slicing.cost_s)
+        slicing, ended = self._solved(problem)
+        return slicing, None if ended is None else trace(ended, slicing.cost_s)
 
-    def _slicing(self, problem: SlicingProblem, solved: Solved, started: float) -> Slicing:
-        return Slicing.of(problem, solved.stages, solved.lower_bound_s, self.rounds, time.perf_counter() - started)
+    def _solved(self, problem: SlicingProblem) -> tuple[Slicing, AnnealEnd | None]:
+        from alpa_dejavu.slicing.relaxation._solve import solve
 
-    def _settings(self) -> Settings:
-        from alpa_dejavu.slicing.relaxation._solve import Settings
-
+        started = time.perf_counter()
         plans = tuple(plan for plan in self.plans if plan)
-        return Settings(self.starts, self.rounds, self.seed, self.cost, self.polish, plans)
+        stages, lower_bound_s, ended = solve(
+            problem, starts=self.starts, rounds=self.rounds, seed=self.seed, cost=self.cost, polish=self.polish,
+            plans=plans,
+        )  # fmt: skip
+        return Slicing.of(problem, stages, lower_bound_s, self.rounds, time.perf_counter() - started), ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, final
@@ -10,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.slicing._effort import Effort
+from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 _Parts = list[tuple[slice, IntArray, IntArray]]
 
 
 @final
-class Graph:
+@dataclasses.dataclass(eq=False)
+class StageGraph:
     """A graph of N nodes and A arcs, in which an arc is a stage and a path from the first layer to the end is a
     slicing.
 
@@ -27,53 +29,43 @@ class Graph:
     Attributes:
         layers: shape (N,), the layer of each node; `num_layers` for nodes behind the last layer.
         num_layers: the number of layers, L.
-        tail: shape (A,), the node where a stage begins.
-        head: shape (A,), the node where the next stage begins.
+        tail, head: shape (A,), the nodes where a stage begins, and where the next one does.
         size: shape (A,), how many devices the stage has, as a multiple of some unit.
         weight: shape (A,), what the stage adds to the sum over a path that is to be least.
         stage: shape (A,), the stage's index in a table of stages.
     """
 
-    def __init__(
-        self,
-        layers: IntArray,
-        num_layers: int,
-        tail: IntArray,
-        head: IntArray,
-        size: IntArray,
-        weight: FloatArray,
-        stage: IntArray,
-    ) -> None:
-        self.layers, self.num_layers = layers, num_layers
-        self.tail, self.head, self.size, self.weight, self.stage = tail, head, size, weight, stage
+    layers: IntArray
+    num_layers: int
+    tail: IntArray
+    head: IntArray
+    size: IntArray
+    weight: FloatArray
+    stage: IntArray
 
     def __len__(self) -> int:
         return len(self.tail)
 
-    def of(self, which: NDArray[np.bool_]) -> Graph:
-        """Returns the graph, whose arcs are stages, with only some of its arcs, given by a mask, in the same order."""
+    def of(self, which: NDArray[np.bool_]) -> StageGraph:
+        """Returns the graph with only some of its arcs, given by a mask, in the same order."""
         count = np.count_nonzero(which)
         tail, head, size, stage = np.empty((4, count), dtype=np.int64)
         weight = np.empty(count)
         _copy(which, self.tail, self.head, self.size, self.weight, self.stage, tail, head, size, weight, stage)
-        return Graph(self.layers, self.num_layers, tail, head, size, weight, stage)
+        return StageGraph(self.layers, self.num_layers, tail, head, size, weight, stage)
 
     @functools.cached_property
     def num_starts(self) -> int:
-        """Returns how many nodes of the graph are at the first layer; they come first."""
+        """Returns how many nodes are at the first layer; they come first."""
         return int(np.searchsorted(self.layers, 1))
 
     @functools.cached_property
     def leaving(self) -> list[int]:
-        """Returns for each of N nodes the index of the first arc that leaves it, and then the number of all arcs:
-        N + 1 numbers.
-        """
+        """Returns the index of the first arc that leaves each node, and then the number of all arcs."""
         return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
 
     def rest(self, keys: FloatArray) -> FloatArray:
-        """Returns for each of N nodes the least sum of the arcs' keys (a number for each arc) over the paths from it to
-        the end, behind the last layer; infinite where there is no path.
-        """
+        """Returns the least sum of arcs' keys over the paths from each node to the end; infinite where none is."""
         sums = np.full(len(self.layers), np.inf)
         sums[self.layers == self.num_layers] = 0.0
         for part, nodes, starts in reversed(self._by_tail):
@@ -81,9 +73,7 @@ class Graph:
         return sums
 
     def since(self, keys: FloatArray) -> FloatArray:
-        """Returns for each of N nodes the least sum of the arcs' keys (a number for each arc) over the paths from the
-        first layer to it; infinite where there is no path.
-        """
+        """Returns the least sum of arcs' keys over the paths from the start to each node; infinite where none is."""
         sums = np.full(len(self.layers), np.inf)
         sums[: self.num_starts] = 0.0
         for part, nodes, starts in self._by_head:
@@ -91,8 +81,8 @@ class Graph:
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
-        """Returns the indices of the arcs of a shortest path, by the arcs' keys, from the first layer to the end; [] if
-        there is no path. `rest` has for each node the least sum of keys from it on.
+        """Returns the arcs of a shortest path by their keys; [] if there is none. `rest` is what the method of that
+        name gives.
         """
         starts = rest[: self.num_starts]
         if not np.isfinite(starts).any():
@@ -114,7 +104,9 @@ class Graph:
         return self._parts(self.head, changes)
 
     def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
-        """Returns each layer that arcs leave: which, the nodes of each run of them, and where in the part it begins."""
+        """Returns for each layer that arcs leave: which, the nodes of each run of them, and where in the part it
+        begins.
+        """
         starts = np.flatnonzero(changes)
         arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
         runs = np.searchsorted(starts, arcs).tolist()
@@ -149,23 +141,17 @@ def _copy(
 
 
 def by_count(
-    graph: Graph, more: IntArray, room: IntArray, num_stages: int | None, most_arcs: int = Effort.most_arcs
-) -> Graph | None:
-    """Returns a graph, whose arcs are stages, with nodes that also tell apart how many stages follow.
+    graph: StageGraph, more: IntArray, spare: IntArray, num_stages: int | None, most_arcs: int = Effort.most_arcs
+) -> StageGraph | None:
+    """Returns a graph with nodes that also tell apart how many stages follow; None if it would have more than
+    `most_arcs`.
 
-    Args:
-        graph: the graph before, of A arcs.
-        more: shape (A,), an arc's stage is followed by more than so many others.
-        room: shape (A,), and by no more than so many.
-        num_stages: if given, there are only paths of so many stages.
-        most_arcs: the most arcs that the new graph may have.
-
-    Returns:
-        The graph; None if it would have more than `most_arcs` arcs.
+    An arc's stage is followed by more than `more` others, and by no more than `spare`, both of shape (A,). If
+    `num_stages` is given, there are only paths of so many stages.
     """
     ones = np.ones(len(graph))
     fewest = np.maximum(graph.rest(ones)[graph.head], more + 1)
-    most = np.minimum(-graph.rest(-ones)[graph.head], room)
+    most = np.minimum(-graph.rest(-ones)[graph.head], spare)
     numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
     if numbers.sum() > most_arcs:
         return None
@@ -185,22 +171,16 @@ def by_count(
 
 
 def by_group(
-    graph: Graph,
+    graph: StageGraph,
     groups: IntArray,
     weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]],
     most_arcs: int = Effort.most_arcs,
-) -> Graph | None:
-    """Returns a graph, whose arcs are stages, with nodes that also tell apart the previous stage's group of submeshes.
+) -> StageGraph | None:
+    """Returns a graph with nodes that also tell apart the group of the stage before; None if it would have more than
+    `most_arcs`.
 
-    Args:
-        graph: the graph before, of A arcs.
-        groups: shape (A,), the group of each arc's own stage.
-        weights: a function that is given indices of arcs and the groups of the stages before them, and returns which of
-            these pairs are allowed, and the weight of each.
-        most_arcs: the most arcs that the new graph may have.
-
-    Returns:
-        The graph; None if it would have more than `most_arcs` arcs.
+    `groups` has each arc's own group, shape (A,). `weights` is a function of indices of arcs and the groups of the
+    stages before them, which returns which of these pairs are allowed, and the weight of each.
     """
     width = int(groups.max(initial=0)) + 1
     arrives = np.zeros((graph.num_layers + 1, width), dtype=np.bool_)
@@ -219,11 +199,11 @@ def by_group(
 
 
 def _renumbered(
-    graph: Graph, width: int, tail: IntArray, head: IntArray, size: IntArray, weight: FloatArray, stage: IntArray
-) -> Graph:
-    """A graph of the nodes that are used, where each of the former ones was `width` of them."""
+    graph: StageGraph, width: int, tail: IntArray, head: IntArray, size: IntArray, weight: FloatArray, stage: IntArray
+) -> StageGraph:
+    """Returns a graph of the nodes that are used, where each of the former ones was `width` of them."""
     used = np.zeros(width * len(graph.layers), dtype=np.bool_)
     used[tail] = used[head] = True
     number = np.cumsum(used) - 1
     layers = graph.layers[np.flatnonzero(used) // width]
-    return Graph(layers, graph.num_layers, number[tail], number[head], size, weight, stage)
+    return StageGraph(layers, graph.num_layers, number[tail], number[head], size, weight, stage)

@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.slicing._choices import Choices
-
-__all__ = ["LeastFloor", "Occupied"]
-
-FloatArray = NDArray[np.float64]
+from alpa_dejavu.slicing._choices import Choices, FloatArray, alike_sites
 
 CLOSE = 1e-6
 """The threshold is found to this fraction."""
@@ -29,28 +25,20 @@ class Occupied:
     """A rule for a lower bound on how long a stage, or the link to it, is busy from when its first micro-batch is sent
     to it.
 
-    Attributes:
-        num_micro_batches: how many micro-batches a step has.
-        blocking: whether a transfer to a stage holds it up.
-        ahead_only: whether there is only a forward pass, as in inference, and no update.
+    `blocking` says whether a transfer to a stage holds it up, and `ahead_only` whether there is only a forward pass, as
+    in inference, and no update.
     """
 
     num_micro_batches: int
     blocking: bool
     ahead_only: bool
 
-    @property
-    def updates(self) -> bool:
-        """Returns whether the step ends with a part that comes once, such as the update, after the backward passes."""
-        return not self.ahead_only
-
     def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
-        """Returns a lower bound on the seconds of a step: for so long a stage and the link to it are busy with all of
-        the step's micro-batches. Where they can work at the same time, the one that takes longer counts.
+        """Returns for how long a stage and the link to it are busy with all of the step's micro-batches; where they can
+        work at the same time, the one that takes longer counts.
 
-        Args:
-            cost_s: the stage's seconds for one micro-batch.
-            crossed_s: the link's seconds for one micro-batch, forward and backward together.
+        `cost_s` and `crossed_s` are the stage's and the link's seconds for one micro-batch, forward and backward
+        together.
         """
         size = self.num_micro_batches
         if self.blocking:
@@ -61,7 +49,7 @@ class Occupied:
 
 @final
 class LeastFloor:
-    """A search for the least lower bound on a simulated step over all plans (cuts of layers into stages) of a problem.
+    """A search for the least lower bound on a simulated step over all plans of a problem.
 
     It is a dynamic program over states of (layer, group of submeshes of the stage before, devices in use), which keeps
     the least sum of the stages so far.
@@ -93,15 +81,13 @@ class LeastFloor:
         counts = limited or problem.num_stages is not None
         self._counted = counts and num_groups * work * self._most <= most_work
         self._once = np.zeros_like(choices.costs_s[0])
-        if occupied.updates:
+        if not occupied.ahead_only:
             offered = np.isfinite(choices.costs_s[0])
             np.subtract(choices.weights[0], choices.costs_s[0], out=self._once, where=offered)
         self._cheapest: dict[int, FloatArray] = {}
 
     def find(self) -> float:
-        """Returns the least lower bound on a step, in seconds, of all plans, or a little less; infinite if there is no
-        plan.
-        """
+        """Returns that bound in seconds, or a little less; infinite if there is no plan."""
         if self._most < (self._problem.num_stages or 1):
             return math.inf
         low = self._least_sum(math.inf)
@@ -131,7 +117,7 @@ class LeastFloor:
             self._after[q] = self._before[q] + int(strides @ choices.uses[q])
 
     def _least_sum(self, threshold: float) -> float:
-        """The least sum of stages, and of what crosses, of all plans within a threshold; infinite if there are none."""
+        """Returns the least sum of stages, and of what crosses, of all plans within a threshold, or infinity."""
         choices = self._choices
         ends = np.arange(choices.num_layers) + choices.reach(
             threshold / self._problem.num_micro_batches * (1 + _ROUNDING)
@@ -198,9 +184,7 @@ def _with_places(problem: SlicingProblem, most_work: int, most_places: int) -> t
     """
     sizes, sites = problem.submesh_sizes, problem.sites
     if sites is None:
-        nowhere = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
-        every = np.array([problem.num_devices])
-        return problem, Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
+        return problem, alike_sites(problem)
     sites = sites.without_capacity()  # a bound holds without
     if math.prod((sites.available + 1).tolist()) <= most_places:
         return problem, sites

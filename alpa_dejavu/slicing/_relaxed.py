@@ -20,8 +20,8 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
-from alpa_dejavu.slicing._effort import Effort
 
 TOLERANCE = 1e-4
 """Prices that can be better by no more than this fraction are good enough."""
@@ -34,9 +34,9 @@ higher than costs, costs are lost to rounding."""
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Prices:
-    """A lower bound on the summed weights of slicings (cuts of L layers into stages) from prices of R resources, such
-    as the devices of each kind of host, with the same bound for the rest of a slicing.
+class PricedBound:
+    """A lower bound on the summed weights of slicings from prices of R resources, such as the devices of each kind of
+    host.
 
     Sites (hosts that a stage may take) are of Q classes, and these of G groups with equal links to what follows.
 
@@ -58,12 +58,8 @@ class Prices:
 class Relaxation:
     """The Lagrangian relaxation of the slicing problem for one bound on stage costs: devices are priced, not counted.
 
-    `work` counts entries of arrays that were looked at.
-
-    Args:
-        choices: the problem's arrays.
-        bound: the most seconds that a stage may cost.
-        most_entries: where arrays would have more entries, each transfer counts as its cheapest one.
+    `work` counts entries of arrays that were looked at. Where arrays would have more than `most_entries`, each transfer
+    counts as its cheapest one.
     """
 
     def __init__(self, choices: Choices, bound: float, most_entries: int = Effort.most_entries) -> None:
@@ -85,8 +81,8 @@ class Relaxation:
         _cheapest(choices.costs_s, choices.weights, entry, extra, self._ends, bound, self._cheapest)
         self.work = 0
 
-    def at(self, prices: FloatArray) -> Prices:
-        """Returns the lower bound on summed stage weights that the given prices of resources yield."""
+    def at(self, prices: FloatArray) -> PricedBound:
+        """Returns the lower bound that the given prices of resources yield."""
         choices = self._choices
         self.work += len(self._cheapest)
         # Products and sums in their order, not a library's: a bound's last bits may decide which of equals is found.
@@ -96,13 +92,11 @@ class Relaxation:
         _sum_up(self._cheapest, self._ends, self._group, charged, rest, then)
         if rest.shape[1] != choices.num_groups:
             rest = np.repeat(rest, choices.num_groups, axis=1)
-        return Prices(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
+        return PricedBound(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
-    def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
-        """Returns the best lower bound on summed stage weights that up to `steps` changes of the resources' prices
-        find, from the prices `start` on.
-
-        It stops early once the bound is no longer below `below`.
+    def tightened(self, below: float, start: FloatArray, steps: int) -> PricedBound:
+        """Returns the best lower bound that up to `steps` changes of the prices `start` find; it stops once that isn't
+        below `below`.
         """
         best = self.at(start)
         if steps == 0 or best.value >= below:
@@ -123,7 +117,7 @@ class Relaxation:
             best = latest if latest.value > best.value else best
         return best
 
-    def _used(self, at: Prices) -> FloatArray:
+    def _used(self, at: PricedBound) -> FloatArray:
         """Returns how much the cheapest slicing at some prices takes of each resource."""
         choices = self._choices
         used = np.zeros(len(choices.available))
@@ -168,7 +162,7 @@ def _cheapest(
 def _sum_up(
     cheapest: FloatArray, ends: IntArray, group: IntArray, charged: FloatArray, rest: FloatArray, then: FloatArray
 ) -> None:
-    """Sets `Prices.rest` and `Prices.then`, from the last layer on."""
+    """Sets `PricedBound.rest` and `PricedBound.then`, from the last layer on."""
     num_layers, num_groups = rest.shape
     least, begin = np.empty(len(charged)), len(cheapest)
     then[-1] = charged
@@ -191,13 +185,10 @@ def _sum_up(
 
 @final
 class _Model:
-    """A linear program of the slicings seen so far: they limit the bound that any prices can give.
-
-    The linear program's unit of seconds is `unit_s`, and its prices are of all that there is of a resource.
-    """
+    """A linear program of the slicings seen so far: they limit the bound that any prices can give."""
 
     def __init__(self, choices: Choices, unit_s: float) -> None:
-        # Needed only where there are very many placements; it takes longer to import than most searches.
+        # Importing this takes longer than most searches. Prices are of all of a resource, in units of `unit_s`.
         import highspy
 
         self._choices, self._unit_s = choices, unit_s or 1.0
@@ -213,10 +204,9 @@ class _Model:
         self._solver.changeColCost(len(self._scale), -1.0)
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
-    def add(self, at: Prices, used: FloatArray) -> None:
-        """Adds a cutting plane: the cheapest slicing at some prices limits the bound that any other prices can give.
-
-        `used` is how much of each resource that slicing takes, shape (R,).
+    def add(self, at: PricedBound, used: FloatArray) -> None:
+        """Adds a cutting plane from the cheapest slicing at some prices, which uses so much of each resource; shape
+        (R,).
         """
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
@@ -224,9 +214,7 @@ class _Model:
         self._solver.addRow(-self._no_limit, limit, len(row), self._places, row)
 
     def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float]:
-        """Returns the prices that promise the highest lower bound, at most `width` away from `around`, and
-        that bound.
-        """
+        """Returns the prices at most `width` from `around` that promise the highest lower bound, and that bound."""
         middle, width = around * self._scale / self._unit_s, width / self._unit_s
         low, high = np.clip([middle - width, middle + width], self._lowest, HIGHEST)
         for place, limits in enumerate(zip(low, high, strict=True)):

@@ -22,23 +22,22 @@ IntArray = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
-    """The A stages that a slicing may be made of, as arrays, ordered by their layers.
+    """The A stages that a slicing may be made of, as arrays of shape (A,), ordered by their layers.
 
     Attributes:
-        first: shape (A,), the first layer.
-        last: shape (A,), the last layer.
-        size: shape (A,), how many devices it takes, as a multiple of `unit`.
-        own_s: shape (A,), its seconds for one micro-batch, without the transfer from the stage before.
-        cost_s: shape (A,), its seconds with the fastest such transfer.
-        weight: shape (A,), what it adds to the sum over stages in the objective.
-        room: shape (A,), how many stages may follow for its memory's sake.
-        covered: shape (A,), if so many stages follow or fewer, another stage of the same layers and devices is as good.
-        choice: shape (A,), its index among the problem's pairs of submesh and config.
+        first, last: the first and the last layer.
+        size: how many devices it takes, as a multiple of `unit`.
+        own_s: its seconds for one micro-batch, without the transfer from the stage before.
+        cost_s: its seconds with the fastest such transfer.
+        weight: what it adds to the sum over stages in the objective.
+        room: how many stages may follow for its memory's sake.
+        covered: if so many stages follow or fewer, another stage of the same layers and devices is as good.
+        choice: its index among the problem's pairs of submesh and config.
         transfers: the transfers from the stage before.
         per_transfer: how much a second of transfer adds to a weight.
         unit: a number of devices that the sizes of all submeshes are multiples of.
         limited: whether memory limits the followers of some of them more than layers and devices do.
-        num_configs: how many configs each submesh has, C.
+        num_configs: how many configs each submesh has.
     """
 
     first: IntArray
@@ -57,25 +56,21 @@ class Stages:
     num_configs: int
 
     def submeshes(self, stages: IntArray) -> IntArray:
-        """Returns the submeshes, as the problem numbers them, of some stages that are given by their indices."""
         return self.choice[stages] // self.num_configs
 
     def after(self, stages: IntArray, before: IntArray) -> FloatArray:
-        """Returns the costs of some stages, given by their indices, in seconds for one micro-batch, each with the
-        transfer from a previous stage on a submesh of the given group.
-        """
+        """Returns the seconds of stages, by their indices, with the transfers from stages of the groups `before`."""
         of_class = self.transfers.of_class[self.submeshes(stages)]
         return self.own_s[stages] + self.transfers.seconds[self.first[stages], before, of_class]
 
     def chosen(self, stage: int) -> StageChoice:
-        """Returns the stage with an index as `StageChoice`, with the problem's numbers of submesh and config."""
         submesh, config = divmod(int(self.choice[stage]), self.num_configs)
         return StageChoice(int(self.first[stage]), int(self.last[stage]), submesh, config)
 
 
 def stages_of(problem: SlicingProblem) -> Stages:
-    """Returns all stages of a slicing problem that a slicing may be made of, without those that another of the same
-    layers and devices beats.
+    """Returns all stages that a slicing may be made of, without those that another of the same layers and devices
+    beats.
 
     One beats another if it costs no more, adds no more to the objective's sum and lets as many stages follow for its
     memory's sake; of equals the first one is kept.
@@ -86,7 +81,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
     own = problem.costs_s.reshape(num_layers, num_layers, -1)
     least = np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)
     costs: FloatArray = np.ascontiguousarray(own + least[:, None, :])
-    room = np.array(problem.room, order="C").reshape(costs.shape)
+    spare = np.array(problem.room, order="C").reshape(costs.shape)
     weights: FloatArray = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
         weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
@@ -94,7 +89,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
     if problem.objective == "inference":
         weights = np.ones_like(costs)
     first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
-        costs, weights, room, sizes, columns, problem.num_devices
+        costs, weights, spare, sizes, columns, problem.num_devices
     )
     unit = math.gcd(*sizes.tolist()) or 1
     return Stages(
@@ -133,31 +128,25 @@ class Transfers:
 
     @classmethod
     def of(cls, problem: SlicingProblem) -> Transfers:
-        """Returns the transfers between stages on a problem's sites (the hosts that submeshes may be on); without sites
-        they take no time.
-        """
         nowhere = np.zeros(len(problem.submesh_sizes), dtype=np.int64)
         if problem.sites is None:
             return cls(nowhere, nowhere, np.zeros((problem.num_layers, 1, 1)))
         links = unlike_links(problem.sites)
         group, of_class = numbered(links), numbered(links.T)
-        sending, taking = (np.unique(each, return_index=True)[1] for each in (group, of_class))
+        sending, taking = (np.unique(numbers, return_index=True)[1] for numbers in (group, of_class))
         seconds = problem.sites.crossing_s[:, problem.sites.links[np.ix_(sending, taking)]]
         seconds[0] = 0.0
         return cls(group, of_class, seconds)
 
     @property
     def least(self) -> FloatArray:
-        """Returns the seconds of the fastest transfer from any group of submeshes to a stage, by the stage's first
-        layer and its class of submeshes; shape (L, Q).
-        """
+        """Returns the seconds of the fastest transfer to a stage, by its first layer and class; shape (L, Q)."""
         return np.asarray(self.seconds.min(axis=1))
 
 
 def unlike_links(sites: Sites) -> IntArray:
-    """Returns a number for the link between each two submeshes, shape (S, S).
-
-    Links have the same number if transfers take equally long over them at every cut between layers.
+    """Returns a number for the link between each two submeshes, shape (S, S); the same one if transfers take equally
+    long over them at every cut between layers.
     """
     return numbered(sites.crossing_s[1:].T)[sites.links]
 
@@ -174,16 +163,15 @@ def _unbeaten(
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray, IntArray, bool]:
     """Returns the unbeaten stages by layers, size and cost, and whether room matters.
 
-    Costs, weights and rooms are tables by first layer, last layer and choice.
-
-    The arrays say of each stage: first layer, last layer, size, cost, weight, room, what room is covered, choice.
+    Costs, weights and rooms are tables by first layer, last layer and choice. The arrays say of column stage: first
+    layer, last layer, size, cost, weight, room, what room is covered, choice.
     """
     num_layers = len(costs)
     most_stages = num_layers * (num_layers + 1) // 2 * columns.size
     cost, weight = np.empty(most_stages), np.empty(most_stages)
     first, last, size = np.empty_like(cost, np.int64), np.empty_like(cost, np.int64), np.empty_like(cost, np.int64)
-    room, covered, choice = np.empty_like(first), np.empty_like(first), np.empty_like(first)
-    followers = [(num_devices - each) // sizes[0] for each in sizes]
+    spare, covered, choice = np.empty_like(first), np.empty_like(first), np.empty_like(first)
+    followers = [(num_devices - devices) // sizes[0] for devices in sizes]
     kept, limited = 0, False
     for i in range(num_layers):
         for j in range(i, num_layers):
@@ -191,40 +179,39 @@ def _unbeaten(
             for row in range(len(sizes)):
                 most = min(left, followers[row])
                 begin = end = kept
-                for column in range(columns.shape[1]):
-                    each = columns[row, column]
-                    if each < 0:
+                for nth in range(columns.shape[1]):
+                    column = columns[row, nth]
+                    if column < 0:
                         break
-                    a, b, c = costs[i, j, each], weights[i, j, each], min(rooms[i, j, each], most)
+                    a, b, c = costs[i, j, column], weights[i, j, column], min(rooms[i, j, column], most)
                     if not (np.isfinite(a) and np.isfinite(b)) or c < min(left, 1):
                         continue
                     place = end
-                    while place > begin and (a, b, -c) < (cost[place - 1], weight[place - 1], -room[place - 1]):
+                    while place > begin and (a, b, -c) < (cost[place - 1], weight[place - 1], -spare[place - 1]):
                         cost[place], weight[place] = cost[place - 1], weight[place - 1]
-                        room[place], choice[place] = room[place - 1], choice[place - 1]
+                        spare[place], choice[place] = spare[place - 1], choice[place - 1]
                         place -= 1
-                    cost[place], weight[place], room[place], choice[place] = a, b, c, each
+                    cost[place], weight[place], spare[place], choice[place] = a, b, c, column
                     end += 1
                 for n in range(begin, end):
                     covers = -1
                     for before in range(begin, kept):
                         if weight[before] <= weight[n]:
-                            covers = max(covers, room[before])
-                    if room[n] > covers:
+                            covers = max(covers, spare[before])
+                    if spare[n] > covers:
                         first[kept], last[kept], size[kept], covered[kept] = i, j, sizes[row], covers
-                        cost[kept], weight[kept], room[kept], choice[kept] = cost[n], weight[n], room[n], choice[n]
-                        limited = limited or room[n] < most
+                        cost[kept], weight[kept], spare[kept], choice[kept] = cost[n], weight[n], spare[n], choice[n]
+                        limited = limited or spare[n] < most
                         kept += 1
     return (
         first[:kept], last[:kept], size[:kept], cost[:kept],
-        weight[:kept], room[:kept], covered[:kept], choice[:kept], limited,
+        weight[:kept], spare[:kept], covered[:kept], choice[:kept], limited,
     )  # fmt: skip
 
 
 def _by_size(problem: SlicingProblem, transfers: Transfers) -> tuple[IntArray, IntArray]:
-    """Returns numbers of devices, ascending, and the choices of each that send and take in alike, filled up with -1.
-
-    The latter's shape is (rows, most).
+    """Returns numbers of devices, ascending, and the choices of each that send and take in alike, of shape (rows,
+    most), filled up with -1.
     """
     rows: dict[tuple[int, int, int], list[int]] = {}
     num_configs = problem.costs_s.shape[3]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
-from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
-from alpa_dejavu.slicing._uniform import num_equal_stages
+from alpa_dejavu.slicing._base import Cheapest, Slicer, best_of_families, check_has_recurrence
+from alpa_dejavu.slicing._baselines import num_equal_stages
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -56,28 +55,19 @@ class AmpPipe(Slicer):
         checks.one_of("amp_pipe", "variant", self.variant, VARIANTS)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Returns the cheapest of the cuts that AMP's program makes, one for each number of equal submeshes and each
-        config.
-        """
-        started = time.perf_counter()
+        """Returns the cheapest cut that AMP's program makes for any number of equal submeshes and any config."""
         check_has_recurrence("amp_pipe", problem)
         if problem.families is not None:
             return best_of_families(self, problem)
-        best: tuple[StageChoice, ...] = ()
-        best_s, tried = math.inf, 0
-        for submeshes in _rows(problem):
-            for config in range(problem.costs_s.shape[3]):
-                tried += 1
-                stage_s, cut_s = _costs(problem, submeshes, config)
-                starts = amp_starts(stage_s, cut_s, problem.num_micro_batches, self.variant)
-                if not starts:
-                    continue
+        best = Cheapest(problem)
+        for submeshes, config in itertools.product(_rows(problem), range(problem.costs_s.shape[3])):
+            best.tried += 1
+            stage_s, cut_s = _costs(problem, submeshes, config)
+            starts = amp_starts(stage_s, cut_s, problem.num_micro_batches, self.variant)
+            if starts:
                 lasts = [start - 1 for start in (*starts[1:], problem.num_layers)]
-                stages = tuple(map(StageChoice, starts, lasts, submeshes, itertools.repeat(config)))
-                total = problem.total_s(stages)
-                if total < best_s:
-                    best, best_s = stages, total
-        return Slicing.of(problem, best, iterations=tried, seconds=time.perf_counter() - started)
+                best.add(tuple(map(StageChoice, starts, lasts, submeshes, itertools.repeat(config))))
+        return best.slicing()
 
 
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
@@ -90,7 +80,8 @@ def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, nu
         cut_s: shape (K - 1, L), the seconds of the transfer from stage k to the next one, which begins with layer l.
         num_micro_batches: the number of micro-batches, B.
     """
-    stages = _stages_s(starts, stage_s)
+    ends = [*starts[1:], stage_s.shape[1]]
+    stages = [float(stage_s[k, start, end - 1]) for k, (start, end) in enumerate(zip(starts, ends, strict=True))]
     if math.isinf(max(stages)):
         return math.inf
     cuts = sum(float(cut_s[n, start]) for n, start in enumerate(starts[1:]))
@@ -100,7 +91,8 @@ def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, nu
 def amp_starts(
     stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int, variant: str = "paper"
 ) -> tuple[int, ...]:
-    """Returns the first layer of each of K pipeline stages as AMP's dynamic program cuts the layers.
+    """Returns the first layer of each of K pipeline stages as AMP's dynamic program cuts the layers; nothing if there
+    is no pipeline.
 
     Args:
         stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k; inf where that
@@ -108,13 +100,13 @@ def amp_starts(
         cut_s: shape (K - 1, L), the seconds of the transfer from stage k to the next one, which begins with layer l.
         num_micro_batches: the number of micro-batches, B.
         variant: "paper": the stages with the least seconds. "released": those of the authors' code, which differs in
-            two ways. It forgets the transfers between the stages so far (what it carries on is without them, and a
-            candidate with its own transfer is compared with the best so far without), so it may take a dear transfer
-            for a cheap one. And with one micro-batch it doesn't search, but gives all stages equally many layers, the
-            first ones one more.
-
-    Returns:
-        The first layer of each stage, K ascending layers; nothing if there is no pipeline.
+            two
+            ways. It forgets the transfers between the stages so far (what it carries on is without them, and a
+                candidate
+            with its own transfer is compared with the best so far without), so it may take a dear transfer for a cheap
+                one.
+            And with one micro-batch it doesn't search, but gives all stages equally many layers, the first ones one
+                more.
     """
     checks.one_of("amp_pipe", "variant", variant, VARIANTS)
     num_stages, num_layers = stage_s.shape[:2]
@@ -202,11 +194,6 @@ def _released(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) ->
     return tuple(starts)
 
 
-def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
-    ends = [*starts[1:], stage_s.shape[1]]
-    return [float(stage_s[k, start, end - 1]) for k, (start, end) in enumerate(zip(starts, ends, strict=True))]
-
-
 def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
     """Yields rows with the submesh of each stage: all of one size, and all of one shape where hosts are alike."""
     sizes = problem.submesh_sizes.tolist()
@@ -214,7 +201,7 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
         count = num_equal_stages(problem, size)
         if not count:
             continue
-        alike = [submesh for submesh, each in enumerate(sizes) if each == size]
+        alike = [submesh for submesh, devices in enumerate(sizes) if devices == size]
         if problem.sites is None or problem.sites.alike:
             yield from ([submesh] * count for submesh in alike)
             continue
@@ -222,8 +209,8 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
         first = {tuple(uses[submesh]): submesh for submesh in reversed(alike)}
         kinds = [kind for kind, devices in enumerate(available) for _ in range(devices)]
         ranks = [kinds[n * size : (n + 1) * size] for n in range(count)]
-        found = [first.get(tuple(map(some.count, range(len(available))))) for some in ranks]
-        row = [submesh for submesh in found if submesh is not None]
+        submeshes = [first.get(tuple(map(some.count, range(len(available))))) for some in ranks]
+        row = [submesh for submesh in submeshes if submesh is not None]
         if len(row) == count:
             yield row
 
@@ -234,8 +221,8 @@ def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tu
     stage_s = problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1)
     if problem.max_n_succ_stages is not None:
         followed = np.arange(count - 1, -1, -1)[:, None, None]
-        room = problem.max_n_succ_stages[:, :, submeshes, config].transpose(2, 0, 1)
-        stage_s = np.where(room >= followed, stage_s, np.inf)
+        spare = problem.max_n_succ_stages[:, :, submeshes, config].transpose(2, 0, 1)
+        stage_s = np.where(spare >= followed, stage_s, np.inf)
     sites = problem.sites
     if sites is None:
         return stage_s, np.zeros((count - 1, num_layers))

@@ -93,11 +93,11 @@ class Makespan(Objective):
     def _parts(self, problem: SlicingProblem, stage: StageChoice) -> tuple[float, float]:
         """Returns a stage's seconds forward and backward."""
         forward, cost = float(self.forward_s[stage.entry]), float(problem.costs_s[stage.entry])
-        said = f"makespan: forward_s{stage.entry} is {forward}, but costs_s there is {cost}"
+        entry = f"makespan: forward_s{stage.entry} is {forward}, but costs_s there is {cost}"
         if forward > cost * (1 + _ROUNDING):
-            raise ValueError(f"{said}; give the part of it that is forward")
+            raise ValueError(f"{entry}; give the part of it that is forward")
         if self.schedule == "inference" and forward < cost * (1 - _ROUNDING):
-            raise ValueError(f"{said}; in an inference schedule nothing else is done, so give all of it")
+            raise ValueError(f"{entry}; in an inference schedule nothing else is done, so give all of it")
         return forward, max(cost - forward, 0.0)
 
 
@@ -122,7 +122,7 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
     floor = before = 0.0
     for n, (stage, crossed) in enumerate(zip(stages, _crossed(problem, stages), strict=True)):
         cost = float(problem.costs_s[stage.entry])
-        once = problem.stage_once_s(stage) if n == 0 and occupied.updates else 0.0
+        once = problem.stage_once_s(stage) if n == 0 and not occupied.ahead_only else 0.0
         floor = max(floor, before + once + float(occupied.seconds(cost, crossed)))
         before += once + cost + crossed
     return floor

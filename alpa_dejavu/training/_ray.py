@@ -9,8 +9,6 @@ from typing import Any, TypeVar, final
 
 from alpa_dejavu.problem import checks
 
-__all__ = ["Actors", "connected", "on_workers"]
-
 _log = logging.getLogger("alpa_dejavu")
 T = TypeVar("T")
 

@@ -37,15 +37,15 @@ def stage_of(
     layers: tuple[int, int], hosts: Sequence[str], logical: tuple[int, ...], options: Mapping[str, Any]
 ) -> StagePlan:
     """A stage with a device on each of these hosts, of which nothing is predicted."""
-    mesh, nothing = Submesh(len(hosts), 1), (0.0,) * 5
-    return StagePlan(layers, mesh, logical, tuple(hosts), *nothing, memory_limit_bytes=1e12, options=options)
+    return StagePlan(layers, Submesh(len(hosts), 1), logical, tuple(hosts), memory_limit_bytes=1e12, options=options)
 
 
 def plan_of(case: Case, stages: Sequence[StagePlan]) -> Plan:
     """These stages, for the case's job."""
     return Plan(
-        tuple(stages), 0.0, 0.0, case.micro_batches, "1f1b", case.name, {}, model=case.job.name, batch=case.job.batch
-    )
+        stages=tuple(stages), step_s=0.0, num_micro_batches=case.micro_batches, schedule="1f1b", cluster=case.name,
+        planning_s={}, model=case.job.name, batch=case.job.batch,
+    )  # fmt: skip
 
 
 def label(plan: Plan, names: Sequence[str]) -> str:

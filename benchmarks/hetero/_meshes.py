@@ -31,7 +31,7 @@ class Meshes:
         from alpa.pipeline_parallel import stage_construction
 
         from alpa_dejavu.alpa import install
-        from alpa_dejavu.alpa._submeshes import on_hosts
+        from alpa_dejavu.alpa._places import on_hosts
         from alpa_dejavu.alpa.ray_cluster import host_names
 
         install()

@@ -22,12 +22,11 @@ from alpa_dejavu.costs.kernels import (
     StreamFigures,
     attention_seconds,
     dtype_class,
-    experts_seconds,
     product_seconds,
     stream_seconds,
-    tokens_of_fullest,
 )
 from alpa_dejavu.problem import FusedAttention
+from published._experts import experts_seconds, tokens_of_fullest
 from published._folder import Folder
 from published._jobs import gpu_named
 from published._kernel_fit import Kernels, Prior

@@ -119,16 +119,16 @@ class Task:
 
     @functools.cached_property
     def train_step(self) -> Callable[[TrainState, Any], Any]:
-        """As `parallel_initialize` takes it, with a factor of the learning rate or without."""
+        """As `parallel_initialize` takes it."""
 
-        def train_step(state: TrainState, batch: Any, factor: Any = 1.0) -> tuple[TrainState, Any, Any]:
+        def train_step(state: TrainState, batch: Any) -> tuple[TrainState, Any, Any]:
             def loss_fn(parameters: Any) -> Any:
                 logits = state.apply_fn({"params": parameters}, batch[0])
                 return optax.softmax_cross_entropy_with_integer_labels(logits, batch[1]).mean()
 
             loss, gradients = jax.value_and_grad(loss_fn)(state.params)
             updates, moments = state.tx.update(gradients, state.opt_state, state.params)
-            weights = optax.apply_updates(state.params, jax.tree_util.tree_map(lambda one: factor * one, updates))
+            weights = optax.apply_updates(state.params, updates)
             new = state.replace(step=state.step + 1, params=weights, opt_state=moments)
             return new, loss, optax.global_norm(gradients)
 

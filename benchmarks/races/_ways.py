@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.training.initialization import Curve, Initialized, parallel_initialize
-from alpa_dejavu.training.initialization.starts import CoarseToFine, Sobol, start
+from alpa_dejavu.training.initialization import Initialized, parallel_initialize
 from races._data import batch
 from races._models import Task
 
 SMOOTHED_STEPS = 40
 RULES = {
     "halving": ("halving", "last_loss"),
-    "asha": ("asha", "last_loss"),
     "halving by trend": ("halving", "trend"),
 }
 """Who goes on, and by what. All starts see the same batches, so last losses differ by what the starts are worth."""
 STARTS = ("model", "sobol")
 METHODS = "methods"
-COARSE_TO_FINE = {
-    "coarse to fine, 2 waves": CoarseToFine(Sobol()),
-    "coarse to fine, 3 shrinking waves": CoarseToFine(Sobol(), waves=(0.5, 0.25, 0.25)),
-    "coarse to fine, moved points": CoarseToFine(Sobol(), "pca"),
-}
-INITS: dict[str, Any] = {METHODS: ("model", "xavier", "kaiming", "sobol"), **COARSE_TO_FINE}
-"""Starts that aren't known by one name."""
-FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Learning rates that candidates carry, next to the task's."""
-PARTS = (1.0, 0.5)
-"""Rows of a batch that candidates take, next to the task's."""
+RACING_METHODS = ("model", "xavier", "kaiming", "sobol")
+FACTORS = (0.5, 2.0, 4.0)
+"""Learning rates of single starts, next to the task's."""
 DATA_PARALLEL = "data parallel"
 BUDGETS = ("small", "full")
 LARGER_RATES = (0.0, 0.5, 1.0)
@@ -57,8 +46,6 @@ class Way:
         longer: steps next to those of the task.
         larger: batches next to those of the task.
         faster: learning rate next to the task's.
-        factors: learning rates next to the task's, which candidates carry.
-        parts: rows next to the task's, which candidates take.
     """
 
     name: str
@@ -71,8 +58,6 @@ class Way:
     longer: float = 1.0
     larger: int = 1
     faster: float = 1.0
-    factors: tuple[float, ...] = ()
-    parts: tuple[float, ...] = ()
 
     @property
     def is_race(self) -> bool:
@@ -93,16 +78,9 @@ def ways(workers: int) -> tuple[Way, ...]:
 
 
 def contests(workers: int) -> tuple[Way, ...]:
-    """Races between methods, from coarse to fine, and between candidates that carry a rate and rows of their own.
-
-    One start at each of these rates stands beside them.
-    """
+    """Races between methods; one start at other learning rates stands beside them."""
     methods = [Way(race_of("halving", METHODS, budget), workers, METHODS, budget=budget) for budget in BUDGETS]
-    waves = [Way(name, workers, name) for name in COARSE_TO_FINE]
-    by_rate = [Way(f"halving, {init}, rates", workers, init, factors=FACTORS) for init in STARTS]
-    by_rows = Way("halving, model, rates and rows", workers, judge="trend", factors=FACTORS, parts=PARTS)
-    alone = [Way(f"one start, rate x{factor:g}", faster=factor) for factor in FACTORS if factor != 1]
-    return (*methods, *waves, *by_rate, by_rows, *alone)
+    return (*methods, *(Way(f"one start, rate x{factor:g}", faster=factor) for factor in FACTORS))
 
 
 def of_contests(workers: int) -> tuple[Way, ...]:
@@ -127,8 +105,8 @@ def trained(task: Task, way: Way, seed: int, **more: Any) -> Initialized:
     given: dict[str, Any] = {"rungs": None if way.pruned else (steps,), "lanes": way.starts, **more}
     return parallel_initialize(
         chosen.init_fn, chosen.train_step, lambda step: batch(data, rows, seed, step), num_candidates=way.starts,
-        budget_steps=steps, init=INITS.get(way.init, way.init), keep=way.keep, judge=way.judge, budget=way.budget,
-        seed=seed, rates=way.factors, batch_rows=[round(rows * part) for part in way.parts], **given,
+        budget_steps=steps, init=RACING_METHODS if way.init == METHODS else way.init, keep=way.keep, judge=way.judge,
+        budget=way.budget, seed=seed, **given,
     )  # fmt: skip
 
 
@@ -137,37 +115,13 @@ def loss_at(losses: NDArray[np.float64], step: int) -> float:
     return float(losses[max(0, step - SMOOTHED_STEPS) : step].mean())
 
 
-def steps_to(losses: NDArray[np.float64], target: float, each: int = 1) -> int | None:
-    """The first step, of a whole window, at which the mean is a target or less; None: there is none.
-
-    Args:
-        losses: `each` of them for a step.
-        target: the loss to be reached.
-        each: so many losses have a step.
-    """
-    window = SMOOTHED_STEPS * each
-    if len(losses) < window:
+def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
+    """The first step, of a whole window, at which the mean is a target or less; None: there is none."""
+    if len(losses) < SMOOTHED_STEPS:
         return None
-    means = np.lib.stride_tricks.sliding_window_view(losses, window).mean(axis=1)
-    found = np.flatnonzero(means <= target)
-    return -(-(int(found[0]) + window) // each) if found.size else None
-
-
-def losses_by_rows(result: Initialized) -> tuple[NDArray[np.float64], int]:
-    """The chosen candidate's losses, one for each so many rows that it and its forebears took, and how many of these a
-    step with the most rows has. Where all take whole batches these are its losses, and 1.
-    """
-    sizes = [curve.batch_rows for curve in result.curves if curve.batch_rows is not None]
-    if not sizes:
-        return result.losses, 1
-    quantum, by_number = math.gcd(*sizes), {curve.number: curve for curve in result.curves}
-    pieces: list[NDArray[np.float64]] = []
-    curve, end = by_number[result.chosen], result.steps
-    while True:
-        pieces.append(np.repeat(curve.losses[: end - curve.first_step], (curve.batch_rows or 0) // quantum))
-        if not curve.parents:
-            return np.concatenate(pieces[::-1]), max(sizes) // quantum
-        curve, end = by_number[curve.parents[0]], curve.first_step
+    means = np.lib.stride_tricks.sliding_window_view(losses, SMOOTHED_STEPS).mean(axis=1)
+    reached = np.flatnonzero(means <= target)
+    return int(reached[0]) + SMOOTHED_STEPS if reached.size else None
 
 
 def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
@@ -195,19 +149,12 @@ def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
 
 
 def _trained_on(result: Initialized, way: Way, target: float) -> dict[str, Any]:
-    """When the one start, or the one that a race left, is at the target.
-
-    Steps that only measure means count: every worker waits for them. So do the first steps of earlier waves.
-    """
-    losses, each = losses_by_rows(result)
-    reached = steps_to(losses, target, each)
+    """When the one start, or the one that a race left, is at the target."""
+    reached = steps_to(result.losses, target)
     if reached is None:
         return {}
-    taken = [max(0, min(_spent(result, curve), reached - curve.began_at)) for curve in result.curves]
-    measuring = _measuring(result) if reached >= result.rungs[-1] else 0
-    waves = len(start(INITS.get(way.init, way.init)).waves)
-    waited = (measuring if way.is_race else 0) + (waves - 1) * min(reached, result.rungs[0])
-    return {"reached": reached + waited, "compute": (sum(taken) + measuring) * way.larger}
+    compute = sum(min(len(curve.losses), reached) for curve in result.curves)
+    return {"reached": reached, "compute": compute * way.larger}
 
 
 def _all_trained(result: Initialized, steps: int, target: float) -> dict[str, Any]:
@@ -217,13 +164,3 @@ def _all_trained(result: Initialized, steps: int, target: float) -> dict[str, An
     first = min((reached for reached in each if reached is not None), default=None)
     compute = None if first is None else len(each) * first
     return {"reached": first, "compute": compute, "each": each, "early": early}
-
-
-def _measuring(result: Initialized) -> float:
-    return result.total_steps - sum(_spent(result, curve) for curve in result.curves)
-
-
-def _spent(result: Initialized, curve: Curve) -> float:
-    """A candidate's own compute, in steps with the most rows."""
-    most = max((each.batch_rows or 1 for each in result.curves), default=1)
-    return len(curve.losses) * (curve.batch_rows or 1) / most

@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.job import Job, Until
 from real_hosts._wires import Address, Inbox, Outbox
 from real_hosts._world import Log, RealWorld, Work

@@ -11,7 +11,6 @@ from typing import cast, final
 
 import numpy as np
 
-from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._fault import Changed, Fault, change
 from alpa_dejavu.playground._queue import Process, Queue, Sleeping
 from alpa_dejavu.playground._world import Program, Worker
@@ -90,7 +89,7 @@ class RealFaults:
     def fault_generator(self) -> np.random.Generator:
         """Returns random numbers that nobody else has, for a fault."""
         self._drawn += 1
-        return draws(self._seed, 5, self._drawn - 1)
+        return np.random.default_rng([self._seed, 5, self._drawn - 1])
 
     def spawn(self, worker: Worker | None, program: Program) -> Process:
         """Starts a program of a fault; returns it."""

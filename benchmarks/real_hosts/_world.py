@@ -13,12 +13,11 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message, Process
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._world import Computing, World
+from alpa_dejavu.playground._world import Computing, Exchange, World
 from alpa_dejavu.playground.job import Job, Until
 from real_hosts._wires import Outbox
 
@@ -87,7 +86,7 @@ def _repeated(job: Job) -> Callable[[Vector, Any, int], Vector]:
     assert job.problem is not None, "it was checked"
     import jax
 
-    from alpa_dejavu.playground._programs import programs
+    from alpa_dejavu.playground._gradient import programs
 
     inputs, targets = job.problem.train
     gradient = programs(job.problem, job.optimizer).gradient

@@ -17,10 +17,10 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._recorder import LookedAt, Recorder
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers import TracedStep
 from alpa_dejavu.problem import Run, SlicingProblem, StageChoice

@@ -47,7 +47,7 @@ def _curves(result: Initialized) -> go.Figure:
     for curve in result.curves:
         if not curve.losses.size:
             continue
-        steps = curve.first_step + 1 + np.arange(len(curve.losses))
+        steps = 1 + np.arange(len(curve.losses))
         losses = smoothed(curve.losses)
         figure.add_scatter(
             x=steps, y=losses, name=f"candidate {curve.number}", hovertext=curve.why,

@@ -24,7 +24,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import GivenStage
 from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
-from alpa_dejavu.planning.search.fits import stage_differences
+from alpa_dejavu.planning.search.given_stages import stage_differences
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, MeshConfig, ReductionServer, Submesh
 from alpa_dejavu.testing import example_cluster

@@ -69,13 +69,11 @@ def test_the_blocks_of_a_gpt_compute_what_the_formula_says():
 
 def test_refitting_takes_the_spreads_that_it_is_given():
     choice = example([1.0, 2.0])
-    resolver = confidence.Resolver()
     task = confidence.task_of(choice)
     candidates = task.chooser.choose(task, confidence.Clock()).candidates
-    confidence.confidence(candidates, 2, resolver=resolver)
-    errors = confidence._errors(resolver, 0.1, 0.5, 0.2)
+    errors = confidence._with_spreads(confidence.numbered_errors(candidates), 0.1, 0.5, 0.2)
     assert errors.spreads.alike == 0.5
     assert errors.spreads.common[confidence.CLASSES.index("doublings")] == 0.2
     none = dataclasses.replace(errors.spreads, common=0 * errors.spreads.common, own=0 * errors.spreads.own)
-    sure = confidence.confidence(candidates, errors=dataclasses.replace(errors, spreads=none), resolver=resolver)
+    sure = confidence.confidence(candidates, errors=dataclasses.replace(errors, spreads=none))
     assert sure.probability == 1.0

@@ -3,21 +3,16 @@
 import json
 
 import jax
-import pytest
 
 import _gpu_exported
 import gpu_steps
-from alpa_dejavu.calibration.bench import MeasurementError, Place
-from alpa_dejavu.calibration.operators import Program
 
 TINY = "transformer:hidden=32,blocks=1,heads=2,vocabulary=64,sequence=16"
 
 
-def test_a_step_and_the_passes_of_probes_are_exported(tmp_path, monkeypatch):
-    probes = [Program("add", (8,)), Program("perceptron", (32, 128, 2), "gradient", "float16")]
-    monkeypatch.setattr(gpu_steps, "programs", lambda device: probes)
+def test_a_step_is_exported(tmp_path):
     gpu_steps.exported(tmp_path, [(TINY, 2)])
-    step, add, perceptron = json.loads((tmp_path / "index.json").read_text())
+    (step,) = json.loads((tmp_path / "index.json").read_text())
     assert (step["kind"], step["case"]) == ("step", {"model": TINY, "batch": 2})
     (file,) = step["files"]
     assert file["in"][: step["state"]] == file["out"][: step["state"]]
@@ -26,10 +21,7 @@ def test_a_step_and_the_passes_of_probes_are_exported(tmp_path, monkeypatch):
     moments = [file["in"][n] for n in step["zeros"] if file["in"][n][0]]
     masters = [one for one in file["in"][: step["state"]] if one[1] == "float32" and one[0]]
     assert 3 * len(moments) == 2 * len(masters)
-    assert add["files"][0]["in"] == add["files"][0]["out"] == [[[8], "float32"]]
-    assert len(perceptron["files"]) == 2, "forward and backward are compiled apart"
-    for case in (step, add, perceptron):
-        assert all((tmp_path / one["name"]).stat().st_size > 100 for one in case["files"])
+    assert (tmp_path / file["name"]).stat().st_size > 100
 
 
 def test_a_step_is_timed_and_its_new_state_takes_the_place_of_the_old():
@@ -43,7 +35,6 @@ def test_a_step_is_timed_and_its_new_state_takes_the_place_of_the_old():
     assert found["finite"]
     # The state and the data, a sum, and what is between.
     assert 2 * 4 * 16**2 + 4 + 4 <= found["peak_bytes"] < 6 * 4 * 16**2
-    assert _gpu_exported._probe([program])["run_s"] > 0
 
 
 def test_arguments_are_drawn_and_what_begins_at_zero_is_zero():
@@ -55,23 +46,13 @@ def test_arguments_are_drawn_and_what_begins_at_zero_is_zero():
     assert not moments.any()
 
 
-def test_programs_have_the_seconds_of_the_file_and_nothing_else_was_measured():
-    row = {"kind": "probe", "name": "add", "sizes": [8], "phase": "forward", "dtype": "float32", "run_s": 0.5}
-    with gpu_steps._FromFile({"rows": [row]}).open(Place("programs", "here")) as run:
-        assert run(Program("add", (8,))) == {"run_s": 0.5}
-        with pytest.raises(MeasurementError, match="wasn't measured"):
-            run(Program("add", (1 << 16,)))
-
-
 def test_a_step_that_takes_what_is_predicted_is_inside_and_has_no_error():
     cluster = gpu_steps.one_device("NVIDIA H100 80GB HBM3")
     assert cluster.num_devices == 1
-    probed = gpu_steps.calibrated(cluster, {"rows": []})
-    first = gpu_steps.predicted({"model": TINY, "batch": 2, "step_s": 1.0, "peak_bytes": 1}, cluster, probed)
+    first = gpu_steps.predicted({"model": TINY, "batch": 2, "step_s": 1.0, "peak_bytes": 1}, cluster)
     assert not first["inside"]
-    assert first["probed_s"] == first["by_sheets_s"], "without measurements data sheets stand"
     row = {"model": TINY, "batch": 2, "step_s": first["predicted_s"], "peak_bytes": first["memory_bytes"]}
-    again = gpu_steps.predicted(row, cluster, probed)
+    again = gpu_steps.predicted(row, cluster)
     assert again["inside"]
     assert again["predicted_s"] == row["step_s"]
 

@@ -24,7 +24,6 @@ from races._ways import (
     STARTS,
     Way,
     contests,
-    losses_by_rows,
     of_contests,
     race_of,
     row,
@@ -39,7 +38,7 @@ FEW = dataclasses.replace(QUICK, workers=4, steps=80, pairs=0)
 @pytest.fixture
 def _few(monkeypatch):
     monkeypatch.setattr(parallel_initialization, "QUICK", FEW)
-    kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol" and not way.factors]
+    kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol"]
     monkeypatch.setattr(parallel_initialization, "ways", lambda workers: tuple(kept))
     monkeypatch.setattr(parallel_initialization, "tables", lambda result, plan: ())
     monkeypatch.setattr(parallel_initialization, "overview", lambda result, plan: "said")
@@ -86,8 +85,7 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     monkeypatch.setattr(_ways, "trained", lambda *_: result)
     task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
     found = row(task, Way("it", 3), 0, 0.5)
-    # 80 of the chosen one, those of the others, and 6 of measuring means.
-    assert (found["reached"], found["compute"]) == (86, 80 + 20 + 10 + 6)
+    assert (found["reached"], found["compute"]) == (80, 80 + 20 + 10)
     assert (found["all_steps"], found["idle_steps"]) == (136, 2)
     assert row(task, Way("it", larger=4), 0, -1.0)["reached"] is None
     steps = [np.full(100, 2.0 - n) for n in range(3)]
@@ -101,30 +99,12 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
 
 
-def test_rows_of_its_own_are_compute_and_waves_are_waited_for(monkeypatch):
-    # Half the rows for 80 steps, then whole batches for 60: compute of 100 whole steps, 40 before the child began.
-    parent = dataclasses.replace(curve(0, np.full(80, 2.0)), batch_rows=8)
-    child = dataclasses.replace(
-        curve(1, np.linspace(2, 0.1, 60)), batch_rows=16, parents=(0,), first_step=80, began_at=40.0
-    )
-    other = dataclasses.replace(curve(2, np.full(40, 2.0), dropped=40), batch_rows=16)
-    result = Initialized({}, 1, 140, (parent, child, other), (40,), 140, 0, 0, 0, 0, 1.0, 0)
-    losses, each = losses_by_rows(result)
-    assert (len(losses), each) == (80 + 2 * 60, 2)
-    assert steps_to(losses, 2.0, each) == SMOOTHED_STEPS
-    monkeypatch.setattr(_ways, "trained", lambda *_: result)
-    task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
-    found = row(task, Way("it", 3, init="coarse to fine, 3 shrinking waves"), 0, losses[-80:].mean())
-    # Two waves were waited for until the first rung, at 40.
-    assert (found["reached"], found["compute"]) == (100 + 2 * 40, 40 + 60 + 40)
-
-
 def test_contests_alone_are_told_without_the_rest():
     rows = {way.name: rows_of(40)[way.name] for way in of_contests(2)}
     models = {"mlp": {"target": 1.0, "rows": rows}}
     plan = dataclasses.replace(QUICK, steps=100, workers=2)
     said = verdict({"models": models}, plan)
-    assert any("of 8 contests are surely faster" in line for line in said.lines)
+    assert any("of 2 contests are surely faster" in line for line in said.lines)
     assert not said.details
     table = overview({"models": models}, plan)
     assert {way.name for way in contests(2)} < {line[0] for line in table.rows}
@@ -143,7 +123,7 @@ def test_who_diverges_does_not_reach_the_target(monkeypatch):
 
 
 def curve(number, losses, dropped=None):
-    return Curve(number, (), None, 0, losses, losses, dropped, "")
+    return Curve(number, losses, losses, dropped, "")
 
 
 def rows_of(reached, small=1.25):
@@ -168,7 +148,7 @@ def test_what_is_missed_is_said(reached, small, held):
     said = verdict({"models": models}, plan)
     assert said.held == held
     assert sum("MISSED" in line for line in said.lines) == (not held)
-    assert f"mlp, sobol: faster in {6 if reached == 40 else 0} of 6 races" in " ".join(said.details)
+    assert f"mlp, sobol: faster in {4 if reached == 40 else 0} of 4 races" in " ".join(said.details)
     models["mlp"]["rows"] = rows_of(70)
     assert verdict({"models": models}, plan).held == held
 

@@ -13,13 +13,12 @@ from alpa_dejavu.costs.kernels import (
     AttentionSizes,
     ExpertFigures,
     attention_seconds,
-    experts_seconds,
     figures_of,
     kernel_figures,
     product_seconds,
-    tokens_of_fullest,
 )
 from alpa_dejavu.problem import FusedAttention
+from published._experts import experts_seconds, tokens_of_fullest
 from published._kernel_fit import Kernels, Prior, fit
 from published._operators import KINDS, fitted, judged_operators, left_out, training
 

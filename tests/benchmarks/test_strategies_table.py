@@ -11,8 +11,8 @@ from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning.rivals import Amp, HetPipe, Megatron, Task
 

@@ -30,10 +30,9 @@ from alpa_dejavu.calibration import (
     read_calibration,
     write_calibration,
 )
-from alpa_dejavu.calibration._net import Net, carried, rounds
-from alpa_dejavu.calibration._probe_links import PLACE, even_latencies, grouped
+from alpa_dejavu.calibration._probe_links import PLACE, Net, even_latencies, grouped, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementError
-from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_identity
+from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import local_links

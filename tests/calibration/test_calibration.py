@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read_calibration, write_calibration
 from alpa_dejavu.calibration.text import calibration_text, json_text
 from alpa_dejavu.costs.communication import AlphaBeta, Group
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.problem import Host, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 from made_up import EXAMPLE, collectives, fitted, measured

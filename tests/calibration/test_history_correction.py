@@ -77,9 +77,9 @@ def test_measured_stages_tell_computing_from_the_rest():
     slow = dataclasses.replace(
         run_of(mixed, 1.3), stages=tuple(StageSeconds(0.1, 0.2, 0.0, 0.3, 0.3) for _ in mixed.stages)
     )
-    whole, apart = (Correction.fit([run]).of(dataclasses.replace(ORIGIN, cluster="new"), PLAN) for run in (
-        run_of(mixed, 1.3), slow
-    ))
+    whole, apart = (
+        Correction.fit([run]).of(dataclasses.replace(ORIGIN, cluster="new"), PLAN) for run in (run_of(mixed, 1.3), slow)
+    )
     assert apart.factor < whole.factor
     assert apart.spread < whole.spread
 

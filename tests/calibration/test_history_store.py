@@ -83,10 +83,12 @@ def _write_and_hang(path, ready):
         # So small a cache puts what isn't committed into the file itself.
         connection.execute("PRAGMA cache_size = 1")
         for _ in range(200):
-            connection.execute("INSERT INTO runs SELECT NULL, batch, when_s, model, model_fingerprint, cluster, "
-                               "cluster_fingerprint, devices, predictor, num_micro_batches, schedule, plan, "
-                               "predicted_s, measured_s, num_steps, steps_s, stages, versions, calibration "
-                               "FROM runs LIMIT 1")
+            connection.execute(
+                "INSERT INTO runs SELECT NULL, batch, when_s, model, model_fingerprint, cluster, "
+                "cluster_fingerprint, devices, predictor, num_micro_batches, schedule, plan, "
+                "predicted_s, measured_s, num_steps, steps_s, stages, versions, calibration "
+                "FROM runs LIMIT 1"
+            )
         ready.set()
         signal.pause()
 

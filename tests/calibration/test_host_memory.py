@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.calibration import Calibration, read_calibration, write_calibration
+from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
 from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, Place
 from alpa_dejavu.calibration.calibrate import calibrate, identity
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
-from alpa_dejavu.calibration.host_probes import _copies, _files, _updates, copier, host_figures
+from alpa_dejavu.calibration.host_probes import copier, host_figures
+from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
@@ -162,7 +162,7 @@ def test_drives_that_fail_are_named_and_nothing_else_is_lost(tmp_path):
 
 def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
     cluster, bench = cluster_of(PRIOR, LINK, devices=1), MemoryAlone()
-    first = measure(tmp_path, cluster, bench, budget_s=10.0)
+    first = measure(tmp_path, cluster, bench, budget_s=3.0)
     (said,) = (one for one in first.missing if "update beside copies" in one)
     assert "the time was over; go on with --resume" in said
     again = MemoryAlone()
@@ -248,7 +248,7 @@ def disk(tmp_path):
 def test_real_figures_are_finite_and_above_zero_and_nothing_is_left(disk, monkeypatch):
     monkeypatch.setattr("alpa_dejavu.calibration.host_probes._MEASURED_S", 0.01)
     monkeypatch.setattr("alpa_dejavu.calibration.host_probes._BESIDE_S", 0.01)
-    monkeypatch.setattr(_copies, "SharedMemory", shared := Recorded())
+    monkeypatch.setattr("alpa_dejavu.calibration.host_probes.SharedMemory", shared := Recorded())
     probes = [
         HostProbe("memory"), HostProbe("update", 4000), HostProbe("copies", 5000), HostProbe("files", 5000, 1, disk),
         HostProbe("update beside copies", 4096),
@@ -291,9 +291,9 @@ def _ends(connection, *arguments):
     """A process that ends before it has measured anything."""
 
 
-@pytest.mark.parametrize(("module", "name"), [(_copies, "copies"), (_updates, "update")])
-def test_a_process_that_ends_early_is_told(monkeypatch, module, name):
-    monkeypatch.setattr(module, "_serve", _ends)
+@pytest.mark.parametrize(("serving", "name"), [("copies", "copies"), ("updates", "update")])
+def test_a_process_that_ends_early_is_told(monkeypatch, serving, name):
+    monkeypatch.setattr(f"alpa_dejavu.calibration.host_probes._serve_{serving}", _ends)
     with pytest.raises(MeasurementError, match=r"the process that measures ended early|Broken pipe|reset"):
         host_figures(HostProbe(name, 4096), None)
 
@@ -303,7 +303,7 @@ def test_folders_that_cannot_be_measured_are_named(disk, monkeypatch):
         host_figures(HostProbe("files", 4096, folder=f"{disk}/nowhere"), None)
     with pytest.raises(MeasurementError, match="free, but needs"):
         host_figures(HostProbe("files", 1 << 60, folder=disk), None)
-    monkeypatch.setattr(_files._Scratch, "write", full)
+    monkeypatch.setattr(_host_files._Scratch, "write", full)
     with pytest.raises(MeasurementError, match="No space left on device; give a folder"):
         host_figures(HostProbe("files", 4096, folder=disk), None)
     assert os.listdir(disk) == []
@@ -320,6 +320,6 @@ def test_a_folder_in_memory_is_no_drive():
 
 
 def test_a_file_system_without_direct_access_forgets_what_was_written(disk, monkeypatch):
-    monkeypatch.setattr(_files, "_direct", lambda number: False)
+    monkeypatch.setattr(_host_files, "_direct", lambda number: False)
     found = host_figures(HostProbe("files", 10_000, folder=disk), None)
     assert min(found.values()) > 0

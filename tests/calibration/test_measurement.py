@@ -122,7 +122,8 @@ def test_a_stage_starts_when_it_is_launched_and_has_its_buffers():
 
 def test_computing_is_told_apart():
     assert measured([], [step()], B, "1f1b", [1, 1]).computing_s == (
-        (pytest.approx(2.0), pytest.approx(4.0)), (pytest.approx(3.0), pytest.approx(4.0)),
+        (pytest.approx(2.0), pytest.approx(4.0)),
+        (pytest.approx(3.0), pytest.approx(4.0)),
     )
 
 

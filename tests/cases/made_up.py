@@ -7,7 +7,7 @@ import numpy as np
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
+from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link, SmallProducts
 from alpa_dejavu.testing import example_cluster

@@ -6,26 +6,14 @@ import dataclasses
 import numpy as np
 
 from alpa_dejavu.calibration._fit_links import predicted_s
-from alpa_dejavu.calibration._judged import stage_s
 from alpa_dejavu.calibration.bench import Bench, Collective, HostProbe, MeasurementError
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurements
-from alpa_dejavu.calibration.operators import Program, operators
-from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts, StridedReads
+from alpa_dejavu.problem import Cluster, Device, Link
 
-PRIOR = Device(
-    "test", 1e10, {"float32": 5e10, "float64": 2.5e10}, 5e9, 1e10, kernel_s=2e-6, dispatch_s=1e-3, step_s=1e-3,
-    small_products=SmallProducts(2.0**24, 0.4), transcendental_flop=16.0, dilated_flop_per_s=1e10,
-    strided=StridedReads(1e9, 4e9, 2.0**20),
-)  # fmt: skip
-TRUE = dataclasses.replace(
-    PRIOR, flop_per_s={"float32": 8e10, "float64": 4e10}, vector_flop_per_s=2.5e9, memory_bytes_per_s=1.8e10,
-    kernel_s=5e-6, small_products=SmallProducts(2.0**24, 0.6), transcendental_flop=60.0, dispatch_s=4e-3, step_s=7e-3,
-    dilated_flop_per_s=2e10, strided=StridedReads(6e8, 2e9, 2.0**20),
-)  # fmt: skip
+PRIOR = Device("test", 1e10, {"float32": 5e10}, 5e9, 1e10, dispatch_s=1e-3, step_s=1e-3)
+TRUE = dataclasses.replace(PRIOR, dispatch_s=4e-3, step_s=7e-3)
 LINK, TRUE_LINK = Link(5e-5, 3e9, 3e-3, 3e8), Link(1.2e-4, 1e9, 1e-3, 5e8)
-CALL_S = 1e-4
 
 
 def cluster_of(device, link, hosts=1, devices=2):
@@ -35,16 +23,14 @@ def cluster_of(device, link, hosts=1, devices=2):
 class MadeUp(Bench):
     """A cluster whose true figures are known; each measurement takes a second, and has some noise."""
 
-    truth = TRUE
-
     def __init__(self, noise=0.03, failing=()):
-        self.now, self.opened, self.ran, self.staged, self.failing = 0.0, [], [], [], failing
+        self.now, self.opened, self.ran, self.failing = 0.0, [], [], failing
         self._noise, self._rng = noise, np.random.default_rng(0)
 
     @contextlib.contextmanager
     def open(self, place):
         self.opened.append(place)
-        yield self.stage if place.what == "stages" else self.run
+        yield self.run
 
     def run(self, probe):
         self.now += 1.0
@@ -53,15 +39,8 @@ class MadeUp(Bench):
             raise MeasurementError("out of memory")
         return {name: value * np.exp(self._noise * self._rng.normal()) for name, value in took(probe).items()}
 
-    def stage(self, program):
-        self.now += 1.0
-        self.staged.append(program)
-        return {"run_s": stage_s(program, self.truth)}
-
 
 def took(probe):
-    if isinstance(probe, Program):
-        return {"run_s": AnalyticLatency().predict(operators(probe), TRUE).total_s + CALL_S}
     if isinstance(probe, Collective):
         return {"run_s": predicted_s(probe, TRUE_LINK, 2)}
     if isinstance(probe, HostProbe):

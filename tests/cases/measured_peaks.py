@@ -1,10 +1,10 @@
 """A chain whose stages are measured by made-up devices: seconds and peaks off by known factors."""
 
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.measured_memory import StageMeasurement
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Measured
 from alpa_dejavu.problem import Run, StageChoice

@@ -1,8 +1,8 @@
 """Small models made by hand for the planner's tests, whose figures can be reckoned in the head, and tasks of them."""
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory_margin import COUNTED, UNMEASURED
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._candidate import Costs

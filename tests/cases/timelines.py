@@ -3,7 +3,7 @@
 import dataclasses
 
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp
-from alpa_dejavu.planning.search._finish import finished_plan
+from alpa_dejavu.planning.search._ranking import finished_plan
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import slicer
@@ -43,7 +43,10 @@ def small_plan(schedule: str = "1f1b") -> tuple[Plan, Timeline]:
         memory_limit_bytes=16e9,
     )
     timeline = simulate([times] * 3, 8, schedule)
-    plan = Plan(stages, timeline.step_s, 0.2, 8, schedule, "3 x test", {"cost table": 0.1, "slicing": 0.2})
+    plan = Plan(
+        stages=stages, step_s=timeline.step_s, lower_bound_s=0.2, num_micro_batches=8, schedule=schedule,
+        cluster="3 x test", planning_s={"cost table": 0.1, "slicing": 0.2},
+    )  # fmt: skip
     return plan, timeline
 
 

@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu._util import json_file
-from alpa_dejavu.cli import installation
+from alpa_dejavu.cli import doctor
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache, default_cache
-from alpa_dejavu.planning.search.models.packed import packed_json
+from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache, default_cache, packed_json
 
 KEY, OTHER = {"model": "a", "num_layers": 4}, {"model": "b", "num_layers": None}
 
@@ -202,7 +201,7 @@ def test_its_size_is_the_environments(monkeypatch):
 
 
 def test_the_doctor_knows_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(installation, "_tried", lambda what, code, remedy: installation.Check(what, True, "tried"))
+    monkeypatch.setattr(doctor, "_tried", lambda what, code, remedy: doctor.Check(what, True, "tried"))
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "cache"))
     default_cache().write(KEY, 1)
     shown = CliRunner().invoke(main, ["doctor"]).stdout

@@ -13,7 +13,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s, tolerant_front
-from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.training.robust import RULES, Evidence, replicas_to_tolerate, rule
 from tanh_layers import trained
 

@@ -14,7 +14,7 @@ from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.given.comparison import SAVINGS
-from alpa_dejavu.planning.search.price import price_per_step
+from alpa_dejavu.planning.result import price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
 from guides import ROOT
 from terminal import shown

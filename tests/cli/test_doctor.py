@@ -13,16 +13,16 @@ from click.testing import CliRunner
 from alpa_dejavu._util import compiled
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu._util.compiled import compile_all
-from alpa_dejavu.cli import installation
+from alpa_dejavu.cli import doctor
 from alpa_dejavu.cli._warm_up import warm_up
 from alpa_dejavu.cli.main import main
 
 
 def test_versions_are_those_that_are_installed():
-    found = {package.name: package.version for package in installation.versions()}
+    found = {package.name: package.version for package in doctor.versions()}
     assert found["python"] == platform.python_version()
     assert found["jax"] == jax.__version__
-    assert installation.installed_version("no-such-package") is None
+    assert doctor.installed_version("no-such-package") is None
 
 
 def fails(*words):
@@ -36,33 +36,33 @@ def fails(*words):
 
 
 def test_what_fails_is_said_with_its_remedy(monkeypatch):
-    monkeypatch.setattr(installation.subprocess, "run", fails("alpa_stock_jax"))
-    found = {check.what: check for check in installation.checks()}
+    monkeypatch.setattr(doctor.subprocess, "run", fails("alpa_stock_jax"))
+    found = {check.what: check for check in doctor.checks()}
     assert not found["our patches"].runs
     assert found["our patches"].finding == "ImportError: no such thing"
     assert "alpa-dejavu install-alpa" in found["our patches"].remedy
     assert found["Alpa"].runs
     assert found["Alpa"].finding == "alpa 0.2.3 can be imported"
-    monkeypatch.setattr(installation.subprocess, "run", fails("alpa_dejavu.install"))
-    found = {check.what: check for check in installation.checks()}
+    monkeypatch.setattr(doctor.subprocess, "run", fails("alpa_dejavu.install"))
+    found = {check.what: check for check in doctor.checks()}
     assert [found[what].runs for what in ("Alpa", "our hooks into Alpa")] == [True, False]
     assert found["Alpa"].finding == "it works"
 
 
 def test_the_command_lists_what_to_do_and_fails_where_nothing_can_be_planned(monkeypatch):
-    monkeypatch.setattr(installation.subprocess, "run", fails("ray"))
+    monkeypatch.setattr(doctor.subprocess, "run", fails("ray"))
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0
     assert "1. Ray: alpa-dejavu install-alpa" in result.stdout
-    monkeypatch.setattr(installation.subprocess, "run", fails("jax"))
+    monkeypatch.setattr(doctor.subprocess, "run", fails("jax"))
     assert CliRunner().invoke(main, ["doctor"]).exit_code == 1
-    monkeypatch.setattr(installation.subprocess, "run", fails())
+    monkeypatch.setattr(doctor.subprocess, "run", fails())
     assert "nothing to do" in CliRunner().invoke(main, ["doctor"]).stdout
 
 
 def test_no_folder_is_left_behind(monkeypatch, tmp_path):
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "cache" / "models"))
-    monkeypatch.setattr(installation.subprocess, "run", fails())
+    monkeypatch.setattr(doctor.subprocess, "run", fails())
     assert CliRunner().invoke(main, ["doctor"]).exit_code == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -71,8 +71,8 @@ def test_what_takes_too_long_does_not_run(monkeypatch):
     def hangs(command, **_):
         raise subprocess.TimeoutExpired(command, 120)
 
-    monkeypatch.setattr(installation.subprocess, "run", hangs)
-    assert installation.checks()[0].finding == "took more than 120 s"
+    monkeypatch.setattr(doctor.subprocess, "run", hangs)
+    assert doctor.checks()[0].finding == "took more than 120 s"
 
 
 def test_slicing_is_tried():
@@ -102,7 +102,7 @@ def trapped(tmp_path, monkeypatch):
 
 def test_nothing_of_the_current_folder_is_run(trapped, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *map(str, filter(None, sys.path))]))
-    check = installation._tried("packages", "import jax, random, struct, alpa_dejavu; print('imported')", "")
+    check = doctor._tried("packages", "import jax, random, struct, alpa_dejavu; print('imported')", "")
     assert (check.runs, check.finding) == (True, "imported")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     shown = subprocess.run([sys.executable, "-m", "alpa_dejavu", "--help"], capture_output=True, text=True, check=False)
@@ -114,9 +114,9 @@ def test_nothing_of_the_current_folder_is_run(trapped, monkeypatch):
 
 def test_a_trial_is_really_made():
     code = f"import sys; assert sys.executable == {sys.executable!r}; print('yes')"
-    check = installation._tried("this python", code, "")
+    check = doctor._tried("this python", code, "")
     assert (check.runs, check.finding) == (True, "yes")
-    check = installation._tried("nonsense", "import no_such_module", "install it")
+    check = doctor._tried("nonsense", "import no_such_module", "install it")
     assert not check.runs
     assert check.finding == "ModuleNotFoundError: No module named 'no_such_module'"
     assert check.remedy == "nonsense: install it"

@@ -6,7 +6,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.cli import alpa_installation, install_alpa
+from alpa_dejavu.cli import install_alpa
 from alpa_dejavu.cli.main import main
 
 NEEDS = ["jax==0.4.30", "ray>=2.10 ; extra == 'alpa'", 'alpa-stock-jax==0.2.0 ; extra == "alpa"', "a ; extra == 'b'"]
@@ -21,7 +21,7 @@ def calls(monkeypatch):
         made.append(command)
         return subprocess.CompletedProcess(command, codes.pop(0) if codes else 0)
 
-    monkeypatch.setattr(alpa_installation.importlib.metadata, "requires", lambda name: NEEDS)
+    monkeypatch.setattr(install_alpa.importlib.metadata, "requires", lambda name: NEEDS)
     monkeypatch.setattr(install_alpa.subprocess, "run", run)
     return made, codes
 
@@ -37,13 +37,13 @@ def test_patches_come_with_what_alpa_runs_with_and_alpa_comes_alone(calls):
 
 
 def test_a_wheel_holds_the_wheel_of_the_patches(tmp_path, monkeypatch):
-    monkeypatch.setattr(alpa_installation, "_ROOT", tmp_path)
+    monkeypatch.setattr(install_alpa, "_ROOT", tmp_path)
     with pytest.raises(ValueError, match="which hold the patches; install it by pip"):
-        alpa_installation.pip_commands()
+        install_alpa.pip_commands()
     wheel = tmp_path / "wheels" / "alpa_stock_jax-0.2.0-py3-none-any.whl"
     wheel.parent.mkdir()
     wheel.touch()
-    assert str(wheel) in alpa_installation.pip_commands()[0]
+    assert str(wheel) in install_alpa.pip_commands()[0]
 
 
 def test_a_dry_run_runs_nothing(calls):

@@ -6,7 +6,7 @@ from alpa.pipeline_parallel import stage_construction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alpa_dejavu.alpa._submeshes import on_hosts, slicing
+from alpa_dejavu.alpa._places import on_hosts, slicing
 from alpa_dejavu.clusters.placement import alpas_hosts, place
 from alpa_dejavu.problem import Submesh
 from alpa_dejavu.testing import example_cluster

@@ -10,8 +10,8 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
 from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.search._packing import packed
@@ -381,13 +381,13 @@ def test_steps_are_drawn_by_the_links_between_the_stages():
     shared = dataclasses.replace(costs, cluster=dataclasses.replace(where, cores=2))
     on_one_cpu = dataclasses.replace(one, costs=shared)
     work = shared.problem.total_s(stages)
-    assert step_draws([on_one_cpu], resolver, errors, errors.middle)[0, 0] == pytest.approx(work)
-    middle = step_draws([one], resolver, errors, errors.middle)
+    assert step_draws([on_one_cpu], errors, errors.middle)[0, 0] == pytest.approx(work)
+    middle = step_draws([one], errors, errors.middle)
     assert middle[0, 0] == pytest.approx(problem.total_s(stages))
     common = np.ones((1, len(CLASSES)))
     common[0, CLASSES.index("send between hosts")] = 10.0
     factors = Factors(common, errors.middle.own)
-    slower = step_draws([one], resolver, errors, factors)
+    slower = step_draws([one], errors, factors)
     crossed = problem.sites.crossing(3, a, b)
     assert slower[0, 0] - middle[0, 0] == pytest.approx(9 * crossed * RUN.num_micro_batches)
     drawn = redrawn(table, space, resolver, factors)

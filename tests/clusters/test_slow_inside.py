@@ -11,8 +11,8 @@ from alpa_dejavu.clusters.placement import packings, place, place_stages
 from alpa_dejavu.clusters.slow_inside import slow_inside
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.costs.communication import AlphaBeta, Free
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.testing import example_cluster

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate

@@ -95,5 +95,3 @@ def test_convolutions_over_holes_have_a_rate_of_their_own() -> None:
     dense = Operator("conv", "conv_general_dilated", (), (), "float32", 100.0)
     both = [dense, dataclasses.replace(dense, dilated=True)]
     assert AnalyticLatency().predict(Operators.of(both), device).mean_s == pytest.approx([1.0, 5.0])
-
-

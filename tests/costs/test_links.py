@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.communication import COLLECTIVES, AlphaBeta, Group, Links, communication_model
-from alpa_dejavu.costs.communication._ring_order import around, ring_orders
+from alpa_dejavu.costs.communication._rings import around, ring_orders
 from alpa_dejavu.problem import Link
 from alpa_dejavu.testing import check_communication_model, example_cluster
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from alpa_dejavu import NoPlanError
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.costs.memory_margin import MEMORY_PARTS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import MeshConfig, Run

@@ -132,7 +132,6 @@ def test_gpus_that_nobody_measured_go_by_their_generation_or_by_the_common_figur
 def test_a_runtime_that_has_all_devices_in_one_process_starts_them_one_by_one(collective):
     group = Group(cluster_of("V100-SXM2-16GB"), (0,) * 8)
     assert seconds(group, collective, 1.0, launch_s=1e-4) == pytest.approx(seconds(group, collective, 1.0) + 8e-4)
-    assert 1e-5 < Nccl.under_alpa().launch_s < 5e-5
 
 
 def test_across_hosts_the_network_is_the_limit_or_the_inside_of_a_host():

@@ -113,9 +113,7 @@ def test_a_simulated_pass_is_one_of_all_possible_ones(graph, overlap):
     computed, sent, pairs = graph
     seconds, count = [*computed, *sent], len(computed)
     before = [{int(a) for a, b in pairs if b == n} for n in range(len(seconds))]
-    orders = itertools.product(
-        itertools.permutations(range(count)), itertools.permutations(range(count, len(seconds)))
-    )
+    orders = itertools.product(itertools.permutations(range(count)), itertools.permutations(range(count, len(seconds))))
     possible = [in_order(each, seconds, before, overlap) for each in orders]
     possible = [one for one in possible if one is not None]
     found = makespan_s(computed, sent, pairs, overlap)
@@ -183,7 +181,7 @@ def test_gradients_go_in_buckets_behind_the_backward_pass_of_earlier_layers():
         assert found["synchronisation_s"][i, j] == pytest.approx(sent - now)
     assert found["synchronisation_s"][0, 0] == pytest.approx(bucket)
     assert found["synchronisation_s"][0, 3] < 4 * bucket
-    (_, whole), = costs.combined(devices, DATA, "step")
+    ((_, whole),) = costs.combined(devices, DATA, "step")
     assert costs.hidden_s(devices, DATA)[2] == pytest.approx(whole - found["synchronisation_s"], abs=1e-12)
 
 
@@ -241,7 +239,7 @@ def test_all_of_tensor_parallelism_is_exposed_where_the_flow_is_not_known():
 def test_the_update_gathers_when_nothing_is_left_to_hide_behind():
     model, config = chain(3, flop=1e12, parameter_bytes=4e6, exchanged=()), dataclasses.replace(DATA, zero=2)
     costs, devices, found = priced(model, config, STREAMS)
-    gathered, = (seconds for one, seconds in costs.combined(devices, config, "step") if one.kind == "all_gather")
+    (gathered,) = (seconds for one, seconds in costs.combined(devices, config, "step") if one.kind == "all_gather")
     last = 3 * (1e-5 + 4e6 / 4 / 1e10)
     assert found["synchronisation_s"][0, 2] == pytest.approx(gathered[0, 2] + last)
 
@@ -302,9 +300,7 @@ def test_a_standard_layer_exposes_its_sums_going_forward_and_hides_some_behind_g
 
 def test_a_mesh_of_both_axes_hides_both():
     config = MeshConfig((2, 2), 2, 2, {"force_batch_dim_to_mesh_dim": 0})
-    alone, costs = (
-        StageCostModel(cut(kraken, ways=2), linked(1e11), models(one)) for one in (NO_OVERLAP, STREAMS)
-    )
+    alone, costs = (StageCostModel(cut(kraken, ways=2), linked(1e11), models(one)) for one in (NO_OVERLAP, STREAMS))
     devices = costs.places.on_submesh(Submesh(1, 4))
     whole, hidden = alone.seconds(devices, config), costs.hidden_s(devices, config)
     assert (hidden[:, 0, 2] > 0).all()

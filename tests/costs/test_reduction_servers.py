@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 import unlike
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Group, Links
 from alpa_dejavu.costs.communication.reduction_servers import group_split, reduction_split, served_s
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, ReductionServer, Submesh
 from alpa_dejavu.testing import example_cluster

@@ -7,9 +7,17 @@ import json
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.costs.runtime import ALPA, BOUNDS, FILE, RuntimeProfile, launches, runtime_names, runtime_profile
+from alpa_dejavu.costs.runtime import (
+    ALPA,
+    BOUNDS,
+    FILE,
+    CostModels,
+    RuntimeProfile,
+    launches,
+    runtime_names,
+    runtime_profile,
+)
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.rivals import Megatron

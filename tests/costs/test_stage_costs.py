@@ -9,9 +9,9 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
 from alpa_dejavu.costs.communication import CommunicationModel, Group, Nccl
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import KernelLatency, LatencyModel
 from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StagePlaces
 from alpa_dejavu.layers.micro_batch import with_micro_batch

@@ -18,7 +18,7 @@ def made():
         weights = generator.standard_normal((2, 30))
         why = "chosen" if number == 0 else "place 2 of 3"
         losses, dropped = 3.0 / np.arange(1, steps + 1), None if number == 0 else steps
-        curves.append(Curve(number, (), None, 0, losses, losses, dropped, why, (), weights[0], weights[1]))
+        curves.append(Curve(number, losses, losses, dropped, why, (), weights[0], weights[1]))
     return Initialized({}, 0, 50, tuple(curves), (10,), 60, 0, 1, 0, 0, 1.0, 0)
 
 

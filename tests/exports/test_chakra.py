@@ -8,7 +8,7 @@ import pytest
 
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.exports import export, named_target
-from alpa_dejavu.exports._costed import CostedWriter
+from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer

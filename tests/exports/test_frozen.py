@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from alpa_dejavu.exports import TARGETS, export, named_target
-from alpa_dejavu.exports._costed import CostedWriter
+from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model

@@ -13,7 +13,7 @@ RUN = (
 def read(tmp_path, more, old="", new="", devices=8):
     path = tmp_path / "run.sh"
     path.write_text(f"# a run\n{RUN.replace(old, new) if old else RUN}{more}\n")
-    return TARGETS["megatron"].reader.read(path, devices)
+    return TARGETS["megatron"].reader(path, devices)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_arrays_without_a_command_say_their_processes_too(tmp_path):
     path = tmp_path / "run.sh"
     for processes, devices in (("--nproc_per_node 8", 8), ("--nproc_per_node 4 --nnodes 2 --node_rank 0", 8)):
         path.write_text(f"DISTRIBUTED=({processes})\nMODEL=({sizes} --bf16)\n")
-        assert TARGETS["megatron"].reader.read(path, devices).outline.data_parallel == devices
+        assert TARGETS["megatron"].reader(path, devices).outline.data_parallel == devices
     with pytest.raises(ValueError, match="line 1: 2 nodes of 4 processes aren't the 4 devices"):
-        TARGETS["megatron"].reader.read(path, 4)
+        TARGETS["megatron"].reader(path, 4)
 
 
 def test_without_effect_is_what_changes_nothing(tmp_path):

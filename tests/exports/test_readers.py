@@ -36,7 +36,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 def megatron(tmp_path, text, devices=4, model=None):
     path = tmp_path / "run.sh"
     path.write_text(text)
-    return TARGETS["megatron"].reader.read(path, devices, model)
+    return TARGETS["megatron"].reader(path, devices, model)
 
 
 def test_a_script_as_people_write_it(tmp_path):
@@ -98,7 +98,7 @@ STRATEGY = {
 def galvatron(tmp_path, changes=(), devices=8):
     path = tmp_path / "strategy.json"
     path.write_text(json.dumps(STRATEGY | dict(changes), indent=1))
-    return TARGETS["galvatron"].reader.read(path, devices, SIZES)
+    return TARGETS["galvatron"].reader(path, devices, SIZES)
 
 
 def test_a_strategy_of_galvatrons(tmp_path):
@@ -150,7 +150,7 @@ CONFIG = {
 def deepspeed(tmp_path, changes=(), devices=4, model=SIZES):
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(CONFIG | dict(changes), indent=1))
-    return TARGETS["deepspeed"].reader.read(path, devices, model)
+    return TARGETS["deepspeed"].reader(path, devices, model)
 
 
 def test_a_configuration_of_deepspeeds(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.exports import TARGETS, export
 from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports.megatron._layout import blocks_of_layout, layout_of
+from alpa_dejavu.exports.megatron._writer import blocks_of_layout, layout_of
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
@@ -112,7 +112,7 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
             folder = tmp_path_factory.mktemp("read")
             written_to = export(plan, name, folder, model=model)
             paths = [path for kind in (".sh", ".json", ".py") for path in written_to if path.suffix == kind]
-            foreign = TARGETS[name].reader.read(paths[0], outline.num_devices, None if name == "megatron" else model)
+            foreign = TARGETS[name].reader(paths[0], outline.num_devices, None if name == "megatron" else model)
             # torchtitan's one stage runs micro-batches one after the other, under whatever schedule.
             alone = name == "torchtitan" and outline.pipeline == 1 and outline.chunks == 1
             assert foreign.outline == (dataclasses.replace(outline, schedule="1f1b") if alone else outline)

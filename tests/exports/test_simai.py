@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.exports import export, named_target
-from alpa_dejavu.exports._costed import CostedWriter
+from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.simai import simai_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers import trace

@@ -42,7 +42,7 @@ SIZES = Transformer(64, 8, 4, 128, 16, feed_forward=128)
 
 def read(tmp_path, text, devices=8, model=None, name="job.toml"):
     (tmp_path / name).write_text(text)
-    return TARGETS["torchtitan"].reader.read(tmp_path / name, devices, model)
+    return TARGETS["torchtitan"].reader(tmp_path / name, devices, model)
 
 
 def test_a_job_as_people_write_it(tmp_path):

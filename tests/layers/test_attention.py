@@ -13,9 +13,8 @@ from alpa_dejavu.layers import attention_of, cut_into_layers, trace, with_attent
 from alpa_dejavu.layers.attention.kernel import attention_p
 from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.layers.models._bert import bert_step
 from alpa_dejavu.layers.models._sizes import BERT, GPT
-from alpa_dejavu.layers.models._transformer import transformer_forward, transformer_step
+from alpa_dejavu.layers.models._transformer import bert_step, transformer_forward, transformer_step
 from alpa_dejavu.problem import FusedAttention
 from alpa_dejavu.sharding import model_of_step
 
@@ -130,9 +129,7 @@ def padded(query, key, value, weights, data):
 
 
 def capped(query, key, value, weights, data):
-    return mixed(
-        query, key, value, softmax=lambda s: jax.nn.softmax(jnp.where(past(), 50 * jnp.tanh(s / 50), -2e38))
-    )
+    return mixed(query, key, value, softmax=lambda s: jax.nn.softmax(jnp.where(past(), 50 * jnp.tanh(s / 50), -2e38)))
 
 
 def masked_by_numbers(query, key, value, weights, data):
@@ -328,9 +325,7 @@ def test_scores_are_neither_kept_nor_temporary():
     function = attending(causal, blocks=3)
     kept, fused = (model_of_step(trace(function, batch=BATCH), 3, attention=how) for how in ("plain", "fused"))
     scores, rows = BATCH * HEADS * TOKENS * TOKENS * 4, BATCH * HEADS * TOKENS * 4
-    plainly, fusedly = (
-        sorted(t.num_bytes for t in model.tensors if t.role == "activation") for model in (kept, fused)
-    )
+    plainly, fusedly = (sorted(t.num_bytes for t in model.tensors if t.role == "activation") for model in (kept, fused))
     assert scores in plainly
     assert scores not in fusedly
     assert fusedly.count(rows) == 3

@@ -6,7 +6,7 @@ import pytest
 
 import jax_models
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import layer_features

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from alpa_dejavu.layers.models import Kraken, KrakenModule, known_models, model_size
-from alpa_dejavu.layers.models._kraken import _decays, kraken_forward, kraken_parameters, kraken_step
+from alpa_dejavu.layers.models._kraken import _decays, kraken_forward, kraken_shapes, kraken_step
 
 SMALL = {"vocabulary": 32, "sequence": 8}
 BATCH = 3
@@ -153,7 +153,7 @@ def test_abstract_parameters_are_those_that_flax_makes(ways, num_blocks):
     init = KrakenModule(size, jnp.float16, jnp.float16).init
     made = jax.eval_shape(init, jax.random.PRNGKey(0), tokens_of(size))["params"]
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), made) == jax.tree.map(
-        lambda leaf: (leaf.shape, leaf.dtype), kraken_parameters(size)
+        lambda leaf: (leaf.shape, leaf.dtype), kraken_shapes(size)
     )
 
 
@@ -173,7 +173,7 @@ def test_the_train_step_runs_in_half_precision():
 def test_only_matrices_decay():
     names = {
         jax.tree_util.keystr(path): _decays(path, leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(kraken_parameters(Kraken(8, 2, 4, 2, **SMALL)))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(kraken_shapes(Kraken(8, 2, 4, 2, **SMALL)))
     }
     assert {name for name, decays in names.items() if not decays} == {
         name for name in names if name.endswith(("['bias']", "['scale']"))
@@ -184,7 +184,7 @@ def test_only_matrices_decay():
 def test_parameters_of_published_sizes():
     """The largest has 761 million by the paper; each has as many as the standard one beside it."""
     counts = {
-        name: sum(leaf.size for leaf in jax.tree.leaves(kraken_parameters(model_size(name))))
+        name: sum(leaf.size for leaf in jax.tree.leaves(kraken_shapes(model_size(name))))
         for name in known_models()
         if isinstance(model_size(name), Kraken)
     }

@@ -9,10 +9,10 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
-from alpa_dejavu.layers.models._by_sizes import _logits, _normalised, _rotated, sized_forward
-from alpa_dejavu.layers.models._optimizers import Trained
+from alpa_dejavu.layers.models._sized import _logits, _normalised, _rotated, sized_forward
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
+from alpa_dejavu.layers.models._training import Trained
 from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.sharding import model_of_step

@@ -164,8 +164,7 @@ def test_only_free_devices_are_taken():
 
 
 def _stage(layer, host, devices):
-    figures = dict.fromkeys(("compute_s", "collective_s", "boundary_s", "per_step_s", "memory_bytes"), 0.0)
-    return StagePlan((layer, layer), Submesh(1, devices), (1, devices), (host,), memory_limit_bytes=1e9, **figures)
+    return StagePlan((layer, layer), Submesh(1, devices), (1, devices), (host,), memory_limit_bytes=1e9)
 
 
 def test_a_plan_puts_unlike_stages_on_hosts_with_unlike_numbers_of_devices():
@@ -176,7 +175,9 @@ def test_a_plan_puts_unlike_stages_on_hosts_with_unlike_numbers_of_devices():
         counts = get_global_cluster().host_num_devices
         hosts = host_names(get_global_virtual_physical_mesh())
         stages = tuple(_stage(layer, hosts[counts.index(size)], size) for layer, size in enumerate((1, 2)))
-        plan = Plan(stages, 0.0, 0.0, 2, "1f1b", "ours", {}, batch=16)
+        plan = Plan(
+            stages=stages, step_s=0.0, num_micro_batches=2, schedule="1f1b", cluster="ours", planning_s={}, batch=16
+        )
         state, batch, train_step = _train_step()
         method = alpa.PipeshardParallel(
             num_micro_batches=2, layer_option="manual", stage_option=DejavuStageOption(plan=plan)

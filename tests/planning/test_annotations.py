@@ -17,9 +17,8 @@ from alpa_dejavu.planning.given._annotations import (
     with_unrated_dtypes,
     with_unused_hosts,
 )
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
-from alpa_dejavu.planning.task import Found
+from alpa_dejavu.planning.task import Clock, Found
 from alpa_dejavu.problem import Link, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, task_of

@@ -9,16 +9,15 @@ import jax_models
 import unlike
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs._megatron_division import EvenDivision
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._bench import Bench, _scaling_errors
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
-from alpa_dejavu.planning.task import SpaceRules
+from alpa_dejavu.planning.task import Clock, SpaceRules
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -83,7 +82,7 @@ def test_costs_on_fewer_alike_hosts_are_those_that_are_known():
     bench.searched(ShapeSearch([4], [8]))
     names = [host.name for host in asked.cluster.hosts]
     part = asked.cluster.part([0, 1])
-    (known,) = Bench(asked.on(part), Clock(), bench.known).known
+    (known,) = Bench(asked.on(part), Clock(), bench.priced).priced
     fresh = Bench(asked.on(part), Clock()).costs(4, 8)
     assert [host.name for host in known.cluster.hosts] == names[:2]
     for s, submesh in enumerate(known.space.submeshes):
@@ -106,9 +105,6 @@ class GrowsSlowly(ModelSource):
     def numbers_of_layers(self, wanted):
         return tuple(wanted)
 
-    def knows(self, num_layers, micro_batch):
-        return micro_batch == self.micro_batch
-
     def exact(self, num_layers, micro_batch):
         self.priced.append(micro_batch)
         grown = 1 + self.share * (micro_batch / self.micro_batch - 1)
@@ -116,9 +112,6 @@ class GrowsSlowly(ModelSource):
 
     def scaled(self, num_layers, micro_batch):
         return with_micro_batch(self.exact(num_layers, self.micro_batch), micro_batch / self.micro_batch)
-
-    def keep(self):
-        pass
 
 
 @pytest.mark.parametrize(("share", "best"), [(0.2, 1), (1.0, 2)])

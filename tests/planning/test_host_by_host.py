@@ -1,5 +1,7 @@
 """Stages that fill one host after the other: each cut is priced as it is where the stages are placed."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 
@@ -8,12 +10,13 @@ import pytest
 
 import unlike
 from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.planning import GivenStages, given_stages, plan
 from alpa_dejavu.planning.search._candidate import Candidate, simulated
-from alpa_dejavu.planning.search._host_by_host import host_by_host
-from alpa_dejavu.problem import Run, Slicing, StageChoice
+from alpa_dejavu.planning.search._packing import host_by_host
+from alpa_dejavu.problem import Link, Run, Slicing, StageChoice
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
-from models import chain, costs_of, product, space
+from models import chain, costs_of, product, space, task_of
 
 CLUSTER = example_cluster(num_hosts=2, devices_per_host=2, memory_bytes=2.0**38)
 RUN = Run(16)
@@ -136,3 +139,63 @@ def test_hosts_of_unlike_kinds_are_filled_one_after_the_other():
     assert all(n <= host.num_devices for n, host in zip(taken, cluster.hosts, strict=True))
     by_rule = simulated(Candidate(costs, own))
     assert simulated(Candidate(costs, own, hosts)).step_s <= by_rule.step_s * (1 + 1e-9)
+
+
+def with_unlike_weights(rng, num_layers=5):
+    """Layers of 2 to 8 GFLOP, with 0.1 MB to 1 GB of weights each; 0.1 to 100 MB cross between two of them."""
+    model = chain(num_layers, exchanged=(3e6,))
+    flop = rng.integers(1, 5, num_layers) * 2e9
+    sent, kept = 10.0 ** rng.uniform(5, 8, num_layers), 10.0 ** rng.uniform(5, 9, num_layers)
+    layers = [
+        dataclasses.replace(layer, forward=product(one), backward=product(2 * one))
+        for layer, one in zip(model.layers, flop, strict=True)
+    ]
+
+    def sized(tensor):
+        if tensor.role == "input":
+            return tensor
+        if tensor.role == "activation":
+            return dataclasses.replace(
+                tensor, num_bytes=float(sent[min(tensor.producer, 2 * num_layers - 2 - tensor.producer)])
+            )
+        return dataclasses.replace(tensor, num_bytes=float(kept[tensor.users[0]] * (1 + (tensor.role == "optimizer"))))
+
+    return dataclasses.replace(model, layers=tuple(layers), tensors=tuple(map(sized, model.tensors)))
+
+
+def four_hosts(rng):
+    """Equal hosts, each pair of which has a rate of its own, from 0.1 to 30 GB/s."""
+    hosts = [unlike.host(name, devices=1, memory_bytes=2.0**38) for name in "abcd"]
+    rates = {frozenset(pair): 10.0 ** rng.uniform(8, 10.5) for pair in itertools.combinations("abcd", 2)}
+    return unlike.cluster(hosts, lambda a, b: Link(1e-5, rates[frozenset((a.name, b.name))]))
+
+
+def planned_on_four(seed):
+    rng = np.random.default_rng(seed)
+    task = task_of(with_unlike_weights(rng), four_hosts(rng), 4, Run(8), communication="links")
+    return task, plan(task, annotations=()).plan
+
+
+def least_s(task, made):
+    """The least seconds of the plan's stages on the hosts in every order."""
+    stages, found = given_stages(made), set()
+    for order in itertools.permutations("abcd"):
+        names = dict(zip("abcd", order, strict=True))
+        placed = [dataclasses.replace(one, hosts=tuple(names[host] for host in one.hosts)) for one in stages]
+        given = dataclasses.replace(task, chooser=GivenStages(tuple(placed)))
+        found.add(plan(given, annotations=()).plan.step_s)
+    return min(found)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 19, 102, 126])
+def test_no_order_of_the_hosts_is_faster(seed):
+    task, made = planned_on_four(seed)
+    assert made.step_s <= least_s(task, made) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [19, 102])
+def test_that_takes_exchanges(monkeypatch, seed):
+    """The closed form by which slicers choose takes other hosts here."""
+    monkeypatch.setattr("alpa_dejavu.planning.search._polish._orders", lambda count: [])
+    task, made = planned_on_four(seed)
+    assert made.step_s > least_s(task, made) * 1.001

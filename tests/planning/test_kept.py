@@ -10,7 +10,7 @@ import pytest
 
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
-from alpa_dejavu.planning.search.models.packed import packed_json
+from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster

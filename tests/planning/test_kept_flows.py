@@ -13,7 +13,7 @@ from alpa_dejavu.costs.runtime import ALPA, with_overlap
 from alpa_dejavu.layers import trace
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models._model import packed
-from alpa_dejavu.planning.search.models.packed import packed_json, read_packed
+from alpa_dejavu.planning.search.models.model_cache import packed_json, read_packed
 from alpa_dejavu.problem import Run
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.testing import example_cluster

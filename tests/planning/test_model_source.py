@@ -14,14 +14,14 @@ from alpa_dejavu import layers, sharding
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models import model_cache
-from alpa_dejavu.planning.search.models._entry import entry_of
+from alpa_dejavu.planning.search.models._sharding import entry_of
 from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
@@ -104,8 +104,12 @@ def product(x, g):
 @pytest.mark.parametrize(
     ("model", "num_layers"),
     [
-        ("gpt-125m", 4), ("moe-380m", 3), pytest.param("wresnet-250m", 3, marks=pytest.mark.slow), (trained, 3),
-        (inferred, 3), (ruled(product), 1),
+        ("gpt-125m", 4),
+        ("moe-380m", 3),
+        pytest.param("wresnet-250m", 3, marks=pytest.mark.slow),
+        (trained, 3),
+        (inferred, 3),
+        (ruled(product), 1),
     ],
     ids=["gpt", "moe", "wresnet", "training", "inference", "custom"],
 )
@@ -312,6 +316,13 @@ def test_a_plan_is_the_same_from_the_cache_and_keeps_nothing_where_that_is_asked
     # What is traced for the first plan, and for the one that is kept; the third one finds all of it.
     assert len(traces) == 2 * len(set(traces))
     assert default_cache().size()[0] == 1 + len(set(traces))
+
+
+def test_a_model_cut_at_its_marks_is_kept_whatever_number_of_layers_is_wanted(caplog):
+    model = "transformer:hidden=16,blocks=18,heads=2,vocabulary=128,sequence=16"
+    plans = [plan_model(model, "p3.8xlarge", batch=8).plan for _ in range(2)]
+    assert plans[0].num_layers == plans[1].num_layers > 2
+    assert not caplog.records
 
 
 def test_a_plan_is_made_where_nothing_can_be_kept(monkeypatch, tmp_path, caplog):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
@@ -53,9 +53,7 @@ class Drawn:
         return cls(tuple(kinds[which]), *numbers, within, tuple(map(tuple, between)))
 
     def cluster(self, hosts):
-        made = [
-            Host(f"host-{n}", self.device(rate), self.devices) for n, rate in enumerate(self.rates[:hosts])
-        ]
+        made = [Host(f"host-{n}", self.device(rate), self.devices) for n, rate in enumerate(self.rates[:hosts])]
         links = tuple(
             tuple(
                 Link(1e-5, self.within) if a == b else Link(3e-5, self.between[min(a, b)][max(a, b)])

@@ -10,7 +10,7 @@ from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import estimate, given_stages, plan_model
 from alpa_dejavu.planning.given.comparison import SAVINGS, compare
 from alpa_dejavu.planning.given.whole_run import whole_run
-from alpa_dejavu.planning.search.price import price_per_step
+from alpa_dejavu.planning.result import price_per_step
 from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import Run

@@ -1,6 +1,5 @@
 """Plans whose devices communicate while they compute: hidden seconds, through every door."""
 
-
 import pytest
 
 from alpa_dejavu.costs.overlap import Overlap

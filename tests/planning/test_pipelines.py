@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, plan_model
 from alpa_dejavu.planning.result import UnlikePipelinesError
 from alpa_dejavu.planning.rivals import (
@@ -25,9 +25,9 @@ from alpa_dejavu.planning.rivals._exchange import exchanges
 from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
 from alpa_dejavu.planning.rivals._pipelines import _as_one, shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.planning.task import Clock
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Run
 from alpa_dejavu.simulation.step import simulate
 from models import chain

@@ -1,5 +1,7 @@
 """From a model and a cluster to a plan, and the errors where there is none."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 
@@ -7,8 +9,9 @@ import pytest
 
 import alpa_dejavu
 from alpa_dejavu.clusters.placement import place
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.problem import NoPlanError, Run, Submesh
+from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning.task import Clock
+from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of
 
@@ -89,3 +92,33 @@ def test_the_largest_submeshes_are_placed_first():
     assert place([Submesh(2, 4)], cluster) == [(0, 1)]
     with pytest.raises(NoPlanError, match="fill its hosts"):
         place([Submesh(1, 3), Submesh(1, 3), Submesh(1, 2)], cluster)
+
+
+WHOLE = [GivenStage(0, 3, Submesh(1, 4), MeshConfig((4, 1), 4, 1))]
+
+
+def estimated(cluster=None, batch=32, count=8):
+    return estimate(chain(4, flop=1e9), cluster or example_cluster(1), Run(count), WHOLE, batch=batch)
+
+
+def test_throughput_is_samples_by_the_step():
+    whole = estimated()
+    assert whole.samples_per_s == pytest.approx(32 / whole.plan.step_s)
+    assert estimated(batch=None).samples_per_s is None
+
+
+def test_utilisation_is_the_models_work_by_what_all_devices_could_do():
+    whole = estimated()
+    # 4 layers of 1 GFLOP forward and 2 backward, 8 micro-batches; 4 devices of 1 TFLOP/s.
+    assert whole.model_flop == pytest.approx(4 * 3e9 * 8)
+    assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 4e12 / whole.plan.step_s)
+    assert 0 < whole.flop_utilisation <= 1
+
+
+def test_each_device_counts_by_its_own_rate():
+    cluster = example_cluster(1)
+    (host,) = cluster.hosts
+    device = dataclasses.replace(host.device, flop_per_s={"float32": 2e12})
+    faster = dataclasses.replace(cluster, hosts=(dataclasses.replace(host, device=device),))
+    whole = estimated(faster)
+    assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 8e12 / whole.plan.step_s)

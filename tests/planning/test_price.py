@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from alpa_dejavu import planning
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.search.price import front, price_per_step
+from alpa_dejavu.planning.result import front, price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
 from jax_models import trained
 from plans import example_plan, stage, without_draws

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.planning import plan
-from alpa_dejavu.planning.search._reduction_servers import with_reduction_servers
+from alpa_dejavu.planning.search._ranking import with_reduction_servers
 from alpa_dejavu.planning.search.given_stages import GivenStages, given_candidate, given_stages
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster

@@ -11,7 +11,7 @@ from alpa_dejavu.planning import Searched, estimate, given_stages, plan, plan_mo
 from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
 from alpa_dejavu.planning.given.other_schedules import improved_order, with_better_schedules
-from alpa_dejavu.planning.search._schedules import ANY_SCHEDULE, under
+from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, under
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences

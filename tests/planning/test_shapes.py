@@ -152,8 +152,6 @@ def test_every_search_ends_with_no_worse_than_what_it_began_with(data, thorough)
     steps = st.one_of(st.just(math.inf), st.floats(0.1, 10.0))
     begin = data.draw(st.one_of(st.none(), st.builds(Shape, st.sampled_from([4, 8]), st.sampled_from(COUNTS))))
     search = ShapeSearch([4, 8], COUNTS, begin, thorough)
-    asked = searched(
-        search, lambda shape: data.draw(steps), lambda shape: shape.stages or data.draw(st.integers(1, 4))
-    )
+    asked = searched(search, lambda shape: data.draw(steps), lambda shape: shape.stages or data.draw(st.integers(1, 4)))
     assert search.told[best(search)] <= search.told[asked[0]]
     assert all(shape.layers in (4, 8) and shape.micro_batches in COUNTS for shape in asked)

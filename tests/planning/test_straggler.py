@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
-from alpa_dejavu.cli.stragglers import straggler_facts
+from alpa_dejavu.cli.profile import straggler_facts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.changed.kept import Kept, write_with_kept

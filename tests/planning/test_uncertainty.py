@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from alpa_dejavu._util.range_sums import stage_sum
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Nccl
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, LatencyModel
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, meet, redrawn
-from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, entry_seconds, meet, redrawn
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Seconds
 from alpa_dejavu.planning.search.uncertainty._spreads import (
     ALPHA_BETA,
@@ -58,6 +57,12 @@ def table_of(model, hosts=1, choices=None, run=RUN, latency=None, communication=
     choices = choices or space(hosts)
     models = CostModels(latency or AnalyticLatency(), communication or AlphaBeta())
     return cost_table(model, example_cluster(hosts), choices, run, models), choices
+
+
+def met(table, choices):
+    resolver = Resolver()
+    meet(table, choices, resolver)
+    return resolver
 
 
 def varied(config, n):
@@ -168,9 +173,7 @@ def test_a_layers_own_error_is_the_mean_of_its_operators():
     )
     several = Operators.of(records)
     layers = tuple(dataclasses.replace(layer, forward=several, backward=several) for layer in model.layers)
-    table, choices = table_of(dataclasses.replace(model, layers=layers))
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(*table_of(dataclasses.replace(model, layers=layers)))
     assert resolver.spreads.own[PRODUCTS] == pytest.approx(OWN_IN_PLANS * ROOFLINE["products"][1] / 2)
     assert resolver.spreads.common[PRODUCTS] == ROOFLINE["products"][0]
 
@@ -188,8 +191,7 @@ def test_draws_are_in_the_middle_on_average():
 
 def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
     table, choices = table_of(chain(4, activation_bytes=1e6, parameter_bytes=1e6), hosts=2)
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(table, choices)
     factors = Errors.unmeasured(resolver).drawn(3)
     drawn = redrawn(table, choices, resolver, factors, draw=2)
     for i, j, s, c in np.argwhere(table.offered).tolist():
@@ -207,16 +209,13 @@ def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
 
 def test_without_errors_a_redrawn_table_is_the_table():
     table, choices = table_of(chain(3))
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(table, choices)
     same = redrawn(table, choices, resolver, Errors.unmeasured(resolver).middle)
     assert np.allclose(same.costs_s[table.offered], table.costs_s[table.offered], rtol=1e-12)
 
 
 def test_the_null_models_say_that_their_spread_is_assumed():
-    table, choices = table_of(chain(3))
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(*table_of(chain(3)))
     spreads = resolver.spreads
     common, own = ROOFLINE["products"]
     assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == (common, OWN_IN_PLANS * own)
@@ -226,9 +225,7 @@ def test_the_null_models_say_that_their_spread_is_assumed():
 
 
 def test_models_that_say_their_spread_are_believed():
-    table, choices = table_of(chain(3), latency=Unsure(), communication=UnsureLinks())
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(*table_of(chain(3), latency=Unsure(), communication=UnsureLinks()))
     spreads = resolver.spreads
     assert spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
     assert spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
@@ -248,7 +245,7 @@ def errors_of(common, own, launches=0.0):
     sizes = np.zeros((2, len(CLASSES)))
     sizes[0, PRODUCTS], sizes[1, PRODUCTS], sizes[0, LAUNCHES] = common, own, launches
     spreads = Spreads(sizes[0], sizes[1], np.zeros(len(CLASSES), dtype=bool))
-    return Errors(spreads, np.zeros(len(CLASSES) + 2))
+    return Errors(Resolver(), spreads, np.zeros(len(CLASSES) + 2))
 
 
 def test_a_measured_stage_updates_the_common_and_its_own_error_by_their_shares():
@@ -295,9 +292,7 @@ class UnsureTogether(LatencyModel):
 
 
 def test_a_model_that_knows_what_operators_err_in_together_is_asked():
-    table, choices = table_of(chain(3), latency=UnsureTogether())
-    resolver = Resolver()
-    meet(table, choices, resolver)
+    resolver = met(*table_of(chain(3), latency=UnsureTogether()))
     assert resolver.spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.9))
     assert resolver.spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.1))
 

@@ -8,14 +8,14 @@ import pytest
 
 import unlike
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Measured
 from alpa_dejavu.planning import plan as plan_of
 from alpa_dejavu.planning.search.uncertainty import confidence
-from alpa_dejavu.planning.search.uncertainty._decide import gain_s, most_worthwhile
+from alpa_dejavu.planning.search.uncertainty._confidence import gain_s, most_worthwhile
 from alpa_dejavu.planning.task import GivenSpace
 from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer

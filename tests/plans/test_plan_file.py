@@ -79,8 +79,14 @@ rows = st.tuples(seconds, seconds, st.sampled_from(["none", "layer"]), st.sample
 def test_every_plan_comes_back(tmp_path_factory, times, step_s, model, batch, option):
     stages = tuple(
         stage(
-            (n, n), forward_s=forward, backward_s=backward, compute_s=forward + backward, collective_s=0.0,
-            forward_collective_s=0.0, remat=remat, zero=zero,
+            (n, n),
+            forward_s=forward,
+            backward_s=backward,
+            compute_s=forward + backward,
+            collective_s=0.0,
+            forward_collective_s=0.0,
+            remat=remat,
+            zero=zero,
         )
         for n, (forward, backward, remat, zero) in enumerate(times)
     )

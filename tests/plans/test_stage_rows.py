@@ -19,8 +19,13 @@ from alpa_dejavu.problem import DrawnSeconds, Offload, Plan, StageOffload, Stage
 from alpa_dejavu.simulation.step import StageTimes
 
 STAGE = StagePlan(
-    (4, 7), Submesh(2, 4), (2, 4), ("a", "b", "c"), 0.0125, 3e-5, 0.0, 2.5, 2.0**33, memory_limit_bytes=2.0**34
-)
+    (4, 7), Submesh(2, 4), (2, 4), ("a", "b", "c"), compute_s=0.0125, collective_s=3e-5, per_step_s=2.5,
+    memory_bytes=2.0**33, memory_limit_bytes=2.0**34,
+)  # fmt: skip
+
+
+def plan_of(*stages):
+    return Plan(stages=stages, step_s=1.0, num_micro_batches=4, schedule="1f1b", cluster="example", planning_s={})
 
 
 def told(columns, row):
@@ -57,7 +62,7 @@ def test_what_hosts_keep_is_said():
 
 
 def test_what_a_row_does_not_know_is_blank():
-    (row,) = stage_rows(Plan((STAGE,), 1.0, 1.0, 4, "1f1b", "example", {}))
+    (row,) = stage_rows(plan_of(STAGE))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
         "mean ± deviation", "hidden", "computing", "bubbles", "offload", "of the host", "measured forward",
         "measured backward", "measured to predicted",
@@ -78,12 +83,12 @@ def test_equal_stages_that_follow_each_other_stand_in_one_row():
     def stage(n, first, last, compute_s=0.1):
         held = (20 - n) * 2.0**29
         return StagePlan(
-            (first, last), Submesh(1, 4), (1, 4), (f"p3-{7 - n // 2}",), compute_s, 0.0, 0.0, 0.0, held,
+            (first, last), Submesh(1, 4), (1, 4), (f"p3-{7 - n // 2}",), compute_s=compute_s, memory_bytes=held,
             memory_limit_bytes=2.0**34,
         )  # fmt: skip
 
     stages = stage(0, 0, 1, 0.2), *(stage(n, 2 * n, 2 * n + 1) for n in range(1, 6)), stage(6, 12, 14), stage(7, 15, 16)
-    rows = stage_rows(Plan(stages, 1.0, 1.0, 4, "1f1b", "example", {}))
+    rows = stage_rows(plan_of(*stages))
     names = [column.name for column in PLANNED]
     found = [dict(zip(names, row, strict=True)) for row in folded_cells(PLANNED, rows)]
     # The third has more layers than its neighbours, though it takes as long.

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
-from alpa_dejavu.playground._programs import SameCode, programs
+from alpa_dejavu.playground._gradient import SameCode, programs
 from alpa_dejavu.testing import example_cluster
 
 

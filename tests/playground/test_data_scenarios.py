@@ -58,7 +58,6 @@ def test_a_run_says_what_was_moved(tmp_path):
         ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {alpha: 0}}", "alpha is 0.0, but must be a finite"),
         ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {least: 180}}", "samples is 1437, but must be at le"),
         ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {alpha: 1e-3, least: 150}}", "alpha is 0.001, but m"),
-        ("share: 0.2", "share: 0.2, replaced_by: magic", "replaced_by is 'magic', but must be one of 'samples', 'inv"),
         ("  by-loss: {", "  by-los: {", "no policy of moving samples 'by-los'; did you mean"),
         ("base: {by-label: {labels: 2, groups: similar}}", "base: os:system", "there is no base 'os:system'"),
         ("base: {by-label: {labels: 2, groups: similar}}, ", "", "'moved-points' lacks the setting 'base'"),

@@ -172,8 +172,8 @@ def test_a_model_that_diverges_is_refused(monkeypatch):
 def test_a_race_leaves_the_start_that_is_trained_on(runs):
     told = list(itertools.islice(runs.race(4, 0.1, 0, 21), 50))
     alone = parallel_initialize(
-        runs._start, runs._raced, lambda step: runs._batch(0, step), num_candidates=4, budget_steps=50,
-        rungs=(10, 20), init="sobol", judge="last_loss", seed=0, rates=(0.1,), lanes=2, average=False,
+        runs._start, runs._raced(0.1), lambda step: runs._batch(0, step), num_candidates=4, budget_steps=50,
+        rungs=(10, 20), init="sobol", judge="last_loss", seed=0, lanes=2,
     )  # fmt: skip
     np.testing.assert_allclose(told, alone.losses, rtol=1e-4)
 

@@ -22,7 +22,7 @@ CASES = [
     split("dirichlet", alpha=100.0, least=5),
     split("clusters", clusters=9),
     split("moved-points", base=split("by-label"), share=0.3),
-    split("moved-points", base=split("dirichlet"), step=0.5, replaced_by="inverse", dimensions=3),
+    split("moved-points", base=split("dirichlet"), step=0.5, dimensions=3),
 ]
 
 
@@ -54,27 +54,22 @@ def test_splits_keep_the_contract(one):
 def test_the_suite_finds_what_is_wrong(rows, said):
     class Wrong(Split):
         def split(self, task):
-            return Shards(tuple(rows(task.samples)), task.samples)
+            return Shards(tuple(rows(task.samples)))
 
     with pytest.raises(AssertionError, match=said):
         check_split(Wrong())
 
 
-def test_the_suite_finds_wrong_sizes_and_wrong_synthetic_samples():
+def test_the_suite_finds_wrong_sizes():
     @dataclasses.dataclass(frozen=True)
     class Wrong(Split):
-        by_speed: bool = False
-        made: object = None
+        by_speed: bool = True
 
         def split(self, task):
-            rows = tuple(np.array_split(np.arange(task.samples), task.size))
-            made = None if self.made is None else np.zeros(0, self.made)
-            return Shards(rows, task.samples, made, made)
+            return Shards(tuple(np.array_split(np.arange(task.samples), task.size)))
 
     with pytest.raises(AssertionError, match="sizes are"):
-        check_split(Wrong(by_speed=True))
-    with pytest.raises(AssertionError, match="synthetic ones are unlike"):
-        check_split(Wrong(made=np.int8))
+        check_split(Wrong())
 
 
 @given(st.lists(st.floats(1, 6), min_size=1, max_size=9), st.integers(60, 400))
@@ -183,35 +178,9 @@ def test_moved_points_are_nearest_samples_by_brute_force():
         # The farthest point from a worker's is the other end of the line.
         assert (99.0 if own == 0 else 0.0) in values
         assert other in targets[found.rows[own]]
-    assert not found.synthetic.any()
     half = dataclasses.replace(moved, step=0.5)
     away = np.setdiff1d(half.split(task(targets, 2, inputs=inputs)).rows[0], np.arange(10))
     assert away.size == 0 or set(inputs[away, 0]) <= {90.0}  # near the middle the nearest are the ends of the gap
-
-
-def test_what_the_inverse_makes_is_marked_and_has_the_nearest_target():
-    inputs = np.concatenate([np.arange(10.0), np.arange(90.0, 100.0)])[:, None]
-    targets = np.repeat([0, 1], 10)
-    made = split("moved-points", base=split("sorted"), share=0.2, step=0.25, replaced_by="inverse", dimensions=1)
-    found = made.split(task(targets, 2, inputs=inputs))
-    assert found.synthetic.tolist() == [False] * 20 + [True] * 4
-    distances = np.abs(found.made_inputs - inputs.T)
-    assert found.made_targets.tolist() == targets[distances.argmin(axis=1)].tolist()
-    # A quarter of the way to the farthest points.
-    assert (found.made_inputs[:2] > 20).all()
-    assert (found.made_inputs[:2] < 35).all()
-
-
-def test_synthetic_samples_are_trained_on_and_noted():
-    digits = problem("digits-mlp")
-    made = split("moved-points", base=split("by-label"), replaced_by="inverse")
-    job = Job(digits, 0.01, shards=made)
-    run = simulate(job, example_cluster(1, 4), "all-reduce", until=Until(steps=5), looks=0)
-    (note,) = run.notes
-    count = int(made.split(SplitTask(*digits.train, (0,) * 4, (1.0,) * 4, 0)).synthetic.sum())
-    assert note == f"{count} of {1437 + count} training samples are synthetic: those from number 1437 on"
-    only = dataclasses.replace(job, shards=[range(4), range(4), range(4), range(4)])
-    assert simulate(only, example_cluster(1, 4), "all-reduce", until=Until(steps=5), looks=0).notes == ()
 
 
 def test_a_job_draws_its_split_by_the_seed_of_the_run():
@@ -262,9 +231,8 @@ def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
 @pytest.mark.slow
-def test_umap_is_the_same_again_and_makes_samples():
-    made = split("moved-points", base=split("sorted"), projection="umap", dimensions=2, replaced_by="inverse")
+def test_umap_is_the_same_again():
+    moved = split("moved-points", base=split("sorted"), projection="umap", dimensions=2)
     points = task(np.repeat([0, 1], 20), inputs=np.random.default_rng(0).normal(size=(40, 5)))
-    one, same = made.split(points), made.split(points)
-    assert one.synthetic.sum() == 4
-    np.testing.assert_array_equal(one.made_inputs, same.made_inputs)
+    first, again = moved.split(points), moved.split(points)
+    assert all(map(np.array_equal, first.rows, again.rows))

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
-from alpa_dejavu.playground._left_out import drop_multipliers
+from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.dropping import AffordedVectors, affordable, afforded_vectors, pareto_front
 from alpa_dejavu.playground.exchanges import LocalSteps
 from alpa_dejavu.playground.fault import SlowDown

@@ -9,8 +9,8 @@ from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._dynamic import Intervals
-from alpa_dejavu.slicing._graph import Graph, by_count
-from alpa_dejavu.slicing._priced import affordable, best_price
+from alpa_dejavu.slicing._graph import StageGraph, by_count
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import Corridor, least_sum
+from alpa_dejavu.slicing._table import Corridor, affordable, best_price, least_sum
 from alpa_dejavu.testing import random_problem
 
 PRICED = Effort(few_sums=0)
@@ -42,7 +41,9 @@ def _graph_of(problem):
     stages = stages_of(problem)
     layers = np.arange(problem.num_layers + 1)
     arcs = np.arange(len(stages.first))
-    return Graph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs), stages
+    return StageGraph(
+        layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs
+    ), stages
 
 
 def _way(graph):

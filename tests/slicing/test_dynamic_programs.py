@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import AmpPipe, Dynamic
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._graph import StageGraph, by_count
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, fits, least_sum
@@ -35,7 +35,9 @@ def drawn(seed, layers, devices=4, whole=False):
 def graph_of(problem):
     stages, layers = stages_of(problem), np.arange(problem.num_layers + 1)
     arcs = np.arange(len(stages.first))
-    return Graph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs), stages
+    return StageGraph(
+        layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs
+    ), stages
 
 
 def leaving(graph, node):
@@ -168,7 +170,7 @@ def test_costs_of_zero_and_a_single_layer():
 def test_a_node_that_no_stage_is_at_has_no_row():
     # Three nodes of layer 1, of which arcs lead to one alone; rows of the others would not fit.
     tail, head = np.array([0, 2]), np.array([2, 4])
-    graph = Graph(np.array([0, 1, 1, 1, 2]), 2, tail, head, np.array([1, 1]), np.array([2.0, 3.0]), np.arange(2))
+    graph = StageGraph(np.array([0, 1, 1, 1, 2]), 2, tail, head, np.array([1, 1]), np.array([2.0, 3.0]), np.arange(2))
     most = np.array([2, 10**15, 1, 10**15, 0])
     corridor = Corridor(graph, 2, np.array([2, 0, 0, 0, 0]), most)
     assert fits(corridor)

@@ -11,6 +11,7 @@ import pytest
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
+from alpa_dejavu.slicing.relaxation._chain import anneal
 from alpa_dejavu.slicing.relaxation._lattice import Lattice
 from alpa_dejavu.slicing.relaxation._recombine import recombined
 from alpa_dejavu.slicing.relaxation.pipeline import recurrence_s
@@ -64,9 +65,9 @@ def test_the_anneal_is_what_finds_them():
     """Without it, what is drawn from random bounds and prices is worse."""
     rng = np.random.default_rng(5)
     problems = [random_problem(rng, 8, 8, limited=False) for _ in range(6)]
-    relaxed = [Gradient().follow(problem)[1].chain for problem in problems]
-    for chain in relaxed:
-        first, last = chain.values[0], chain.values[-1]
+    for problem in problems:
+        values = anneal(Lattice(problem), 16, 24, 0).values
+        first, last = values[0], values[-1]
         assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
 
 
@@ -142,20 +143,6 @@ def test_any_differentiable_cost_is_taken():
     assert used < problem.num_devices
 
 
-def test_it_goes_on_from_where_it_stood():
-    problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
-    first, relaxed = Gradient().follow(problem)
-    changed = dataclasses.replace(problem, costs_s=problem.costs_s * np.linspace(1, 1.3, 7)[:, None, None, None])
-    again, later = Gradient().follow(changed, relaxed)
-    assert again.cost_s == pytest.approx(Dynamic().slice(changed).cost_s, rel=0.01)
-    begun, ended = relaxed.chain.log_bound, later.chain.history[0][0]
-    assert np.abs(begun - ended).max() < 0.2
-    assert first.found
-    sites = _with_links(0)
-    with pytest.raises(ValueError, match="begin anew"):
-        Gradient().follow(sites, dataclasses.replace(relaxed, chain=relaxed.chain._replace(prices=np.zeros((16, 9)))))
-
-
 def test_the_anneal_can_be_told():
     problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
     found, trace = Gradient().traced(problem)
@@ -170,14 +157,6 @@ def test_the_anneal_can_be_told():
     np.testing.assert_allclose(trace.assignment.sum(axis=2), 1.0, atol=0.02)
 
 
-def test_several_numbers_of_micro_batches_share_an_anneal():
-    problem = random_problem(np.random.default_rng(4), 6, 8, limited=False)
-    problems = [dataclasses.replace(problem, num_micro_batches=size) for size in (1, 8)]
-    found = Gradient().together(problems)
-    for each, one in zip(found, problems, strict=True):
-        assert each.cost_s == pytest.approx(Dynamic().slice(one).cost_s, rel=0.01)
-
-
 def test_what_cannot_be_has_no_plan():
     costs = np.full((3, 3, 1, 1), 1.0)
     costs[:, 1:2], costs[:2, 2:] = np.inf, np.inf
@@ -185,7 +164,6 @@ def test_what_cannot_be_has_no_plan():
     found = Gradient().slice(problem)
     assert not found.found
     assert math.isinf(found.lower_bound_s)
-    assert Gradient().follow(problem)[1] is None
     assert Gradient().traced(problem)[1] is None
     nowhere = SlicingProblem(np.ones((2, 2, 1, 1)), [1], 2, 4, sites=Sites([[0, 1]], [2, 0], [[0]], np.zeros((2, 1))))
     assert not Gradient().slice(nowhere).found

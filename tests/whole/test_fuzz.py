@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fuzz
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.search.models.packed import packed_json
+from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.plans.plan_file import plan_data
 from fuzzing import _draw, _outcome, _runs
 from fuzzing._breaks import broken_json, json_bytes

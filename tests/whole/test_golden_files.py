@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from alpa_dejavu.calibration import read_calibration, write_calibration
-from alpa_dejavu.calibration.database import database_data, read_database
+from alpa_dejavu.calibration.database import read_database
 from alpa_dejavu.calibration.history import StageSeconds, Store, corrected
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
@@ -67,7 +67,7 @@ def test_a_calibration(tmp_path):
 
 def test_a_converted_database(tmp_path):
     golden = DATA / "database-1.json"
-    assert json_text(database_data(read_database(golden))) == golden.read_text(encoding="utf-8")
+    assert json_text(read_database(golden)) == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("version", [1, 2])

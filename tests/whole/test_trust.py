@@ -13,12 +13,11 @@ from alpa_dejavu.calibration import write_calibration
 from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
-from alpa_dejavu.layers import _resolve
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import _resolve, trusted_model
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, write_with_kept
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
-from alpa_dejavu.planning.search.models.packed import packed_json, unpacked_json
+from alpa_dejavu.planning.search.models.model_cache import packed_json, unpacked_json
 from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster

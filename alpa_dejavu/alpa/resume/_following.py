@@ -84,13 +84,13 @@ class Following:
         Raises:
             ValueError: there is no such plan.
         """
-        left = tuple(each for each in self.lost if each not in joined and each.rpartition("/")[0] not in joined)
+        left = tuple(name for name in self.lost if name not in joined and name.rpartition("/")[0] not in joined)
         after = dataclasses.replace(self, lost=left, joined={**self.joined, **joined})
-        planned, made = after._planned("a plan for hosts that joined is another one")
-        assert made.kept is not None, "it was planned anew"
-        state = layer_state(made.kept.model)
+        planned, planned_s = after._planned("a plan for hosts that joined is another one")
+        assert planned_s.kept is not None, "it was planned anew"
+        state = layer_state(planned_s.kept.model)
         form = schedule_form(self.plan.schedule)
-        return planned, moves(self.plan.stages, made.plan.stages, made.kept.cluster, state, form=form).seconds
+        return planned, moves(self.plan.stages, planned_s.plan.stages, planned_s.kept.cluster, state, form=form).seconds
 
     @property
     def cluster(self) -> Cluster | None:
@@ -99,8 +99,8 @@ class Following:
         """
         if self.kept is None or not (self.joined or self.spared):
             return None
-        known = self.kept.cluster.host_numbers
-        new = {host: count for host, count in self.joined.items() if host not in known}
+        numbers = self.kept.cluster.host_numbers
+        new = {host: count for host, count in self.joined.items() if host not in numbers}
         grown = with_hosts(self.kept.cluster, new)
         return with_more_memory(grown, 1 - self.spared) if self.spared else grown
 
@@ -112,14 +112,14 @@ class Following:
         for replicas in range(self.kept.replicas, 0, -1):
             kept = dataclasses.replace(self.kept, replicas=replicas)
             try:
-                made = replan(self.first, kept, without=list(self.lost), cluster=cluster)
+                result = replan(self.first, kept, without=list(self.lost), cluster=cluster)
             except (ValueError, RuntimeError) as error:
                 if not (isinstance(error, NoPlanError) and replicas > 1):
                     raise ValueError(f"there is no plan for that: {error}") from error
             else:
                 break
-        least = replicas if made.kept is None else made.kept.replicas  # without hosts `replan` itself takes fewer
+        least = replicas if result.kept is None else result.kept.replicas  # without hosts `replan` itself takes fewer
         if least < self.kept.replicas:
             _log.warning("each stage has at least %s now, since there is no plan for %d",
                          units.counted(least, "replica"), self.kept.replicas)  # fmt: skip
-        return dataclasses.replace(self, plan=made.plan), made
+        return dataclasses.replace(self, plan=result.plan), result

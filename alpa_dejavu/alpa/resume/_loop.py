@@ -248,11 +248,11 @@ class Loop:
         # The first step after a start is longer than those that follow.
         step_s = statistics.median(self._steps_s[1:] or [before.step_s])
         saved_s, cost_s = left * step_s * (1 - after.plan.step_s / before.step_s), self._start_s + moved_s
-        taken = saved_s > cost_s
+        worth_it = saved_s > cost_s
         _log.warning("%s joined: the %d steps left take %s less with it, and the move takes %s: it is %s",
                      " and ".join(joined), left, units.seconds(max(saved_s, 0.0)), units.seconds(cost_s),
-                     "taken in" if taken else "left unused")  # fmt: skip
-        if not taken:
+                     "taken in" if worth_it else "left unused")  # fmt: skip
+        if not worth_it:
             self._declined |= joined.keys()
             return False
         self._following = after
@@ -297,5 +297,5 @@ class Loop:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error, or one that it comes from, says that a device's memory ran out."""
-    texts = [str(each).lower() for each in with_causes(error)]
-    return any(said.lower() in text for text in texts for said in _OUT_OF_MEMORY)
+    texts = [str(cause).lower() for cause in with_causes(error)]
+    return any(phrase.lower() in text for text in texts for phrase in _OUT_OF_MEMORY)

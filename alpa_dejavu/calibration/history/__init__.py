@@ -3,8 +3,7 @@
 Correction.read("history.sqlite").of(Origin.of(model, cluster, "analytic", "alpha-beta"), plan).factor
 """
 
-from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline
-from alpa_dejavu.calibration.history._correction import Correction
+from alpa_dejavu.calibration.history._correction import Correction, corrected, corrected_timeline
 from alpa_dejavu.calibration.history._store import Store
 from alpa_dejavu.calibration.history.history_file import default_path, history_path
 from alpa_dejavu.calibration.history.past_run import Origin, PastRun, StageSeconds

@@ -20,16 +20,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.calibration.history._store import Store
 from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN, Origin, PastRun, plan_key
-from alpa_dejavu.problem import Plan, StepCorrection
+from alpa_dejavu.problem import Contingency, Plan, StagePlan, StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.step import Timeline
+
+Array: TypeAlias = NDArray[np.float64]
 
 CORRECTED_PARTS = ("computing", "collectives", "several stages", "once a step")
 VARIANCES = {"part": 0.3**2, "cluster": 0.2**2, "model": 0.1**2, "plan": 0.07**2, "noise": 0.03**2}
@@ -42,15 +46,17 @@ _MOST_RUNS = 500
 
 
 def part_shares(plan: Plan) -> Array:
-    """Returns the shares of a plan's predicted step that computing, collectives, what only several stages have
-    (transfers and waiting), and what comes once a step take, shape (4,), adding up to 1.
-    """
+    """Returns the shares of a plan's predicted step that its `CORRECTED_PARTS` take, shape (4,), adding up to 1."""
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
     once = parts["once a step"] + parts.get("offload", 0.0)
-    seconds = np.array([parts["computing"], parts["collectives"], waiting, once])
-    total = float(seconds.sum())
-    return seconds / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
+    return _shares(parts["computing"], parts["collectives"], waiting, once)
+
+
+def _shares(*seconds: float) -> Array:
+    values = np.array(seconds)
+    total = float(values.sum())
+    return values / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
 
 
 @final
@@ -64,13 +70,11 @@ class Correction:
 
     @classmethod
     def fit(cls, runs: Sequence[PastRun], variances: Mapping[str, float] | None = None) -> Correction:
-        """Returns the correction of predicted steps that is learned from past runs.
+        """Returns the correction of predicted steps that is learned from past runs, in the order in which they ran.
+        Those of plans that were read from files, and of unknown calibrations, are left out: what predicted them isn't
+        known.
 
-        Args:
-            runs: the past runs in the order in which they ran. Those of plans that were read from files, and of unknown
-                calibrations, are left out: what predicted them isn't known.
-            variances: the variance of the logarithm at each level ("part", "cluster", "model", "plan", "noise"), taken
-                as it is; None: they are estimated.
+        `variances` are those of the logarithm at each level, taken as they are; None: they are estimated.
         """
         kinds: dict[tuple[str, str, str], list[PastRun]] = {}
         for run in runs:
@@ -80,81 +84,79 @@ class Correction:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Correction:
-        """Returns the correction of predicted steps that is learned from the runs in a history file.
-
-        Raises:
-            ValueError: the file isn't a history that can be read.
-        """
+        """Returns the correction that is learned from a history file; ValueError if it can't be read."""
         return cls.fit(Store(path).runs())
 
     def of(self, origin: Origin, plan: Plan) -> StepCorrection:
         """Returns the factor by which a plan's predicted step is corrected, and how sure it is, for predictions of an
-        origin (model, cluster and cost models); the plan may have run before or not.
+        origin; the plan may have run before or not.
         """
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
-        """Returns the correction of the predicted step of a plan that hasn't run, if computing, collectives, transfers
-        and what comes once a step have the average shares of these plans' in it.
+        """Returns the correction of the predicted step of a plan that hasn't run, if its parts have the average shares
+        of these plans' in it.
         """
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
     def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
-        levels = self._levels.get(origin.kind)
-        if levels is None:
-            return StepCorrection(1.0, _spread_of_nothing(shares), 0, 0)
+        levels = self._levels.get(origin.kind) or _Levels.fit((), VARIANCES)
         mean, variance = levels.predicted(origin, shares, key)
-        own = levels.own_runs.get((origin.cluster, origin.model), 0)
-        return StepCorrection(math.exp(mean), math.sqrt(variance), levels.runs, own)
-
-
-def _spread_of_nothing(shares: Array) -> float:
-    others = sum(VARIANCES[level] for level in ("cluster", "model", "plan", "noise"))
-    return math.sqrt(VARIANCES["part"] * float((shares**2).sum()) + others)
+        own = levels.own_runs[origin.cluster, origin.model]
+        return StepCorrection(math.exp(mean), math.sqrt(variance), levels.own_runs.total(), own)
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Levels:
-    """The estimate of one kind: the mean and covariance of all effects."""
+    """The estimate of one kind: the mean and covariance of all effects, one for each of `columns`."""
 
     columns: Mapping[tuple[str, ...], int]
     mean: Array
     covariance: Array
     variances: Mapping[str, float]
-    runs: int
-    own_runs: Mapping[tuple[str, str], int]
+    own_runs: Counter[tuple[str, str]]
 
     @classmethod
-    def fit(cls, runs: Sequence[PastRun], given: Mapping[str, float] | None) -> _Levels:
-        seen = observations(runs, part_shares)
+    def fit(cls, runs: Sequence[PastRun], fixed: Mapping[str, float] | None) -> _Levels:
+        keys, logs, shares = _observed(runs)
+        effects = [_effects(*key[:3]) for key in keys]
         columns: dict[tuple[str, ...], int] = {("part", part): n for n, part in enumerate(CORRECTED_PARTS)}
-        names = [_effects(*each) for each in seen.places]
-        for name in sorted({name for of_row in names for name in of_row}):
+        for name in sorted({name for of_row in effects for name in of_row}):
             columns[name] = len(columns)
-        design = np.zeros((len(names), len(columns)))
-        design[:, : len(CORRECTED_PARTS)] = seen.shares
-        for row, of_row in enumerate(names):
+        design = np.zeros((len(keys), len(columns)))
+        design[:, : len(CORRECTED_PARTS)] = shares
+        for row, of_row in enumerate(effects):
             design[row, [columns[name] for name in of_row]] = 1.0
         level = np.array([name[0] for name in columns], dtype=np.str_)
-        variances = dict(VARIANCES if given is None else given)
-        mean, covariance = _posterior(design, seen, level, variances)
-        for _ in range(_STEPS if given is None else 0):
-            variances = _re_estimated(design, seen, level, mean, covariance)
-            mean, covariance = _posterior(design, seen, level, variances)
-        own: dict[tuple[str, str], int] = {}
-        for run in runs:
-            where = run.origin.cluster, run.origin.model
-            own[where] = own.get(where, 0) + 1
-        return cls(columns, mean, covariance, variances, len(runs), own)
+        means, counts = np.array([values.mean() for values in logs]), np.array([float(len(values)) for values in logs])
+        within = float(sum(((values - values.mean()) ** 2).sum() for values in logs))
+
+        def posterior(variances: Mapping[str, float]) -> tuple[Array, Array]:
+            """Returns the mean and the covariance of the effects."""
+            weights = counts / variances["noise"]
+            prior = np.diag([1 / variances[name] for name in level.tolist()])
+            covariance = np.linalg.inv(design.T @ (weights[:, None] * design) + prior)
+            return np.asarray(covariance @ (design.T @ (weights * means))), covariance
+
+        variances = dict(VARIANCES if fixed is None else fixed)
+        mean, covariance = posterior(variances)
+        for _ in range(_STEPS if fixed is None else 0):
+            squares = mean**2 + np.diag(covariance)
+            for name in ("part", "cluster", "model", "plan"):
+                of_level = squares[level == name]
+                total = _STRENGTH * VARIANCES[name] + float(of_level.sum())
+                variances[name] = total / (_STRENGTH + len(of_level))
+            missed = (means - design @ mean) ** 2 + ((design @ covariance) * design).sum(axis=1)
+            total = _STRENGTH * VARIANCES["noise"] + (float(counts @ missed) + within)
+            variances["noise"] = total / (_STRENGTH + float(counts.sum()))
+            mean, covariance = posterior(variances)
+        own_runs = Counter((run.origin.cluster, run.origin.model) for run in runs)
+        return cls(columns, mean, covariance, variances, own_runs)
 
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
-        """Returns the mean and variance of log(measured / predicted) of a plan's step in a run to come.
-
-        Args:
-            origin: the model, cluster and cost models of the prediction.
-            shares: the shares of the step's parts (`CORRECTED_PARTS`), shape (4,).
-            key: the plan's key, by which it is recognised if it ran before.
+        """Returns the mean and variance of log(measured / predicted) of a plan's step in a run to come; by its key the
+        plan is recognised if it ran before.
         """
         row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
         row[: len(CORRECTED_PARTS)] = shares
@@ -170,83 +172,65 @@ def _effects(cluster: str, model: str, key: str) -> tuple[tuple[str, ...], ...]:
     return ("cluster", cluster), ("model", cluster, model), ("plan", cluster, model, key)
 
 
-def _posterior(
-    design: Array, seen: Observations, level: NDArray[np.str_], variances: Mapping[str, float]
-) -> tuple[Array, Array]:
-    """Mean and covariance of the effects."""
-    weights = seen.counts / variances["noise"]
-    prior = np.diag([1 / variances[name] for name in level.tolist()])
-    covariance = np.linalg.inv(design.T @ (weights[:, None] * design) + prior)
-    return np.asarray(covariance @ (design.T @ (weights * seen.log_ratio))), covariance
-
-
-def _re_estimated(
-    design: Array, seen: Observations, level: NDArray[np.str_], mean: Array, covariance: Array
-) -> dict[str, float]:
-    """The variances by one step of EM."""
-    squares = mean**2 + np.diag(covariance)
-    found = {}
-    for name in ("part", "cluster", "model", "plan"):
-        of_level = squares[level == name]
-        found[name] = (_STRENGTH * VARIANCES[name] + float(of_level.sum())) / (_STRENGTH + len(of_level))
-    missed = (seen.log_ratio - design @ mean) ** 2 + ((design @ covariance) * design).sum(axis=1)
-    within = float(seen.counts @ missed) + seen.squares_within
-    found["noise"] = (_STRENGTH * VARIANCES["noise"] + within) / (_STRENGTH + float(seen.counts.sum()))
-    return found
-
-
-Array = NDArray[np.float64]
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Observations:
-    """The N observations of past runs that a correction is fitted to: logarithms of measured over predicted seconds.
-
-    Attributes:
-        log_ratio: these logarithms, shape (N,), each the mean over the runs of a plan.
-        counts: how many runs each is the mean of, shape (N,).
-        shares: the shares of the parts of a step (computing, collectives, what only several stages have, what comes
-            once a step) in the predicted seconds, shape (N, 4).
-        places: the keys of the cluster, the model and the plan of each observation.
-        squares_within: the sum over runs of squared differences to their plan's mean.
+def _observed(runs: Sequence[PastRun]) -> tuple[list[tuple[str, str, str, bool]], list[Array], Array]:
+    """Returns the N observations of past runs, of whole steps, and of the computing of stages where that was measured:
+    a key for each (cluster, model, plan, whether it is of computing), the logarithms of measured over predicted seconds
+    of its runs, and the shares of a step's parts in the predicted seconds, shape (N, 4).
     """
-
-    log_ratio: Array
-    counts: Array
-    shares: Array
-    places: tuple[tuple[str, str, str], ...]
-    squares_within: float
-
-
-def observations(runs: Sequence[PastRun], shares_of: Callable[[Plan], Array]) -> Observations:
-    """Returns the logarithms of measured over predicted seconds of past runs, averaged by plan: of whole steps, and of
-    the computing of stages where that was measured; `shares_of` gives the shares of the parts of a plan's step.
-    """
-    found: dict[tuple[str, str, str, bool], list[float]] = {}
+    logs: dict[tuple[str, str, str, bool], list[float]] = {}
     shares: dict[tuple[str, str, str, bool], Array] = {}
     for run in runs:
         place = run.origin.cluster, run.origin.model, plan_key(run.plan)
-        found.setdefault((*place, False), []).append(float(np.log(run.ratio)))
-        shares.setdefault((*place, False), shares_of(run.plan))
+        logs.setdefault((*place, False), []).append(float(np.log(run.ratio)))
+        shares.setdefault((*place, False), part_shares(run.plan))
         computing = sum(stage.computing_s for stage in run.stages)
         predicted = sum(stage.predicted_computing_s for stage in run.stages)
         if computing > 0 and predicted > 0:
-            found.setdefault((*place, True), []).append(float(np.log(computing / predicted)))
-            shares.setdefault((*place, True), _of_computing(run.plan))
-    ratios = [np.array(each) for each in found.values()]
-    return Observations(
-        log_ratio=np.array([each.mean() for each in ratios]),
-        counts=np.array([float(len(each)) for each in ratios]),
-        shares=np.array([shares[key] for key in found]),
-        places=tuple(key[:3] for key in found),
-        squares_within=float(sum(((each - each.mean()) ** 2).sum() for each in ratios)),
+            logs.setdefault((*place, True), []).append(float(np.log(computing / predicted)))
+            operators = sum(stage.compute_s for stage in run.plan.stages)
+            collectives = sum(stage.collective_s for stage in run.plan.stages)
+            shares.setdefault((*place, True), _shares(operators, collectives, 0.0, 0.0))
+    return list(logs), [np.array(values) for values in logs.values()], np.array(list(shares.values())).reshape(-1, 4)
+
+
+def corrected(plan: Plan, correction: StepCorrection) -> Plan:
+    """Returns the plan with all its predicted seconds multiplied by the factor of a correction in place of an earlier
+    one's; with uncorrected seconds if the correction rests on no past run.
+    """
+    before = 1.0 if plan.correction is None else plan.correction.factor
+    used = correction if correction.runs else None
+    factor = (1.0 if used is None else used.factor) / before
+    return dataclasses.replace(
+        plan,
+        stages=_of_stages(plan.stages, factor),
+        step_s=plan.step_s * factor,
+        lower_bound_s=plan.lower_bound_s * factor,
+        confidence=None if plan.confidence is None else plan.confidence.times(factor),
+        contingencies={host: _of_contingency(other, factor) for host, other in plan.contingencies.items()},
+        correction=used,
     )
 
 
-def _of_computing(plan: Plan) -> Array:
-    """Returns which shares of the stages' computing are operators and collectives, shape (4,): by parts of a step."""
-    operators = sum(stage.compute_s for stage in plan.stages)
-    collectives = sum(stage.collective_s for stage in plan.stages)
-    total = operators + collectives
-    return np.array([operators, collectives, 0.0, 0.0]) / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
+def _of_contingency(contingency: Contingency, factor: float) -> Contingency:
+    """Returns the contingency with its seconds multiplied; only what moves takes as long as it did."""
+    stages, step_s = _of_stages(contingency.stages, factor), contingency.step_s * factor
+    return dataclasses.replace(contingency, stages=stages, step_s=step_s)
+
+
+def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan, ...]:
+    return tuple(
+        dataclasses.replace(stage, drawn=stage.drawn and stage.drawn.times(factor), **_multiplied(stage, factor))
+        for stage in stages
+    )
+
+
+def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:
+    """Returns the timeline of a training step with all its seconds multiplied by a factor."""
+    stages = tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in timeline.stages)
+    return dataclasses.replace(timeline, stages=stages, **_multiplied(timeline, factor))
+
+
+def _multiplied(of: Any, factor: float) -> dict[str, Any]:
+    """Returns the fields of seconds of a dataclass by name, each multiplied."""
+    names = [field.name for field in dataclasses.fields(of) if field.name.endswith("_s")]
+    return {name: getattr(of, name) * factor for name in names}

@@ -5,13 +5,17 @@ The columns that are there for SQL alone aren't in it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typing_extensions import TypedDict
 
 from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, listed, said
-from alpa_dejavu.plans.plan_format import PlanData
+from alpa_dejavu.plans.plan_file import plan_format
 
+if TYPE_CHECKING:
+    PlanData: TypeAlias = dict[str, Any]
+else:
+    PlanData = plan_format()
 _LAST_S = 253_402_300_799
 """The end of the year 9999: calendars know no later one."""
 

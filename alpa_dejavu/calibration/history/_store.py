@@ -107,16 +107,14 @@ class Store:
         return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
     def check(self) -> None:
-        """Checks that runs can be appended to the history file, without changing it; raises ValueError if they
-        can't.
-        """
+        """Raises ValueError if runs can't be appended to the history file, without changing it."""
         self.runs()
         if self.path != default_path():
             check_folder(self.path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yields an SQLite connection to the history file in a transaction, which other programs wait for; it is undone
+        """Yields a connection to the history file in a transaction, which other programs wait for, and which is undone
         if the `with` block raises.
         """
         check_folder(self.path)
@@ -154,8 +152,8 @@ class Store:
         """Has SQLite give up what takes much longer than a history of the file's size, or makes more than it holds."""
         size, most = self.path.stat().st_size, most_bytes(_MOST_MIB)
         if size > most:
-            said = f"{self.path} is larger than {units.size(most)}, which is more than is read"
-            raise ValueError(f"{said}; set {VARIABLE} to more, if it is meant, or {_ANOTHER}")
+            fault = f"{self.path} is larger than {units.size(most)}, which is more than is read"
+            raise ValueError(f"{fault}; set {VARIABLE} to more, if it is meant, or {_ANOTHER}")
         left = iter(range((_STEPS + size) // _STEPS_EACH))
         connection.set_progress_handler(lambda: int(next(left, None) is None), _STEPS_EACH)
         if sys.version_info >= (3, 11):
@@ -175,17 +173,17 @@ class Store:
             raise ValueError(f"{self.path} is a history in version {version}; this release has {VERSION}; {_ANOTHER}")
         for (kind,) in connection.execute("SELECT type FROM sqlite_master WHERE name = 'runs' AND type != 'table'"):
             raise ValueError(f"{self.path} is no history: its runs are a {kind}, but must be a table; {_ANOTHER}")
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise ValueError(f"{self.path} is broken: {verdict}; {_ANOTHER}")
         return version
 
     def _run(self, row: Mapping[str, Any]) -> PastRun:
         try:
             return _past_run({name: value for name, value in row.items() if name != "id"})
         except ValueError as error:
-            said = f"{self.path}: run {row['id']} can't be read: {error}"
-            raise ValueError(f"{said}; delete that row of its table runs, or {_ANOTHER}") from error
+            fault = f"{self.path}: run {row['id']} can't be read: {error}"
+            raise ValueError(f"{fault}; delete that row of its table runs, or {_ANOTHER}") from error
 
 
 def _past_run(row: dict[str, Any]) -> PastRun:

@@ -14,15 +14,15 @@ def default_path() -> pathlib.Path:
     References:
         XDG Base Directory Specification, version 0.8.
     """
-    given = os.environ.get("XDG_DATA_HOME", "")
+    data_home = os.environ.get("XDG_DATA_HOME", "")
     # By the specification a relative directory is to be ignored.
-    data = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".local" / "share"
+    data = pathlib.Path(data_home) if os.path.isabs(data_home) else pathlib.Path.home() / ".local" / "share"
     return data / "alpa-dejavu" / "history.sqlite"
 
 
-def history_path(given: str | os.PathLike[str] | None = None) -> pathlib.Path:
+def history_path(chosen: str | os.PathLike[str] | None = None) -> pathlib.Path:
     """Returns the path of the history of past runs: the given one, else that in the environment's ALPA_DEJAVU_HISTORY,
     else the default.
     """
-    named = given or os.environ.get(VARIABLE)
+    named = chosen or os.environ.get(VARIABLE)
     return pathlib.Path(named) if named else default_path()

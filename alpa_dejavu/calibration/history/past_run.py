@@ -50,8 +50,8 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Returns the names of the devices, the cost models and the calibration of a prediction, which must be equal
-        for past runs to say anything of each other.
+        """Returns the devices, the cost models and the calibration, which must be equal for runs to say anything of
+        each other.
         """
         return self.devices, self.predictor, self.calibration
 
@@ -65,36 +65,21 @@ class Origin:
         calibration: Calibration | None = None,
         runtime: RuntimeProfile = ALPA,
     ) -> Origin:
-        """Returns the origin of predictions for a model on a cluster: fingerprints of both, and the names of what makes
-        the predictions.
-
-        Without a latency or a communication model it is that of a plan that was read from a file.
-
-        Args:
-            model: the model with its layers.
-            cluster: the cluster with the figures that the predictions are made with.
-            latency: the latency model that predicts, or its name.
-            communication: the communication model that predicts, or its name.
-            calibration: the calibration that the models and the cluster's figures are from, if they are from one.
-            runtime: the runtime profile that they are predicted for.
-
-        Raises:
-            ValueError: an unknown name.
+        """Returns the origin of predictions for a model on a cluster; without a latency or a communication model it is
+        that of a plan that was read from a file. ValueError for an unknown name.
         """
         predictor = GIVEN
         if latency is not None and communication is not None:
             models = latency_model(latency), communication_model(communication)
-            names = [type(each).__name__ for each in models]
+            names = [type(model_chosen).__name__ for model_chosen in models]
             predictor = " + ".join(names if runtime == ALPA else [*names, runtime.name])
         kinds = sorted({host.device.name for host in cluster.hosts})
-        known = "" if calibration is None else calibration.identity
-        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, known)
+        identity = "" if calibration is None else calibration.identity
+        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, identity)
 
 
 def plan_key(plan: Plan) -> str:
-    """Returns a key (a hash) that is equal for plans that run alike on the same hosts, whatever seconds are predicted
-    for them.
-    """
+    """Returns a hash that is equal for plans that run alike on the same hosts, whatever is predicted for them."""
     stages = [
         (
             s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.hosts, s.remat, s.zero,
@@ -128,15 +113,14 @@ MOST_STEPS = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class StageSeconds:
-    """The measured seconds of a stage in a run: for a micro-batch, and for what comes once a step.
+    """The measured seconds of a stage in a run.
 
     Attributes:
         forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a
             micro-batch, starting, sending and receiving included.
         per_step_s: the seconds of what comes once a step.
-        computing_s: the seconds of the computation and its collectives, forward and backward together, without
-            starting, sending and receiving.
-        predicted_computing_s: the seconds that were predicted for `computing_s`.
+        computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
+            together, without starting, sending and receiving; and those that were predicted for it.
     """
 
     forward_s: float

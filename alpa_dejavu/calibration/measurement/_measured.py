@@ -10,8 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration.measurement._tasks import StageTasks, TaskTime, stage_tasks
-from alpa_dejavu.calibration.measurement.notes import SEND, StepNotes
+from alpa_dejavu.calibration.measurement.notes import SEND, StageTasks, StepNotes, TaskTime, stage_tasks
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
@@ -24,8 +23,8 @@ class Measured:
     """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
 
     Attributes:
-        steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no notes.
-        noted_steps_s: the same of each step in which workers noted each of their instructions.
+        steps_s, noted_steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no
+            notes, and while they noted each of their instructions.
         stages: the times of each stage: medians over steps of the mean over micro-batches.
         computing_s: for each stage the seconds of the computation of a forward and of a backward pass; `stages` also
             counts what the worker does for them besides (starting, sending, receiving).
@@ -49,8 +48,8 @@ class Measured:
 
     @property
     def simulated_s(self) -> float:
-        """Returns the seconds of a step, until the program knows that it is done, as simulated from the measured times
-        of the stages.
+        """Returns the seconds of a step, until the program knows that it is done, as simulated from the stages'
+        measured times.
         """
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
@@ -65,18 +64,16 @@ def measured(
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
 ) -> Measured:
-    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of several steps.
+    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step.
+    ValueError where the notes aren't those of so many micro-batches on S stages.
 
     Args:
         steps_s: the seconds of steps in which workers took no notes; if there are none, those of the noted steps.
-        noted: the workers' notes of at least one step.
-        num_micro_batches: B, the number of micro-batches of a step.
+        noted: the workers' notes.
+        num_micro_batches: the number of micro-batches of a step.
         schedule: the plan's pipeline schedule.
         devices: how many devices each of S stages has, shape (S,).
         planned: the predicted times of the stages, from which the bytes of memory are taken over.
-
-    Raises:
-        ValueError: there are no notes, or they aren't those of B micro-batches on S stages.
     """
     if not noted:
         raise ValueError("measured: there are no notes of any step; note at least one")
@@ -115,16 +112,16 @@ def _tasks(step: StepNotes, size: int, schedule: str, num_stages: int) -> list[S
         if note.what == SEND
         for message in note.messages
     }
-    found = [stage_tasks(n, len(step.stages), stage, sent) for n, stage in enumerate(step.stages)]
+    stages = [stage_tasks(n, len(step.stages), stage, sent) for n, stage in enumerate(step.stages)]
     wanted = (size, 0 if schedule == "inference" else size)
-    for n, tasks in enumerate(found):
+    for n, tasks in enumerate(stages):
         counts = len(tasks.forwards), len(tasks.backwards)
-        if counts != wanted or len(found) != num_stages:
+        if counts != wanted or len(stages) != num_stages:
             raise ValueError(
-                f"stage {n} of {len(found)} ran {counts[0]} forwards and {counts[1]} backwards; the plan has "
+                f"stage {n} of {len(stages)} ran {counts[0]} forwards and {counts[1]} backwards; the plan has "
                 f"{num_stages} stages and asks for {wanted[0]} and {wanted[1]}"
             )
-    return found
+    return stages
 
 
 def _receivers(tasks: Sequence[Sequence[StageTasks]], stage: int) -> tuple[list[TaskTime], list[TaskTime]]:
@@ -177,8 +174,8 @@ def _median(
 def _transfer_s(tasks: Sequence[TaskTime]) -> float:
     """Returns the median of transfers that were waited for, as a busy receiver takes messages late; else of all."""
     waited = [task.transfer_s for task in tasks if task.transfer_s is not None and task.waited]
-    found = waited or [task.transfer_s for task in tasks if task.transfer_s is not None]
-    return statistics.median(found) if found else 0.0
+    transfers = waited or [task.transfer_s for task in tasks if task.transfer_s is not None]
+    return statistics.median(transfers) if transfers else 0.0
 
 
 def _timeline(

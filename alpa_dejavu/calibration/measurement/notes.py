@@ -1,11 +1,29 @@
-"""Notes that workers take of a step: which instruction ran from when to when. Seconds are those of one clock."""
+"""How long a stage's worker is busy for each forward and backward, from the notes of its instructions.
+
+A worker has one thread for its instructions: it computes, cuts and posts what others need, waits for what it needs,
+and frees. What it does besides computing is counted to the computation that it is done for: what is received to the one
+that follows, what is freed to the one before. Waiting is counted to none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import final
 
-__all__ = ["OTHER", "RECEIVE", "RUN", "SEND", "Message", "Note", "StageNotes", "StepNotes"]
+__all__ = [
+    "OTHER",
+    "RECEIVE",
+    "RUN",
+    "SEND",
+    "Message",
+    "Note",
+    "StageNotes",
+    "StageTasks",
+    "StepNotes",
+    "TaskTime",
+    "stage_tasks",
+]
 
 RUN, SEND, RECEIVE, OTHER = "run", "send", "receive", "other"
 
@@ -91,3 +109,109 @@ class StepNotes:
     def answer_s(self) -> float:
         """Returns the seconds from the end of the last stage until the program knows that the step is done."""
         return self.end_s - max(stage.end_s for stage in self.stages)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TaskTime:
+    """The measured times of one task: the forward or the backward pass of one micro-batch in a stage.
+
+    Attributes:
+        start_s, end_s: when the computation began and ended.
+        busy_s: the seconds that the stage's worker was busy with the task: the computation and what is done for it,
+            but for sending.
+        post_s: the seconds that the worker was busy with sending the task's results; it sends them when the receiver
+            is due, not at once.
+        transfer: when the task's input from another stage was sent and when it was there, of several messages the one
+            that was under way for the longest; None where it takes nothing from other stages.
+        waited: whether the worker had to wait for that input.
+    """
+
+    start_s: float
+    end_s: float
+    busy_s: float
+    post_s: float
+    transfer: tuple[float, float] | None
+    waited: bool
+
+    @property
+    def transfer_s(self) -> float | None:
+        """Returns the seconds that its input from another stage was under way; None where nothing was received."""
+        return None if self.transfer is None else max(0.0, self.transfer[1] - self.transfer[0])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageTasks:
+    """The measured times of a stage's forward and backward passes in one training step.
+
+    Attributes:
+        forwards, backwards: the times of each micro-batch's forward and backward pass.
+        before_s, after_s: the seconds that the worker was busy with other work, before the first and after the last of
+            these passes.
+        update: start and end, in seconds, of what comes after the last of them.
+    """
+
+    forwards: tuple[TaskTime, ...]
+    backwards: tuple[TaskTime, ...]
+    before_s: float
+    after_s: float
+    update: tuple[float, float]
+
+
+def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
+    """Returns the times of a stage's forward and backward passes in one training step, read from its worker's notes;
+    `sent_s` tells when each message from another stage was sent, by its key.
+    """
+    forward, backward = stage, 2 * num_stages - 1 - stage
+    notes = noted.notes
+    tasks = [n for n, note in enumerate(notes) if note.what == RUN and note.task in (forward, backward)]
+    owners = _owners(notes, tasks)
+    ends = [*(note.start_s for note in notes[1:]), noted.end_s]
+    busy, posts = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
+    before, after = (notes[0].start_s if notes else noted.end_s) - noted.start_s, 0.0
+    messages: dict[int, list[tuple[float, Message]]] = {}
+    for n, (note, owner, end) in enumerate(zip(notes, owners, ends, strict=True)):
+        seconds = end - note.start_s - note.waited_s
+        if owner is None:
+            before, after = (before + seconds, after) if not tasks or n < tasks[0] else (before, after + seconds)
+            continue
+        (posts if note.what == SEND else busy)[owner] += seconds
+        if note.what == RECEIVE:
+            took = messages.setdefault(owner, [])
+            took += [(sent_s[message.key], message) for message in note.messages if message.key in sent_s]
+    times: dict[int, list[TaskTime]] = {forward: [], backward: []}
+    for n in tasks:
+        inputs = messages.get(n, [])
+        spans = [(sent, message.there_s) for sent, message in inputs]
+        transfer = max(spans, key=lambda span: span[1] - span[0], default=None)
+        task = notes[n].task
+        assert task is not None, "tasks are chosen by their number"
+        waited = any(message.there_s > message.asked_s for _, message in inputs)
+        times[task].append(TaskTime(notes[n].start_s, notes[n].end_s, busy[n], posts[n], transfer, waited))
+    last = tasks[-1] if tasks else -1
+    rest = [n for n, owner in enumerate(owners) if owner is None and n > last]
+    update = notes[rest[0]].start_s if rest else noted.end_s
+    return StageTasks(tuple(times[forward]), tuple(times[backward]), before, after, (update, noted.end_s))
+
+
+def _owners(notes: tuple[Note, ...], tasks: list[int]) -> list[int | None]:
+    """For each note the task that it is done for, as an index into the notes; None before the first and after all."""
+    owners: list[int | None] = []
+    position = 0
+    for n, note in enumerate(notes):
+        while position < len(tasks) and tasks[position] < n:
+            position += 1
+        following = tasks[position] if position < len(tasks) else None
+        previous = tasks[position - 1] if position else None
+        if following == n:
+            owners.append(n)
+        elif following is None and owners[-1:] == [None]:
+            owners.append(None)
+        elif note.what in (SEND, OTHER):
+            owners.append(previous)
+        elif note.what == RECEIVE or (note.what == RUN and previous is not None):
+            owners.append(following)
+        else:
+            owners.append(None)
+    return owners

@@ -7,12 +7,9 @@ Out: seconds for each number of bytes.
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import name_of, resolve
-from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
+from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta, Free, MeasuredAlphaBeta, link_bytes
 from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
-from alpa_dejavu.costs.communication._free import Free
-from alpa_dejavu.costs.communication._link_bytes import link_bytes
 from alpa_dejavu.costs.communication._links import Links
-from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
 from alpa_dejavu.costs.communication._nccl import Nccl
 
 __all__ = [

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
+from alpa_dejavu.problem import Link
+
+__all__ = ["link_bytes"]
 
 
 @final
@@ -41,7 +47,94 @@ class AlphaBeta(CommunicationModel):
             return np.zeros_like(sizes)
         members = Counter(group.hosts).values()
         sharing = group.concurrent if len(members) > 1 else 1
-        leaving = max(here * (group.size - here) for here in members) if len(members) > 1 else rounds
+        leaving = max(inside * (group.size - inside) for inside in members) if len(members) > 1 else rounds
         shares = leaving if collective == "all_to_all" else rounds
         moved = shares * sizes / group.size * sharing
         return np.where(sizes > 0, rounds * link.latency_s + moved / link.rates(group.size, sizes), 0.0)
+
+
+_UNMEASURED = math.log(2) / REACH_90
+"""The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
+_NEXT_TO_NOTHING = 1e-9
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredAlphaBeta(CommunicationModel):
+    """The alpha-beta model with error intervals, from the measured spread of links' latencies and rates.
+
+    Attributes:
+        spread: for each measured link, the standard deviation of the logarithm of its figures, by its field's name.
+        own: that of a kind of collective beside the alpha-beta model, however well the link's figures are known.
+        spread_from: where the spread comes from, in a few words.
+    """
+
+    spread: Mapping[Link, Mapping[str, float]]
+    own: float
+    spread_from: str
+
+    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
+        return AlphaBeta().seconds(collective, num_bytes, group)
+
+    def interval(
+        self, collective: str, num_bytes: ArrayLike, group: Group
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds for each size in bytes, and
+        whether the group's slowest link was measured; if not, both ends are the seconds themselves.
+        """
+        seconds = self.seconds(collective, num_bytes, group)
+        link = group.cluster.slowest_link(group.hosts)
+        spread = self.spread.get(link, {})
+        sigma = self._sigma(collective, seconds, group, link, spread) if spread else np.zeros_like(seconds)
+        factor = np.exp(REACH_90 * sigma)
+        return seconds / factor, seconds * factor, np.full(seconds.shape, bool(spread))
+
+    def _sigma(
+        self, collective: str, seconds: NDArray[np.float64], group: Group, link: Link, spread: Mapping[str, float]
+    ) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of some seconds: by how much of them is latency, how much rate."""
+        send = collective == "send"
+        latency = "send_latency_s" if send and link.send_latency_s is not None else "latency_s"
+        rate = "send_bytes_per_s" if send and link.send_bytes_per_s is not None else "bytes_per_s"
+        start_s = np.minimum(self.seconds(collective, _NEXT_TO_NOTHING, group), seconds)
+        off_s = np.hypot(
+            start_s * spread.get(latency, _UNMEASURED), (seconds - start_s) * spread.get(rate, _UNMEASURED)
+        )
+        relative = np.divide(off_s, seconds, out=np.zeros_like(off_s), where=seconds > 0)
+        return np.asarray(relative if send else np.hypot(relative, self.own))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Free(CommunicationModel):
+    """A communication model that predicts zero seconds for every collective: the baseline."""
+
+    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
+        """Returns zero seconds for each size of a collective, in the shape of `num_bytes`."""
+        return np.zeros_like(np.asarray(num_bytes, dtype=np.float64))
+
+
+def link_bytes(collective: str, num_bytes: float, group: Group) -> dict[tuple[int, int], float]:
+    """Returns the bytes that one collective of a group (but "send") sends, by the pair of the indices of the hosts that
+    send and receive; a host with itself are its devices among themselves.
+
+    A ring goes through the devices of a host one after the other, and through the hosts in the order of their numbers.
+    The models of seconds may take another order of hosts, or two levels of rings, which send about as much.
+
+    >>> from alpa_dejavu.testing import example_cluster
+    >>> link_bytes("all_reduce", 4.0, Group(example_cluster(2), (0, 0, 1, 1)))
+    {(0, 0): 6.0, (0, 1): 6.0, (1, 1): 6.0, (1, 0): 6.0}
+    """
+    hosts, sent = sorted(group.hosts), defaultdict[tuple[int, int], float](float)
+    size = len(hosts)
+    if collective == "all_to_all":
+        share = num_bytes / size
+        for n, sender in enumerate(hosts):
+            for receiver in hosts[:n] + hosts[n + 1 :]:
+                sent[sender, receiver] += share
+    elif size > 1:
+        share = RING_PASSES[collective] * (size - 1) / size * num_bytes
+        for hop in zip(hosts, [*hosts[1:], hosts[0]], strict=True):
+            sent[hop] += share
+    return dict(sent)

@@ -4,20 +4,20 @@ Seconds are those of a launch and of the messages one after the other, within ho
 the volume times a slowdown(n, hosts, sharing), and a smooth bend where the two are about equal (the library changes its
 protocol there). Collectives share the dependence and deviate from it a little: what one of them says of a group that
 another wasn't measured on helps the other.
+
+References:
+    Barber, Candès, Ramdas and Tibshirani, Predictive inference with the jackknife+, Annals of Statistics 49(1), 2021.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._collectives import Array, Collectives
-from alpa_dejavu.costs.left_out_errors import Seconds, interval_ends, left_out_errors
-
-if TYPE_CHECKING:
-    from alpa_dejavu.costs.fitted_format import CollectivesData
+from alpa_dejavu.costs.communication._collectives import Array, Collectives, Seconds, interval_ends
 
 _LOSS = 0.04
 _CURVE = 0.5
@@ -40,12 +40,8 @@ class FittedCollectives:
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
-        """Fits the model to measured seconds, and its 90 % interval to the errors on groups that were left out in turn.
-
-        Args:
-            rows: the collectives that were measured.
-            seconds: the measured seconds of each row.
-            groups: a label of each row, such as its mesh; rows of one label are left out together.
+        """Fits the model to measured seconds, and its 90 % interval to the errors on groups that were left out in turn;
+        `groups` has a label of each row, such as its mesh.
 
         Raises:
             ValueError: rows within and across hosts are mixed, or seconds aren't finite and above zero.
@@ -61,13 +57,16 @@ class FittedCollectives:
         rows, measured, groups = rows.take(kept), measured[kept], np.asarray(groups)[kept]
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
-        errors = left_out_errors(lambda some, seconds: _Curve().fit(some, seconds), rows, measured, fold, self._curve)
-        self.left_out_errors = errors
+        self.left_out_errors = errors = np.zeros(len(rows))
         seen = np.zeros(len(rows), dtype=np.bool_)
-        for out in (fold == held for held in np.unique(fold)):
+        for out in (fold == number for number in np.unique(fold)):
+            # One fold alone can't be left out.
+            curve = self._curve if out.all() else _Curve().fit(rows.take(~out), measured[~out])
+            errors[out] = np.log(measured[out]) - curve.log_seconds(rows.take(out))
             seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])
         self._ends = {
-            known: interval_ends(errors[seen == known] if (seen == known).any() else errors) for known in (True, False)
+            size_seen: interval_ends(errors[seen == size_seen] if (seen == size_seen).any() else errors)
+            for size_seen in (True, False)
         }
         self._sizes = set(rows.size.tolist())
         self._most_bytes = float(rows.num_bytes.max())
@@ -81,7 +80,7 @@ class FittedCollectives:
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
-    def state(self) -> CollectivesData:
+    def state(self) -> dict[str, Any]:
         """Returns the parameters of the fitted model of collectives as JSON's types, without the measurements."""
         return {
             "collectives": self._curve.names,
@@ -93,23 +92,21 @@ class FittedCollectives:
         }
 
     @classmethod
-    def of_state(cls, state: CollectivesData) -> FittedCollectives:
-        """Returns the fitted model of collectives with the parameters in `state`, as its method `state` gives them.
-
-        Raises:
-            ValueError: there are more values, or fewer, than its collectives have.
+    def of_state(cls, state: Mapping[str, Any]) -> FittedCollectives:
+        """Returns the fitted model with the parameters that `state` gives; ValueError for another number of values than
+        its collectives have.
         """
-        made, curve, ends = cls(), _Curve(), state["ends"]
+        model, curve, ends = cls(), _Curve(), state["ends"]
         curve.names, curve.values_ = list(state["collectives"]), np.array(state["values"], dtype=np.float64)
-        found, count = len(curve.values_), len(curve._weights(across=False))
-        if found != count:
-            raise ValueError(f"values has {found} numbers, but must have {count}, for {', '.join(curve.names)}")
-        made._curve = curve
-        seen, other = (np.array(each, dtype=np.float64) for each in (ends["seen sizes"], ends["other sizes"]))
-        made._ends = {True: seen, False: other}
-        made._sizes, made._most_bytes = {float(size) for size in state["sizes"]}, float(state["most_bytes"])
-        made.outliers = np.array(state["outliers"], dtype=np.int64)
-        return made
+        given_count, count = len(curve.values_), len(curve._weights(across=False))
+        if given_count != count:
+            raise ValueError(f"values has {given_count} numbers, but must have {count}, for {', '.join(curve.names)}")
+        model._curve = curve
+        seen, other = (np.array(interval, dtype=np.float64) for interval in (ends["seen sizes"], ends["other sizes"]))
+        model._ends = {True: seen, False: other}
+        model._sizes, model._most_bytes = {float(size) for size in state["sizes"]}, float(state["most_bytes"])
+        model.outliers = np.array(state["outliers"], dtype=np.int64)
+        return model
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -158,15 +155,17 @@ class _Curve:
         return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 
     def _log_s(self, values: Array, rows: Collectives, designs: tuple[Array, Array]) -> Array:
-        one, dependence = designs
-        width, deep = one.shape[1], dependence.shape[1]
-        launch, between, within = (one @ part for part in values[: 3 * width].reshape(3, width))
+        shared, dependence = designs
+        width, deep = shared.shape[1], dependence.shape[1]
+        launch, between, within = (shared @ part for part in values[: 3 * width].reshape(3, width))
         rest = values[3 * width :]
         hops = rows.hops
         start = np.logaddexp(launch, np.logaddexp(between + _log(hops[0]), within + _log(hops[1])))
         start = start + dependence @ rest[:deep]
         work = (
-            np.log(rows.volume_s) + one @ rest[deep : deep + width] + dependence @ rest[deep + width : 2 * deep + width]
+            np.log(rows.volume_s)
+            + shared @ rest[deep : deep + width]
+            + dependence @ rest[deep + width : 2 * deep + width]
         )
         balance: Array = work - start
         bumps = np.exp(-0.5 * (balance[:, None] - _BENDS) ** 2)
@@ -185,7 +184,7 @@ class _Curve:
         group = np.stack([size, size**2, np.log2(rows.sharing) - 1, hosts], axis=1)
         return (
             np.stack([np.ones(len(rows)), *is_code], axis=1),
-            np.hstack([group, *(group * each[:, None] for each in is_code)]),
+            np.hstack([group, *(group * column[:, None] for column in is_code)]),
         )
 
     def _guess(self, designs: tuple[Array, Array]) -> Array:
@@ -200,12 +199,12 @@ class _Curve:
         Across hosts there are few groups, so more is held there.
         """
         kinds = len(self.names)
-        one = np.r_[0.1, np.full(kinds, 0.3)]
+        start = np.r_[0.1, np.full(kinds, 0.3)]
         shared = np.array([20.0, 40.0, 10.0, 20.0] if across else [1.0, 1.0, 1.0, 1.0])
         of_rate = np.array([10.0, 40.0, 5.0, 10.0] if across else [0.1, 0.1, 1.0, 1.0])
         own = np.full(4 * kinds, 40.0 if across else 2.0)
         bends = np.full(kinds * len(_BENDS), 1 / _CURVE)
-        return np.r_[one, one, one, shared, own, one, of_rate, own, bends]
+        return np.r_[start, start, start, shared, own, start, of_rate, own, bends]
 
 
 def _log(values: Array) -> Array:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
-from alpa_dejavu.costs.communication._flows import Lines, lines
-from alpa_dejavu.costs.communication._ring_order import around, ring_orders
+from alpa_dejavu.costs.communication._rings import Lines, around, lines, ring_orders
 from alpa_dejavu.problem import Cluster
 
 
@@ -108,12 +107,12 @@ def _ways(collective: str, group: Group) -> list[_Way]:
     passes = RING_PASSES[collective]
     members = dict(sorted(Counter(group.hosts).items()))
     counts = set(members.values())
-    found = [_flat(group, members, order, passes) for order in ring_orders(group.cluster, members, group.concurrent)]
+    ways = [_flat(group, members, order, passes) for order in ring_orders(group.cluster, members, group.concurrent)]
     if len(members) > 1 and len(counts) == 1 and counts != {1}:
         abreast = group.concurrent * counts.pop()
         orders = ring_orders(group.cluster, dict.fromkeys(members, 1), abreast)
-        found += [_two_levels(group, members, order, passes) for order in orders]
-    return found
+        ways += [_two_levels(group, members, order, passes) for order in orders]
+    return ways
 
 
 def _flat(group: Group, members: Mapping[int, int], order: Sequence[int], passes: int) -> _Way:
@@ -125,12 +124,12 @@ def _flat(group: Group, members: Mapping[int, int], order: Sequence[int], passes
 
 def _two_levels(group: Group, members: Mapping[int, int], order: Sequence[int], passes: int) -> _Way:
     """Rings within all hosts at a time; and for the share of each device of a host a ring of the hosts."""
-    each = group.size // len(order)
-    inside = [(host, host) for host in order for _ in range(each)]
+    per_host = group.size // len(order)
+    inside = [(host, host) for host in order for _ in range(per_host)]
     within = lines(group.cluster, inside, members, group.concurrent)
-    across = lines(group.cluster, around(order), dict.fromkeys(order, 1), group.concurrent * each)
+    across = lines(group.cluster, around(order), dict.fromkeys(order, 1), group.concurrent * per_host)
     return [
-        _Step(passes * (each - 1), 1 / each, within),
+        _Step(passes * (per_host - 1), 1 / per_host, within),
         _Step(passes * (len(order) - 1), 1 / group.size, across),
     ]
 

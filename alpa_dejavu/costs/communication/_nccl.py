@@ -157,13 +157,6 @@ class Nccl(CommunicationModel):
     figures: NcclFigures | None = None
     network: NetworkFigures | None = None
 
-    @classmethod
-    def under_alpa(cls) -> Nccl:
-        """Returns the model of single collectives as Alpa's profiles measure them: one process starts the devices of a
-        host one after the other. Plans don't add that, since in a step it hides behind what the devices compute.
-        """
-        return cls(launch_s=_fitted()["launch_s"]["alpa"])
-
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> Array:
         """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         if collective not in COLLECTIVES:
@@ -181,12 +174,11 @@ class Nccl(CommunicationModel):
         return np.where(sizes > 0, self.launch_s * group.size + seconds, 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds for each size in bytes, and
-        whether such GPUs, or for groups across hosts such networks, were measured.
+        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds, and whether such GPUs, or
+        for groups across hosts such networks, were measured; all in the shape of `num_bytes`.
 
-        All three have the shape of `num_bytes`. Measured GPUs have the errors on shapes that were left out, others
-        those on a GPU that was left out, groups across hosts those on groups over sockets; what nobody measured is
-        within a factor of two.
+        Measured GPUs have the errors on shapes that were left out, others those on a GPU that was left out, groups
+        across hosts those on groups over sockets; what nobody measured is within a factor of two.
         """
         seconds = self.seconds(collective, num_bytes, group)
         rests_on, is_measured = _rests_on(collective, group)

@@ -29,13 +29,8 @@ _ROUNDING = 1e-12
 @final
 @dataclasses.dataclass(frozen=True)
 class ReductionSplit:
-    """A split of the adding up of gradients among n workers and k reduction servers.
-
-    Attributes:
-        seconds: what it takes until every worker has the sum.
-        of_workers: the share of each gradient that each worker adds up, n numbers.
-        of_servers: the share of each gradient that each server adds up, k numbers; 0 for one that doesn't pay. All
-            shares together are 1.
+    """A split of the adding up of gradients among n workers and k reduction servers: the seconds until every worker has
+    the sum, and the share of each gradient that each worker and each server adds up, 0 for a server that doesn't pay.
     """
 
     seconds: float
@@ -64,25 +59,16 @@ def reduction_split(
         T = max(M (2n - 2) / (sum(b) + (n - 2) / n sum(c)), M / min(b))
 
     seconds for n of at least 2 (nothing for one worker), which is the optimum of the linear program in which no machine
-    sends or receives more than its rate allows. The first term has all rates used up: from M + (n - 2) y <= b T of each
-    worker and n x <= c T of each server, added up with shares that make M. The second is what the slowest worker takes
-    if it adds up nothing. Where all rates are one b and servers are at most n, T is 2 n (n - 1) M / ((n^2 + k n - 2 k)
-    b), that of BytePS: without servers a ring's 2 (n - 1) M / (n b), and M / b with n servers. Two workers need no
-    servers: each has to send its gradient in any case.
+    sends or receives more than its rate allows. The first term has all rates used up, the second is what the slowest
+    worker takes if it adds up nothing. Where all rates are one b and servers are at most n, T is that of BytePS. Two
+    workers need no servers: each has to send its gradient in any case.
 
-    Rates are those of machines' network cards, in each direction, in a network that doesn't narrow them; adding up is
-    taken to be as fast as receiving, and latencies aren't counted.
-
-    Args:
-        num_bytes: the bytes of the gradients, M.
-        workers_bytes_per_s: the rate of each worker, b.
-        servers_bytes_per_s: the rate of each server, c; there may be none.
-        within: servers pay as long as the fastest of them alone, without the others, take more than 1 + `within` times
-            as long as all of them; the others get no share.
+    Rates are those of machines' network cards in bytes per second, in each direction; adding up is taken to be as fast
+    as receiving, and latencies aren't counted. Servers pay as long as the fastest of them alone take more than 1 +
+    `within` times as long as all of them.
 
     Raises:
-        ValueError: there is no worker, or a number isn't finite, a rate isn't above 0, or bytes or `within` are
-            negative.
+        ValueError: there is no worker, a number isn't finite, a rate isn't above 0, or bytes or `within` are negative.
 
     References:
         Jiang et al., A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous GPU/CPU
@@ -135,18 +121,17 @@ def group_split(group: Group, num_bytes: float) -> ReductionSplit | None:
     """Returns how gradients of the devices of a group are split among its hosts and its cluster's reduction servers;
     None where all devices are on one host, or no server pays.
 
-    A host's rate is that of its slowest link to another host of the group, in either direction, and a medium that
-    links share (`Link.shares`) is divided among the hosts that send or receive over it. What groups that synchronise
-    at the same time have of a host is the same for all of them. Of a server a stage has the share that it has of the
-    cluster's hosts, as other stages may synchronise meanwhile.
+    A host's rate is that of its slowest link to another host of the group, and a medium that links share is divided
+    among the hosts that send or receive over it. Of a server a stage has the share that it has of the cluster's hosts,
+    as other stages may synchronise meanwhile.
     """
     cluster, hosts = group.cluster, sorted(set(group.hosts))
     if len(hosts) < 2 or not cluster.reduction_servers:
         return None
     part = len(hosts) / len(cluster.hosts)
     rates = [server.bytes_per_s * part for server in cluster.reduction_servers]
-    found = reduction_split(num_bytes * group.concurrent, _host_rates(group, hosts), rates)
-    return found if found.paying else None
+    split = reduction_split(num_bytes * group.concurrent, _host_rates(group, hosts), rates)
+    return split if split.paying else None
 
 
 def _host_rates(group: Group, hosts: Sequence[int]) -> list[float]:
@@ -162,28 +147,27 @@ def _host_rates(group: Group, hosts: Sequence[int]) -> list[float]:
     rates = dict.fromkeys(hosts, math.inf)
     for a, b in pairs:
         link = cluster.links[a][b]
-        shared = (cluster.media.get(one, link.bytes_per_s) / min(map(len, ends[one])) for one in link.shares)
+        shared = (cluster.media.get(medium, link.bytes_per_s) / min(map(len, ends[medium])) for medium in link.shares)
         rate = min((link.group_bytes_per_s(group.size), *shared))
         rates[a], rates[b] = min(rates[a], rate), min(rates[b], rate)
     return [rates[host] for host in hosts]
 
 
 def served_s(model: CommunicationModel, num_bytes: FloatArray, group: Group) -> NDArray[np.float64] | None:
-    """Returns the seconds in which a group's gradients are added up with its cluster's reduction servers, for each size
-    in bytes, in the shape of `num_bytes`; None where no server pays.
+    """Returns the seconds in which a group's gradients are added up with its cluster's reduction servers, in the shape
+    of `num_bytes`; None where no server pays.
 
-    Devices of a host add up among themselves first and share the sum last, by a reduce-scatter and an all-gather that
-    the communication model prices. Between hosts shares go to who adds them up and come back: two messages one after
-    the other. Where the model says that an all-reduce between the hosts takes longer than the rates of their links do,
-    as measured ones may, this takes as many times longer.
+    Devices of a host add up among themselves first and share the sum last. Between hosts shares go to who adds them up
+    and come back. Where the model says that an all-reduce between the hosts takes longer than the rates of their links
+    do, this takes as many times longer.
     """
     split = group_split(group, 1.0)
     if split is None:
         return None
     inside = np.zeros_like(num_bytes)
     for host, members in Counter(group.hosts).items():
-        here = Group(group.cluster, (host,) * members, group.concurrent)
-        both = (model.seconds(kind, num_bytes, here) for kind in ("reduce_scatter", "all_gather"))
+        inside_host = Group(group.cluster, (host,) * members, group.concurrent)
+        both = (model.seconds(kind, num_bytes, inside_host) for kind in ("reduce_scatter", "all_gather"))
         inside = np.maximum(inside, sum(both, np.zeros_like(num_bytes)))
     across = Group(group.cluster, tuple(sorted(set(group.hosts))), group.concurrent)
     nominal_s = AlphaBeta().seconds("all_reduce", num_bytes, across)

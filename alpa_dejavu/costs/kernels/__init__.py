@@ -8,7 +8,15 @@ Out: seconds. `alpa_dejavu.costs.latency.KernelLatency` is the latency model of 
 from __future__ import annotations
 
 from alpa_dejavu.costs.kernels._attention import AttentionSizes, attention_seconds, check_fused, has_fused
-from alpa_dejavu.costs.kernels._classes import dtype_class, family, matrix_rate, width_bytes
+from alpa_dejavu.costs.kernels._classes import (
+    IN_STEPS_FILE,
+    InSteps,
+    dtype_class,
+    family,
+    in_steps,
+    matrix_rate,
+    width_bytes,
+)
 from alpa_dejavu.costs.kernels._figures import (
     FILE,
     AttentionFigures,
@@ -18,26 +26,21 @@ from alpa_dejavu.costs.kernels._figures import (
     LeftOut,
     ProductFigures,
     StreamFigures,
-    data_of,
     figures_of,
     kernel_figures,
-    units,
 )
 from alpa_dejavu.costs.kernels._grouped import (
     ExpertFigures,
     ExpertTokens,
-    experts_seconds,
     grouped_seconds,
-    tokens_of_fullest,
+    grouped_traffic_seconds,
 )
-from alpa_dejavu.costs.kernels._in_steps import IN_STEPS_FILE, InSteps, in_steps
-from alpa_dejavu.costs.kernels._products import product_seconds
-from alpa_dejavu.costs.kernels._streams import stream_seconds
+from alpa_dejavu.costs.kernels._products import HEIGHTS, product_seconds, stream_seconds
 
 __all__ = [
-    "FILE", "IN_STEPS_FILE", "AttentionFigures", "AttentionSizes", "ExpertFigures", "ExpertTokens", "Fitted",
+    "FILE", "HEIGHTS", "IN_STEPS_FILE", "AttentionFigures", "AttentionSizes", "ExpertFigures", "ExpertTokens", "Fitted",
     "GroupedFigures", "InSteps", "KernelFigures", "LeftOut", "ProductFigures", "StreamFigures", "attention_seconds",
-    "check_fused", "data_of", "dtype_class", "experts_seconds", "family", "figures_of", "grouped_seconds", "has_fused",
-    "in_steps", "kernel_figures", "matrix_rate", "product_seconds", "stream_seconds", "tokens_of_fullest", "units",
+    "check_fused", "dtype_class", "family", "figures_of", "grouped_seconds", "grouped_traffic_seconds", "has_fused",
+    "in_steps", "kernel_figures", "matrix_rate", "product_seconds", "stream_seconds",
     "width_bytes",
 ]  # fmt: skip

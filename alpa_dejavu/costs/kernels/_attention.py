@@ -10,7 +10,7 @@ import numpy as np
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
 from alpa_dejavu.costs.kernels._figures import AttentionFigures
-from alpa_dejavu.costs.kernels._streams import Array, longer_of
+from alpa_dejavu.costs.kernels._products import Array, longer_of
 from alpa_dejavu.problem import FusedAttention
 
 _QUERIES = 128.0
@@ -54,13 +54,9 @@ _FLASH2 = {
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionSizes:
-    """The sizes of passes of attention, each of shape (passes,).
-
-    Attributes:
-        batch: how many sequences.
-        tokens, keys: the tokens of queries, and those of keys and values.
-        heads, kv_heads: the heads of queries, and those of keys and values.
-        head_dim: the elements of a head; where values have others than keys, the mean of both.
+    """The sizes of passes of attention, each of shape (passes,): sequences; tokens of queries, and of keys and values;
+    heads of queries, and of keys and values; and the elements of a head, where values have others than keys the mean of
+    both.
     """
 
     batch: Array
@@ -83,17 +79,9 @@ def attention_seconds(
     """Returns the seconds of passes of fused attention, shape (passes,).
 
     A multiprocessor computes the scores of 128 queries with one tile of keys after the other; products and exponentials
-    overlap. A causal mask leaves out tiles of keys, and the tile of queries with the most of them ends last.
-
-    Args:
-        gpu: the data sheet.
-        figures: the generation's figures.
-        sizes: the sizes of the passes.
-        kernel: the library, whether a token looks at itself and those before it alone, and whether they are backward
-            passes.
-        dtype: the dtype of the operands.
-        prepare: whether a kernel before each forward pass turns positions and fills a cache of keys, as it was measured
-            with causal masks; a training step does that elsewhere.
+    overlap. A causal mask leaves out tiles of keys, and the tile of queries with the most of them ends last. With
+    `prepare` a kernel before each forward pass turns positions and fills a cache of keys, as it was measured with
+    causal masks; a training step does that elsewhere.
     """
     tiles, tile_keys = np.ceil(sizes.tokens / _QUERIES), np.ceil(sizes.keys / _QUERIES) * _QUERIES
     hidden = (tiles - 1) / 2 * _QUERIES if kernel.causal else 0.0
@@ -121,11 +109,7 @@ def has_fused(gpu: Gpu) -> bool:
 
 
 def check_fused(gpu: Gpu, head_dim: float) -> None:
-    """Checks that a library has a kernel of fused attention for heads of this size on a GPU.
-
-    Raises:
-        ValueError: no library has.
-    """
+    """Raises ValueError where no library has a kernel of fused attention for heads of this size on a GPU."""
     if not has_fused(gpu):
         raise ValueError(
             f"attention is fused, but libraries fuse it on GPUs since Ampere, and {gpu.name} is of the "

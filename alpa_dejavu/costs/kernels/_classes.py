@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from pathlib import Path
+from typing import final
+
+from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import Gpu
+
+__all__ = ["IN_STEPS_FILE", "InSteps", "in_steps"]
 
 ASYNCHRONOUS = ("hopper", "blackwell")
 """The generations whose tensor cores compute on tiles in shared memory while other instructions go on; those of earlier
@@ -50,3 +58,30 @@ def width_bytes(dtype: str) -> int:
     if dtype.startswith(("float8", "int8", "uint8")):
         return 1
     return {"float64": 8, "float16": 2, "bfloat16": 2}.get(dtype, 4)
+
+
+IN_STEPS_FILE = Path(__file__).with_name("in_steps.json")
+"""The figures, which are fitted to published training steps."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class InSteps:
+    """Factors on the seconds of kernels in a training step: on products and attention, beside the power limit, since
+    caches are busy with other tensors and clocks vary; and a further one on backward passes of attention, of which
+    forward passes alone were measured.
+    """
+
+    products: float = 1.0
+    attention_backward: float = 1.0
+
+    def factor(self, attention_backward: bool) -> float:
+        """Returns the factor on the seconds of products or attention."""
+        return self.products * (self.attention_backward if attention_backward else 1.0)
+
+
+@functools.cache
+def in_steps() -> InSteps:
+    """Returns the package's fitted factors."""
+    figures = strict_json(IN_STEPS_FILE.read_text(encoding="utf-8"))["figures"]
+    return InSteps(**figures)

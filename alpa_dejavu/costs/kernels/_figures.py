@@ -17,10 +17,6 @@ FILE = Path(__file__).with_name("kernels.json")
 """The fitted figures, with their units, their origin, and their errors on what was left out of the fit."""
 
 
-def _figure(unit: str) -> Any:
-    return dataclasses.field(metadata={"unit": unit})
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class ProductFigures:
@@ -41,18 +37,18 @@ class ProductFigures:
         energy_j: the joules of an operation at 1.83 GHz, by which a GPU at its power limit lowers its clock.
     """
 
-    peak_share: float = _figure("share")
-    tile_loss: float = _figure("1")
-    prologue: float = _figure("elements")
-    tail: float = _figure("share")
-    floor_clocks: float = _figure("clock cycles")
-    cast_clocks: float = _figure("clock cycles")
-    cast_bytes: float = _figure("bytes")
-    memory_share: float = _figure("share")
-    cache_bytes: float = _figure("bytes per clock cycle and multiprocessor")
-    cache_held: float = _figure("1")
-    write_weight: float = _figure("1")
-    energy_j: float = _figure("joules")
+    peak_share: float
+    tile_loss: float
+    prologue: float
+    tail: float
+    floor_clocks: float
+    cast_clocks: float
+    cast_bytes: float
+    memory_share: float
+    cache_bytes: float
+    cache_held: float
+    write_weight: float
+    energy_j: float
 
 
 @final
@@ -73,16 +69,16 @@ class AttentionFigures:
         prepare_passes: how often that kernel moves all operands.
     """
 
-    peak_share: float = _figure("share")
-    prologue: float = _figure("keys")
-    exponential: float = _figure("sixteenths of a clock cycle and multiprocessor")
-    tail: float = _figure("share")
-    padded: float = _figure("share")
-    odd: float = _figure("share")
-    floor_clocks: float = _figure("clock cycles")
-    memory_share: float = _figure("share")
-    prepare_clocks: float = _figure("clock cycles")
-    prepare_passes: float = _figure("1")
+    peak_share: float
+    prologue: float
+    exponential: float
+    tail: float
+    padded: float
+    odd: float
+    floor_clocks: float
+    memory_share: float
+    prepare_clocks: float
+    prepare_passes: float
 
 
 @final
@@ -99,12 +95,12 @@ class GroupedFigures:
         expert_s: the seconds that each expert with tokens adds.
     """
 
-    product_time: float = _figure("1")
-    floor_s: float = _figure("s")
-    activation_passes: float = _figure("1")
-    pair_passes: float = _figure("1")
-    token_passes: float = _figure("1")
-    expert_s: float = _figure("s")
+    product_time: float
+    floor_s: float
+    activation_passes: float
+    pair_passes: float
+    token_passes: float
+    expert_s: float
 
 
 @final
@@ -119,10 +115,10 @@ class StreamFigures:
         cache_held: the share of the L2 cache by whose size half of the traffic goes through memory.
     """
 
-    memory_share: float = _figure("share")
-    row_share: float = _figure("share")
-    cache_bytes: float = _figure("bytes per clock cycle and multiprocessor")
-    cache_held: float = _figure("1")
+    memory_share: float
+    row_share: float
+    cache_bytes: float
+    cache_held: float
 
 
 Figures = TypeVar("Figures", ProductFigures, AttentionFigures, GroupedFigures, StreamFigures)
@@ -131,13 +127,9 @@ Figures = TypeVar("Figures", ProductFigures, AttentionFigures, GroupedFigures, S
 @final
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """The errors on what was left out of a fit: the logarithm of predicted over measured seconds.
-
-    Attributes:
-        median_error: the median of absolute relative errors.
-        common: the standard deviation of what all kernels of a GPU have in common.
-        own: the standard deviation of a kernel's own part, so that 90 % lie within 1.645 of them.
-        sheets: the median of absolute relative errors by data sheets.
+    """The errors on what was left out of a fit, of the logarithm of predicted over measured seconds: the median of
+    absolute relative errors; the standard deviations of what all kernels of a GPU have in common, and of a kernel's own
+    part; and the median of absolute relative errors by data sheets.
     """
 
     median_error: float
@@ -149,14 +141,9 @@ class LeftOut:
 @final
 @dataclasses.dataclass(frozen=True)
 class Fitted(Generic[Figures]):
-    """Figures of one kind of kernel: those of measured generations, and what generations have in common.
-
-    Attributes:
-        figures: the figures by generation, and under "synchronous" and "asynchronous" those that generations with such
-            tensor cores have in common.
-        gpus: the names of the GPUs that were measured.
-        gpu: the errors on GPUs that were left out.
-        shapes: the errors on shapes that were left out of measured GPUs.
+    """Figures of one kind of kernel by generation, and under "synchronous" and "asynchronous" those that generations
+    with such tensor cores have in common; the names of the GPUs that were measured; and the errors on GPUs, and on
+    shapes of measured GPUs, that were left out.
     """
 
     figures: Mapping[str, Figures] = dataclasses.field(hash=False)
@@ -174,10 +161,8 @@ class Fitted(Generic[Figures]):
 
     def spread(self, gpu: Gpu) -> tuple[float, float]:
         """Returns how far predictions on a GPU are off, as standard deviations of a logarithm: what its kernels have in
-        common, and a kernel's own.
-
-        A GPU that wasn't measured itself, of a generation that was, errs in common half as much as one of another
-        generation: an assumption.
+        common, and a kernel's own. A GPU that wasn't measured itself, of a generation that was, errs in common half as
+        much as one of another generation: an assumption.
         """
         if gpu.name in self.gpus:
             return self.shapes.common, self.shapes.own
@@ -187,13 +172,7 @@ class Fitted(Generic[Figures]):
 @final
 @dataclasses.dataclass(frozen=True)
 class KernelFigures:
-    """All figures of kernel models.
-
-    Attributes:
-        products, grouped: those of matrix products and of grouped ones, by the class of dtypes (see `dtype_class`).
-        attention: those of fused attention.
-        streams: those of operators that are bound by memory.
-    """
+    """All figures of kernel models; those of products and of grouped ones by the class of dtypes."""
 
     products: Mapping[str, Fitted[ProductFigures]] = dataclasses.field(hash=False)
     attention: Fitted[AttentionFigures]
@@ -203,48 +182,21 @@ class KernelFigures:
 
 @functools.cache
 def kernel_figures() -> KernelFigures:
-    """Returns the package's fitted figures.
-
-    Raises:
-        ValueError: the file is broken.
-    """
+    """Returns the package's fitted figures."""
     return figures_of(strict_json(FILE.read_text(encoding="utf-8")))
 
 
 def figures_of(data: Mapping[str, Any]) -> KernelFigures:
-    """Returns the figures that the data of a JSON file holds.
-
-    Raises:
-        KeyError: a kind is missing.
-        TypeError: a figure is missing, or isn't known.
-    """
+    """Returns the figures that the data of a JSON file holds."""
     return KernelFigures(
-        products={name: _fitted(each, ProductFigures) for name, each in data["products"].items()},
+        products={name: _fitted(fits, ProductFigures) for name, fits in data["products"].items()},
         attention=_fitted(data["attention"], AttentionFigures),
-        grouped={name: _fitted(each, GroupedFigures) for name, each in data["grouped"].items()},
+        grouped={name: _fitted(fits, GroupedFigures) for name, fits in data["grouped"].items()},
         streams=_fitted(data["streams"], StreamFigures),
     )
 
 
-def data_of(fitted: Fitted[Any]) -> dict[str, Any]:
-    """Returns fitted figures of one kind as the data of a JSON file."""
-    return {
-        "figures": {name: dataclasses.asdict(each) for name, each in fitted.figures.items()},
-        "gpus": list(fitted.gpus),
-        "left_out": {"gpu": dataclasses.asdict(fitted.gpu), "shapes": dataclasses.asdict(fitted.shapes)},
-    }
-
-
-def units(kind: type[Any]) -> dict[str, str]:
-    """Returns the unit of each figure of one kind.
-
-    >>> units(GroupedFigures)["floor_s"]
-    's'
-    """
-    return {field.name: field.metadata["unit"] for field in dataclasses.fields(kind)}
-
-
 def _fitted(data: Mapping[str, Any], kind: type[Figures]) -> Fitted[Figures]:
-    figures = {name: kind(**each) for name, each in data["figures"].items()}
+    figures = {name: kind(**values) for name, values in data["figures"].items()}
     errors = data["left_out"]
     return Fitted(figures, tuple(data["gpus"]), LeftOut(**errors["gpu"]), LeftOut(**errors["shapes"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import final
 
 import numpy as np
@@ -11,12 +10,7 @@ import numpy as np
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import width_bytes
 from alpa_dejavu.costs.kernels._figures import GroupedFigures, ProductFigures, StreamFigures
-from alpa_dejavu.costs.kernels._products import HEIGHTS, tiles_seconds
-from alpa_dejavu.costs.kernels._streams import Array, longer_of, traffic_seconds
-
-_DRAWS = 64
-_LARGEST = 0.8
-"""The part of a batch's tokens that the most loaded expert may be drawn to have."""
+from alpa_dejavu.costs.kernels._products import HEIGHTS, Array, longer_of, tiles_seconds, traffic_seconds
 
 
 @final
@@ -32,12 +26,9 @@ class ExpertFigures:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpertTokens:
-    """How many tokens a device's experts have, each of shape (products,).
-
-    Attributes:
-        tokens: the tokens of all its experts, one that goes to two experts counted twice.
-        experts: the experts that have tokens.
-        row_tiles: into how many tiles of each height they are cut, shape (products, tiles).
+    """How many tokens a device's experts have, each of shape (products,): all their tokens, one that goes to two
+    experts counted twice; the experts that have tokens; and into how many tiles of each height these are cut, shape
+    (products, tiles).
     """
 
     tokens: Array
@@ -47,115 +38,31 @@ class ExpertTokens:
     @classmethod
     def balanced(cls, tokens: Array, experts: Array) -> ExpertTokens:
         """Returns tokens that are dealt evenly to so many experts."""
-        each = tokens / np.maximum(experts, 1.0)
+        per_expert = tokens / np.maximum(experts, 1.0)
         used = np.minimum(experts, np.maximum(tokens, 1.0))
-        return cls(tokens, used, used[:, None] * np.ceil(np.maximum(each, 1.0)[:, None] / HEIGHTS))
+        return cls(tokens, used, used[:, None] * np.ceil(np.maximum(per_expert, 1.0)[:, None] / HEIGHTS))
 
 
 def grouped_seconds(
     gpu: Gpu, dtype: str, figures: ExpertFigures, tokens: ExpertTokens, inner: Array, columns: Array,
     set_bytes: Array | None = None, *, hot: bool = False,
 ) -> Array:  # fmt: skip
-    """Returns the seconds of products of each expert's tokens with its own matrix, shape (products,).
-
-    Args:
-        gpu: the data sheet.
-        dtype: the dtype of the operands; results of 8-bit operands have 16 bits.
-        figures: the generation's figures of the dtype's class.
-        tokens: the tokens of the device's experts.
-        inner: the contracted elements, shape (products,).
-        columns: the columns of each expert's matrix, shape (products,).
-        set_bytes: the bytes of all that is used again before these are, shape (products,); None: this product's own.
-        hot: as for `product_seconds`.
+    """Returns the seconds of products of each expert's tokens with its own matrix, shape (products,); results of 8-bit
+    operands have 16 bits. `set_bytes` are those of all that is used again before these are; None: this product's own.
     """
     work = tiles_seconds(
         gpu, dtype, figures.products, tokens.row_tiles, 2 * tokens.tokens * columns * inner, columns, inner, hot=hot
     )
     width = width_bytes(dtype)
     moved = width * (tokens.tokens + tokens.experts * columns) * inner + max(width, 2) * tokens.tokens * columns
-    traffic = _traffic_seconds(gpu, figures, moved, moved if set_bytes is None else set_bytes)
+    traffic = grouped_traffic_seconds(gpu, figures, moved, moved if set_bytes is None else set_bytes)
     launch_s = figures.products.floor_clocks / gpu.clock_hz
     return longer_of(work, traffic) * figures.grouped.product_time + launch_s
 
 
-def experts_seconds(
-    gpu: Gpu, dtype: str, figures: ExpertFigures, tokens: ExpertTokens, all_tokens: Array, hidden: Array, ffn: Array
-) -> Array:
-    """Returns the seconds of gated feed-forward layers of experts on a device, shape (layers,): both grouped products,
-    the activation between them, and the dealing out and collecting of tokens.
-
-    Args:
-        gpu: the data sheet.
-        dtype: the dtype of the products' operands.
-        figures: the generation's figures of the dtype's class.
-        tokens: the tokens of the device's experts.
-        all_tokens: the tokens of all devices among which experts are divided, shape (layers,).
-        hidden: the elements of a token, shape (layers,).
-        ffn: the device's columns of each of an expert's two first matrices, shape (layers,).
+def grouped_traffic_seconds(gpu: Gpu, figures: ExpertFigures, moved: Array, set_bytes: Array) -> Array:
+    """Returns the seconds in which a device with experts moves bytes, by the figures of streams; see
+    `traffic_seconds`.
     """
-    between = 2 * 3 * tokens.tokens * ffn
-    dealt, whole = 2 * tokens.tokens * hidden, 2 * all_tokens * hidden
-    # All is used again by the next layer alone, so that matrices and tokens share the cache.
-    set_bytes = width_bytes(dtype) * 3 * tokens.experts * hidden * ffn + between + 2 * (dealt + whole)
-    grouped = figures.grouped
-    first = grouped_seconds(gpu, dtype, figures, tokens, hidden, 2 * ffn, set_bytes)
-    second = grouped_seconds(gpu, dtype, figures, tokens, ffn, hidden, set_bytes)
-    passes = (
-        grouped.activation_passes * _traffic_seconds(gpu, figures, between, set_bytes)
-        + grouped.pair_passes * _traffic_seconds(gpu, figures, dealt, set_bytes)
-        + grouped.token_passes * _traffic_seconds(gpu, figures, whole, set_bytes)
-    )
-    launches_s = 2 * figures.products.floor_clocks / gpu.clock_hz
-    return first + second - launches_s + passes + grouped.floor_s + grouped.expert_s * tokens.experts
-
-
-def tokens_of_fullest(tokens: int, top_k: int, experts: int, expert_parallel: int, exponent: float) -> ExpertTokens:
-    """Returns the tokens of the most loaded of the devices among which experts are divided, as one row.
-
-    Args:
-        tokens: the tokens of all devices.
-        top_k: to how many experts each of them goes.
-        experts: how many experts there are.
-        expert_parallel: among how many devices they are divided.
-        exponent: of the power law that the experts' loads follow, between one token and most of them; 0: all experts
-            have equally many.
-    """
-    pairs, used, row_tiles = _fullest(tokens, top_k, experts, expert_parallel, exponent)
-    return ExpertTokens(np.array([pairs]), np.array([used]), np.array([row_tiles]))
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _fullest(
-    tokens: int, top_k: int, experts: int, expert_parallel: int, exponent: float
-) -> tuple[float, float, tuple[float, ...]]:
-    if exponent == 0:
-        even = ExpertTokens.balanced(
-            np.array([tokens * top_k / expert_parallel]), np.array([experts / expert_parallel])
-        )
-        return float(even.tokens[0]), float(even.experts[0]), tuple(even.row_tiles[0].tolist())
-    loads = _loads(tokens, top_k, experts, exponent).reshape(_DRAWS, expert_parallel, experts // expert_parallel)
-    fullest = loads[np.arange(_DRAWS), loads.sum(axis=2).argmax(axis=1)]
-    row_tiles = np.ceil(fullest[:, :, None].round(3) / HEIGHTS).sum(axis=1).mean(axis=0)
-    # Loads below one token are the chance of one.
-    used = (1 - np.exp(-fullest)).sum(axis=1).mean()
-    return float(fullest.sum(axis=1).mean()), float(used), tuple(row_tiles.tolist())
-
-
-def _loads(tokens: int, top_k: int, experts: int, exponent: float) -> Array:
-    """Loads of experts, drawn several times by a fixed seed, shape (draws, experts)."""
-    least, most = (1.0, max(_LARGEST * tokens, 2.0)) if tokens * top_k > experts else (0.01, 2.0)
-    power = 1 - exponent
-    ends = least**power, most**power
-    drawn = (ends[0] + (ends[1] - ends[0]) * np.random.default_rng(0).random((_DRAWS, experts))) ** (1 / power)
-    loads = drawn / drawn.sum(axis=1, keepdims=True) * tokens * top_k
-    for _ in range(4):  # No expert has a token twice: what it would have goes to the others.
-        loads = np.minimum(loads, tokens)
-        open_loads = np.where(loads < tokens, loads, 0.0)
-        left = tokens * top_k - loads.sum(axis=1, keepdims=True)
-        loads = loads + open_loads * left / np.maximum(open_loads.sum(axis=1, keepdims=True), 1e-9)
-    return np.asarray(loads)
-
-
-def _traffic_seconds(gpu: Gpu, figures: ExpertFigures, moved: Array, set_bytes: Array) -> Array:
     streams = figures.streams
     return traffic_seconds(gpu, moved, set_bytes, streams.memory_share, streams.cache_bytes, streams.cache_held)

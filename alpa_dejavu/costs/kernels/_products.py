@@ -3,11 +3,48 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
-from alpa_dejavu.costs.kernels._figures import ProductFigures
-from alpa_dejavu.costs.kernels._streams import Array, longer_of, traffic_seconds
+from alpa_dejavu.costs.kernels._figures import ProductFigures, StreamFigures
+
+__all__ = []
+
+Array = NDArray[np.float64]
+
+
+def stream_seconds(gpu: Gpu, figures: StreamFigures, num_bytes: Array, *, rows: bool = False) -> Array:
+    """Returns the seconds of operators that read and write so many bytes, without their launch, shape (operators,);
+    `rows`: they are normalisations of rows, which read them more than once.
+    """
+    share = figures.row_share if rows else figures.memory_share
+    return traffic_seconds(gpu, num_bytes, num_bytes, share, figures.cache_bytes, figures.cache_held)
+
+
+def traffic_seconds(
+    gpu: Gpu, num_bytes: Array, set_bytes: Array, memory_share: float, cache_bytes: float, cache_held: float
+) -> Array:
+    """Returns the seconds in which bytes are read and written, shape (operators,), at a share of the memory's rate.
+
+    The L2 cache holds the less of them, the more of it their working set (`set_bytes`) takes: all bytes go through it,
+    and those that it doesn't hold through memory. `cache_bytes` are those per clock cycle of a multiprocessor; by
+    `cache_held` times the cache's size half of the bytes go through memory.
+    """
+    missed = set_bytes**2 / (set_bytes**2 + (gpu.l2_bytes * cache_held) ** 2)
+    cached_s = num_bytes / (gpu.num_sm * gpu.clock_hz * cache_bytes)
+    return np.asarray(np.maximum(cached_s, num_bytes * missed / (gpu.memory_bytes_per_s * memory_share)))
+
+
+def longer_of(first: Array, second: Array, sharpness: float = 4.0) -> Array:
+    """Returns a bit more than the longer of two times that overlap, the more the closer they are.
+
+    >>> longer_of(np.array([3.0, 1.0]), np.array([1.0, 1.0])).round(3).tolist()
+    [3.009, 1.189]
+    """
+    longer = np.maximum(np.maximum(first, second), np.finfo(np.float64).tiny)
+    return np.asarray(longer * ((first / longer) ** sharpness + (second / longer) ** sharpness) ** (1 / sharpness))
+
 
 _TILES = np.array([(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64)], dtype=float)
 HEIGHTS, _WIDTHS = _TILES.T
@@ -28,21 +65,15 @@ def product_seconds(
     gpu: Gpu, dtype: str, figures: ProductFigures, sizes: Array, *, cast: bool = True, hot: bool = False,
     rate: float | None = None,
 ) -> Array:  # fmt: skip
-    """Returns the seconds of matrix products, or of batches of products of one size, shape (products,).
+    """Returns the seconds of matrix products, or of batches of products of one size, shape (products,); `sizes` has how
+    many products, their rows, columns and contracted elements.
 
     A product takes as long as the tiles of the best choice of tiles, in waves over the multiprocessors, or as its
-    traffic through L2 cache and memory, whichever takes longer, and a floor besides. A long one reaches the power
-    limit, where the clock falls until the voltage, and with it the energy of an operation, is low enough.
-
-    Args:
-        gpu: the data sheet.
-        dtype: the dtype of the operands; results of 8-bit operands have 16 bits.
-        figures: the generation's figures of the dtype's class.
-        sizes: how many products, their rows, columns and contracted elements, shape (products, 4).
-        cast: whether 8-bit left operands are cast from 16 bits by kernels of their own, as they were when measured. A
-            training step casts them where they are written: then only the product counts.
-        hot: whether the GPU is at its power limit already, as it is in training, where one product follows another.
-        rate: the operations per second at the data sheet's clock; None: those of the dtype.
+    traffic through L2 cache and memory, whichever takes longer, and a floor besides. A long one, or any on a `hot` GPU
+    as in training, reaches the power limit, where the clock falls until the voltage, and with it the energy of an
+    operation, is low enough. With `cast`, 8-bit left operands are cast from 16 bits by kernels of their own, as they
+    were when measured; a training step casts them where they are written. `rate` is in place of the dtype's operations
+    per second.
     """
     batch, rows, columns, inner = np.asarray(sizes, dtype=np.float64).T
     rate = matrix_rate(gpu, dtype) if rate is None else rate
@@ -61,17 +92,8 @@ def tiles_seconds(
     gpu: Gpu, dtype: str, figures: ProductFigures, row_tiles: Array, flop: Array, columns: Array, inner: Array,
     *, hot: bool = False,
 ) -> Array:  # fmt: skip
-    """Returns the seconds that tiles of products with one common width take by themselves, shape (products,).
-
-    Args:
-        gpu: the data sheet.
-        dtype: the dtype of the operands.
-        figures: the generation's figures of the dtype's class.
-        row_tiles: into how many tiles of each height the rows are cut, shape (products, tiles).
-        flop: the operations of each product, shape (products,).
-        columns: the columns of each product, shape (products,).
-        inner: its contracted elements, shape (products,).
-        hot: as for `product_seconds`.
+    """Returns the seconds that tiles of products with one common width take by themselves, shape (products,);
+    `row_tiles` says into how many tiles of each height the rows are cut, shape (products, tiles).
     """
     rate = matrix_rate(gpu, dtype)
     tiles = row_tiles * np.ceil(columns[:, None] / _WIDTHS)
@@ -102,8 +124,8 @@ def _waves_seconds(gpu: Gpu, figures: ProductFigures, rate: float, tiles: Array,
 
 
 def _slowdown(gpu: Gpu, figures: ProductFigures, rate: float, flop: Array, hot: bool) -> Array:
-    """By what factor the power limit slows products down: more energy than the limit allows for lowers the clock, and
-    the energy of an operation goes with the square of the clock.
+    """Returns by what factor the power limit slows products down: more energy than it allows for lowers the clock, with
+    whose square the energy of an operation goes.
     """
     energy_j = figures.energy_j * (gpu.clock_hz / _CLOCK_HZ) ** 2
     allowed_j = max(gpu.power_w - _IDLE_W * gpu.num_sm, 0.1 * gpu.power_w) / rate

@@ -7,11 +7,10 @@ Out: a `Latency`, the mean seconds of each operator and their spread.
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import name_of, resolve
-from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._kernels import KernelLatency
-from alpa_dejavu.costs.latency._measured_roofline import MeasuredRoofline
 from alpa_dejavu.costs.latency._profiled import LayerTimes, ProfiledLayers, profiled_pass
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency, MeasuredRoofline, ProductCurve
 
 __all__ = [
     "AnalyticLatency",
@@ -20,6 +19,7 @@ __all__ = [
     "LatencyModel",
     "LayerTimes",
     "MeasuredRoofline",
+    "ProductCurve",
     "ProfiledLayers",
     "latency_model",
     "latency_name",

@@ -27,7 +27,6 @@ from alpa_dejavu.costs.kernels import (
     stream_seconds,
     width_bytes,
 )
-from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._operator_shapes import (
     ATTENTION,
@@ -41,6 +40,7 @@ from alpa_dejavu.costs.latency._operator_shapes import (
     divided_grouped,
     divided_products,
 )
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency
 from alpa_dejavu.problem import Device, FusedAttention, Operators
 
 __all__ = ["KernelLatency"]
@@ -63,19 +63,11 @@ class KernelLatency(LatencyModel):
     roofline for all others.
 
     The rates of products and of memory are the device's, not the sheet's; a device that is slower in everything takes
-    longer for everything. A kernel is predicted once, in however many layers it is. A product that is divided among
-    devices takes no longer than the whole one.
-
-    The floors of products in 8 and 16 bits, of attention and of grouped products were measured, and have a launch in
-    them, of 2 to 3 microseconds. All other operators start a kernel in `Device.kernel_s`.
-
-    A convolution is predicted as the matrix product that it is once its patches are unfolded. None was measured, so its
-    spread is wider. Operands in 8 bits are taken as cast: whatever writes them casts them.
-
-    Attributes:
-        figures: the fitted figures.
-        in_steps: how much longer kernels take in a training step than alone.
-        spread_from: where the spread of predictions is from, in a few words.
+    longer for everything. A product that is divided among devices takes no longer than the whole one. The measured
+    floors of products in 8 and 16 bits, of attention and of grouped products have a launch in them; all other operators
+    start a kernel in `Device.kernel_s`. A convolution is predicted as the matrix product that it is once its patches
+    are unfolded; none was measured, so its spread is wider. Operands in 8 bits are taken as cast: whatever writes them
+    casts them.
     """
 
     spread_from: ClassVar[str] = "kernels of GPUs and shapes that were left out of the models' fit"

@@ -54,14 +54,9 @@ class KernelShape:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class DistinctKernels:
-    """The distinct kernels that one device runs for some operators.
-
-    Attributes:
-        shapes: their shapes, whole, one for each kernel.
-        share: the share of its operations that the device has, at most 1, shape (kernels,).
-        growth: how many times as many samples it is of as the operator's record, at least 1, shape (kernels,).
-        traffic: the bytes that it reads and writes, shape (kernels,).
-        of_operators: the index of the kernel that each operator runs, shape (operators,).
+    """The distinct kernels that one device runs for some operators: their whole shapes; the share of its operations
+    that the device has, at most 1; how many times as many samples it is of as the operator's record, at least 1; and
+    the bytes that it reads and writes, each of shape (kernels,). `of_operators` has the kernel that each operator runs.
     """
 
     shapes: tuple[KernelShape, ...]
@@ -124,10 +119,9 @@ class OperatorShapes:
 
 
 def divided_products(sizes: Array, share: Array) -> Array:
-    """Returns one device's products: some whole ones of a batch, parts of others, shape (products, 4).
-
-    A product's longest side is divided first, until another one is the longest: which sides devices divide isn't known,
-    but parallelism divides samples, heads or wide layers, and so leaves no part that is much longer than it is wide.
+    """Returns one device's products: some whole ones of a batch, parts of others, shape (products, 4). A product's
+    longest side is divided first, until another one is the longest: which sides devices divide isn't known, but
+    parallelism leaves no part that is much longer than it is wide.
 
     >>> divided_products(np.array([[1.0, 64.0, 8.0, 8.0], [4.0, 8.0, 8.0, 8.0]]), np.array([0.25, 0.5])).tolist()
     [[1.0, 16.0, 8.0, 8.0], [2.0, 8.0, 8.0, 8.0]]
@@ -197,9 +191,7 @@ def _shape(record: Operator) -> KernelShape:
 
 def _unfolded(record: Operator) -> tuple[float, float, float, float] | None:
     """Returns the sizes of the matrix product that a convolution is, once its patches are unfolded; None for others.
-
-    A library computes it so, without storing the patches; the kernel, or what takes its place in a gradient, is the
-    right operand.
+    The kernel, or what takes its place in a gradient, is the right operand.
     """
     if record.kind != "conv" or record.flop <= 0:
         return None

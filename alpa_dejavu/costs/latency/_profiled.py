@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency
 from alpa_dejavu.problem import Device, Operator, Operators
 
 _PREFIX = "profiled "
@@ -19,25 +19,18 @@ _PREFIX = "profiled "
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerTimes:
-    """The profiled seconds of a layer's passes on one kind of device, by the degree of tensor parallelism.
-
-    Attributes:
-        seconds: for each degree the samples of a device group's micro-batch, ascending, and the seconds of the pass
-            with so many, each of shape (k,). Between them seconds go by straight lines; with fewer or more samples than
-            were profiled, they grow with their number.
+    """The profiled seconds of a layer's passes on one kind of device: for each degree of tensor parallelism the samples
+    of a device group's micro-batch, ascending, and the seconds of the pass with so many, each of shape (k,). Between
+    them seconds go by straight lines; beyond, they grow with the samples.
     """
 
     seconds: Mapping[int, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
     def pass_s(self, tensor_parallel: int, samples: float) -> float:
-        """Returns the seconds of the pass on a group of tensor-parallel devices with a number of samples.
-
-        Raises:
-            ValueError: that degree of tensor parallelism wasn't profiled.
-        """
+        """Returns the seconds of the pass with a number of samples; ValueError for a degree that wasn't profiled."""
         if tensor_parallel not in self.seconds:
-            known = ", ".join(map(str, sorted(self.seconds)))
-            raise ValueError(f"tensor_parallel is {tensor_parallel}, but must be one that was profiled: {known}")
+            degrees = ", ".join(map(str, sorted(self.seconds)))
+            raise ValueError(f"tensor_parallel is {tensor_parallel}, but must be one that was profiled: {degrees}")
         counts, seconds = self.seconds[tensor_parallel]
         if samples < counts[0]:
             return float(seconds[0] * samples / counts[0])
@@ -49,45 +42,32 @@ class LayerTimes:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProfiledLayers(LatencyModel):
-    """A latency model of layers that were profiled as a whole; of all other operators the roofline.
-
-    The seconds of tensor-parallel devices have the collectives in them.
-
-    Attributes:
-        times: by the name of a device, then of a pass, as `profiled_pass` has it.
+    """A latency model of layers that were profiled as a whole, by the name of a device, then of a pass, as
+    `profiled_pass` has it; of all other operators the roofline. The seconds of tensor-parallel devices have the
+    collectives in them.
     """
 
     times: Mapping[str, Mapping[str, LayerTimes]]
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each pass that was profiled on the device, and of other operators by the roofline.
-
-        Raises:
-            ValueError: a profiled layer, or its degree of tensor parallelism, wasn't profiled on the device.
-        """
+        """Returns the seconds of each pass that was profiled on the device, and of other operators by the roofline."""
         mean = AnalyticLatency().predict(operators, device).mean_s.copy()
         for n, record in enumerate(operators.records):
             if record.primitive.startswith(_PREFIX):
                 name = record.primitive.removeprefix(_PREFIX)
-                known = self.times.get(device.name, {})
-                if name not in known:
+                passes = self.times.get(device.name, {})
+                if name not in passes:
                     raise ValueError(
                         f"layer is {name!r}, but must be one that was profiled on {device.name}; profile it"
                     )
                 along = round(record.unbatched_read_bytes / operators.unbatched_read_bytes[n])
                 samples = float(operators.flop[n]) * along
-                mean[n] = known[name].pass_s(along, samples)
+                mean[n] = passes[name].pass_s(along, samples)
         return Latency(mean, np.zeros_like(mean))
 
 
 def profiled_pass(name: str, samples: float, launches: float) -> Operators:
-    """Returns the pass of a layer that was profiled as a whole, as one operator.
-
-    Args:
-        name: the layer's and the pass's name, by which `ProfiledLayers` finds it.
-        samples: of a micro-batch.
-        launches: how many operators the pass launches.
-    """
+    """Returns the pass of a layer that was profiled as a whole, as one operator that launches so many."""
     return Operators.of(
         [
             Operator(

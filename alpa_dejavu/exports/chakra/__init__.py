@@ -4,6 +4,6 @@ In: a `Plan`, and the cost model that priced it.
 Out: files of nodes: each layer's forward and backward pass, each collective and each transfer of every micro-batch.
 """
 
-from alpa_dejavu.exports.chakra._files import chakra_files
+from alpa_dejavu.exports.chakra._traces import chakra_files
 
 __all__ = ["chakra_files"]

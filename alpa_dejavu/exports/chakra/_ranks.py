@@ -8,8 +8,6 @@ from typing import final
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.problem import MeshConfig, Plan
 
-__all__ = ["Ranks"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,8 +14,6 @@ from collections.abc import Iterable
 
 from alpa_dejavu._util.protobuf_messages import Fields, message_classes
 
-__all__ = ["COLLECTIVE", "COLLECTIVES", "COMPUTE", "RECEIVE", "SEND", "attributes", "delimited", "metadata", "node"]
-
 _VERSION = "0.0.4"
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """The types of nodes."""

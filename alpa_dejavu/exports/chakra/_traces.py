@@ -7,20 +7,21 @@ of the simulated step becomes a row of nodes that wait for each other; what the 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.costs.interstage import CutBytes
+from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.chakra import _schema as schema
 from alpa_dejavu.exports.chakra._ranks import Ranks
-from alpa_dejavu.exports.stage_work import Part, StageWork
+from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation import StageTimes
+from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.simulation.step import schedule_of, step_program
-
-__all__ = ["rank_traces"]
 
 _US_PER_S = 1e6
 _WAYS = {"forward send": 1, "backward send": -1}
@@ -179,3 +180,20 @@ class _Builder:
                 ]
                 made.append(lane.add(name, (schema.SEND, schema.RECEIVE)[side], before, micros, own))
             self._last.setdefault((number, submesh), tuple(made))
+
+
+def chakra_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
+    """Returns Chakra's execution traces of a plan's step, by the names of their files.
+
+    Args:
+        plan: the plan.
+        costs: the model of costs that priced it, for its model and its cluster.
+
+    Raises:
+        ValueError: the costs are of a model with another number of layers.
+    """
+    times, ranks = plan_times(plan), Ranks.of(plan)
+    works = stage_works(plan, times, costs)
+    traces = rank_traces(plan, times, works, costs.interstage.bytes, ranks)
+    files: dict[str, str | bytes] = {f"step.{rank}.et": trace for rank, trace in enumerate(traces)}
+    return {**files, "groups.json": json.dumps(ranks.numbered_groups, indent=1) + "\n"}

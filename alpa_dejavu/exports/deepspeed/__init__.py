@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from alpa_dejavu.exports.deepspeed._reader import DeepSpeedReader
-from alpa_dejavu.exports.deepspeed._writer import RELEASE, DeepSpeedWriter
+from alpa_dejavu.exports.deepspeed._reader import read_deepspeed
+from alpa_dejavu.exports.deepspeed._writer import RELEASE, deepspeed_files
 
-__all__ = ["RELEASE", "DeepSpeedReader", "DeepSpeedWriter"]
+__all__ = ["RELEASE", "deepspeed_files", "read_deepspeed"]

@@ -10,34 +10,27 @@ from typing import Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
-from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports.deepspeed._known import APPLIED, OFF, WITHOUT_EFFECT, is_off
+from alpa_dejavu.exports._settings import settings_of, unknown_setting
+from alpa_dejavu.exports._target import Foreign, short
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.sharding.transformers import execution
-
-__all__ = ["DeepSpeedReader"]
 
 _REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
 _ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam")
 _SHORT_NAMES = {"bfloat16": ("bf16", "bfp16"), "float16": ("fp16",), "float32": ("fp32",)}
 _DEEPEST = 20
+_SETTINGS = settings_of("deepspeed")
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class DeepSpeedReader(Reader):
-    """A reader of DeepSpeed's JSON. Without `pipeline.parts` it says a plan of one stage, or of equal stages."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
-        said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-        sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
-        outline = said.outline(num_devices, sizes)
-        return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
+def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
+    said = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
+    outline = said.outline(num_devices, sizes)
+    return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
 
 
 @final
@@ -50,22 +43,19 @@ class _Said:
             self._data["zero_optimization"] = {"stage": int(self._data["zero_optimization"])}
         if "bfloat16" in self._data:
             self._data.setdefault("bf16", self._data["bfloat16"])
-        self._aside = [path for path in self._keys() if path[-1] in WITHOUT_EFFECT[_section_of(path)]]
+        self._aside = list(self._without_effect())
 
-    def _keys(self) -> Iterator[tuple[str, ...]]:
-        """Yields the places of all keys; raises for one that isn't known, or is of what isn't planned."""
+    def _without_effect(self) -> Iterator[tuple[str, ...]]:
+        """Yields the places of keys without effect; raises for one that isn't known, or is of what isn't planned."""
         for path, value in self._places():
-            section, key = _section_of(path), path[-1]
-            if key in OFF.get(section, {}) and not (is_off(value) or value in OFF[section][key]):
-                said = f"{'.'.join(path)} is {short(value)}, which isn't planned; leave it out, or switch it off"
+            settings, key, shown = _SETTINGS[_section_of(path)], path[-1], ".".join(path)
+            if key not in settings:
+                raise self._wrong(path, unknown_setting(shown, key, settings))
+            if settings[key].use == "off" and not (_is_off(value) or value in settings[key].allowed):
+                said = f"{shown} is {short(value)}, which isn't planned; leave it out, or switch it off"
                 raise self._wrong(path, said)
-            known = (*APPLIED[section], *OFF.get(section, {}), *WITHOUT_EFFECT[section])
-            if key not in known:
-                raise self._wrong(
-                    path, f"{'.'.join(path)} isn't known, so it may change what is planned{near(key, known)}; leave it "
-                    "out if it doesn't",
-                )  # fmt: skip
-            yield path
+            if settings[key].use == "aside":
+                yield path
         self._check_tensor_parallel(("tensor_parallel",), self._data.get("tensor_parallel"))
         kind = self._section("optimizer").get("type")
         if kind is not None and str(kind).lower() not in _ADAM:
@@ -84,11 +74,11 @@ class _Said:
         for key, value in self._data.items():
             yield (key,), value
             section = _section_of((key, ""))
-            if section not in APPLIED or value is None:
+            if section not in _SETTINGS or value is None:
                 continue
             for inner, inside in self._section(key).items():
                 yield (key, inner), inside
-                if inner in APPLIED and isinstance(inside, dict):
+                if inner in _SETTINGS and isinstance(inside, dict):
                     yield from (((key, inner, last), value) for last, value in inside.items())
 
     def _check_tensor_parallel(self, path: tuple[str, ...], value: Any) -> None:
@@ -258,10 +248,23 @@ class _Said:
 
 
 def _section_of(path: tuple[str, ...]) -> str:
-    """The section that a place is in, by its name in `APPLIED`."""
+    """The section that a place is in, by its name among the settings."""
     return "" if len(path) == 1 else "bf16" if path[-2] == "bfloat16" else path[-2]
-
 
 
 def _whole(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in values)
+
+
+def _is_off(value: Any) -> bool:
+    """Returns whether a feature's value switches it off: null, false, nothing, or groups that aren't enabled.
+
+    >>> _is_off({"weights": {"shared_parameters": {"enabled": False}, "different_groups": {"a": {"bits": 8}}}})
+    True
+    """
+    if not isinstance(value, dict):
+        return value is None or value is False
+    for key in ("enabled", "deepcompile", "shared_parameters"):
+        if key in value:
+            return _is_off(value[key])
+    return all(_is_off(inner) for inner in value.values())

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-from typing import Any, final
+from typing import Any
 
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
-
-__all__ = ["RELEASE", "DeepSpeedWriter"]
 
 RELEASE = "DeepSpeed 0.19"
 _PRECISIONS: dict[str, dict[str, Any]] = {
@@ -21,20 +17,10 @@ _PRECISIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class DeepSpeedWriter(Writer):
-    """A writer of DeepSpeed's JSON, and of a pipeline module whose stages are the plan's."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the JSON, and for a pipeline the Python of the module.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of a transformer.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "deepspeed")
-        text = json.dumps(_configuration(outline, sizes.precision), indent=2) + "\n"
-        return {"deepspeed_config.json": text, "deepspeed_plan.py": _module(plan, outline, sizes)}
+def deepspeed_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns DeepSpeed's JSON, and a pipeline module whose stages are the plan's."""
+    text = json.dumps(_configuration(outline, sizes.precision), indent=2) + "\n"
+    return {"deepspeed_config.json": text, "deepspeed_plan.py": _module(plan, outline, sizes)}
 
 
 def _configuration(outline: Outline, precision: str) -> dict[str, Any]:

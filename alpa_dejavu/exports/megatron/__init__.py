@@ -6,7 +6,7 @@ Out: the script, or the outline of the plan that it says.
 
 from __future__ import annotations
 
-from alpa_dejavu.exports.megatron._reader import MegatronReader, megatron_sizes
-from alpa_dejavu.exports.megatron._writer import RELEASE, MegatronWriter
+from alpa_dejavu.exports.megatron._reader import megatron_sizes, read_megatron
+from alpa_dejavu.exports.megatron._writer import RELEASE, megatron_files
 
-__all__ = ["RELEASE", "MegatronReader", "MegatronWriter", "megatron_sizes"]
+__all__ = ["RELEASE", "megatron_files", "megatron_sizes", "read_megatron"]

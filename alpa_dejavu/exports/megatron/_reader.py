@@ -9,27 +9,30 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._command_line import Argument, CommandLine, command_line_of, wrong_line
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
-from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports.megatron._known import (
-    APPLIED_FLAGS,
-    APPLIED_VALUES,
-    NEUTRAL,
-    REFUSED,
-    TELLING,
-    WITHOUT_EFFECT,
+from alpa_dejavu.exports._command_line import (
+    MOST_DIGITS,
+    Argument,
+    CommandLine,
+    check_processes,
+    command_line_of,
+    wrong_line,
 )
-from alpa_dejavu.exports.megatron._launch import check_processes
-from alpa_dejavu.exports.megatron._layout import blocks_of_layout
-from alpa_dejavu.exports.megatron._sizes import MOST_DIGITS, WrongArgumentError, precision_of, sizes_of_arguments
+from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._settings import Setting, settings_of
+from alpa_dejavu.exports._target import Foreign, short
+from alpa_dejavu.exports.megatron._sizes import WrongArgumentError, precision_of, sizes_of_arguments
+from alpa_dejavu.exports.megatron._writer import blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
-__all__ = ["MegatronReader", "megatron_sizes"]
-
 _MOST_NAMES, _LONGEST = 10, 60
 """So many names does an error list, and so many characters of each."""
+_SETTINGS: Final = settings_of("megatron")[""]
+_TELLING: Final = (
+    "num-layers", "hidden-size", "num-attention-heads", "seq-length", "micro-batch-size", "global-batch-size",
+    "tensor-model-parallel-size", "pipeline-model-parallel-size", "model-parallel-size",
+)  # fmt: skip
+"""Arguments by which a command that trains is known."""
 _DEFAULTS: Final = {"tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1}
 _OTHER_PROGRAMS: Final = re.compile(
     r"(?:^|[_\W])(?:bert|t5|ict|retro|retriever|vision|vlm|mamba|hybrid|llava|multimodal|biencoder|realm|generation|"
@@ -37,18 +40,13 @@ _OTHER_PROGRAMS: Final = re.compile(
 )
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class MegatronReader(Reader):
-    """A reader of Megatron-LM's command line, in a script or a text file."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
-        said = _Said(path, command_line_of(path, TELLING))
-        sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
-        outline = said.outline(num_devices, sizes.num_blocks)
-        ignored, divided = tuple(said.ignored()), said.sequence_parallel
-        return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
+def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
+    said = _Said(path, command_line_of(path, _TELLING))
+    sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
+    outline = said.outline(num_devices, sizes.num_blocks)
+    ignored, divided = tuple(said.ignored()), said.sequence_parallel
+    return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -57,7 +55,7 @@ def megatron_sizes(path: pathlib.Path) -> Transformer:
     Raises:
         ValueError: the file can't be read, or says no sizes.
     """
-    return _Said(path, command_line_of(path, TELLING)).sizes()
+    return _Said(path, command_line_of(path, _TELLING)).sizes()
 
 
 @final
@@ -74,47 +72,44 @@ class _Said:
                 path, line.line, f"{program} trains another model than a decoder of text, which isn't planned; give "
                 "the script of a pretrain_gpt.py",
             )  # fmt: skip
-        strange = [one for one in line.arguments if not _is_known(one.name)]
+        strange = [one for one in line.arguments if one.name and one.name not in _SETTINGS]
         for one in line.arguments:
             self._check(one, strange)
-            if one.name in WITHOUT_EFFECT or one.name in NEUTRAL:
+            if _SETTINGS[one.name].use in ("aside", "off"):
                 self._others.append(one)
                 continue
             before = self._by_name.setdefault(one.name, one)
             if before.values != one.values:
                 other = f"line {before.line} has {short(before.value)}"
-                raise wrong_line(
-                    path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out"
-                )
+                raise wrong_line(path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out")
 
     def _check(self, one: Argument, strange: Sequence[Argument]) -> None:
         """Raises what is wrong with an argument by itself."""
         shown = short(" ".join((f"--{one.name}" if one.name else "", *one.values)).strip())
-        taken = 1 if one.name in APPLIED_VALUES else WITHOUT_EFFECT.get(one.name, 0)
-        harmless = one.name in WITHOUT_EFFECT and (taken == 2 or len(one.values) <= taken)
+        setting = _SETTINGS.get(one.name, Setting("unknown"))
+        harmless = setting.use == "aside" and (setting.words == 2 or len(one.values) <= setting.words)
         if one.unknown is not None and (one.unknown.flow or not harmless):
             raise wrong_line(
                 self._path, one.unknown.line, f"{shown} of line {one.line} isn't known: {one.unknown.said}"
             )
         if not one.name:
             raise wrong_line(self._path, one.line, f"{short(one.value)} isn't an argument; leave it out")
-        if one.name in REFUSED:
-            raise wrong_line(self._path, one.line, f"{shown} {REFUSED[one.name]}; leave it out, or plan without it")
-        if one.name in NEUTRAL:
-            known = NEUTRAL[one.name]
-            if not one.values or not {*one.values} <= {*known}:
-                but = f"make it {known[0]}, or leave it out" if known else "leave it out"
+        if setting.use == "refused":
+            raise wrong_line(self._path, one.line, f"{shown} {setting.why}; leave it out, or plan without it")
+        if setting.use == "off":
+            if not one.values or not {*one.values} <= {*setting.allowed}:
+                but = f"make it {setting.allowed[0]}, or leave it out" if setting.allowed else "leave it out"
                 raise wrong_line(self._path, one.line, f"{shown} isn't planned; {but}")
         elif one in strange:
             names = [*dict.fromkeys(f"--{other.name[:_LONGEST]}" for other in strange)]
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             raise wrong_line(
                 self._path, one.line, f"{', '.join(names[:_MOST_NAMES])}{more} isn't known, so it may change what is "
-                f"planned{near(one.name[:_LONGEST], _ALL)}; leave it out if it changes neither the model nor its "
+                f"planned{near(one.name[:_LONGEST], _SETTINGS)}; leave it out if it changes neither the model nor its "
                 "division, memory or time",
             )  # fmt: skip
-        elif taken < 2 and len(one.values) != taken:
-            wanted = "one value" if taken else "no value"
+        elif setting.words < 2 and len(one.values) != setting.words:
+            wanted = "one value" if setting.words else "no value"
             raise wrong_line(self._path, one.line, f"{shown} must have {wanted}; mend it")
 
     def ignored(self) -> list[str]:
@@ -167,7 +162,7 @@ class _Said:
 
     @property
     def _given(self) -> dict[str, str | None]:
-        return {name: None if name in APPLIED_FLAGS else one.value for name, one in self._by_name.items()}
+        return {name: one.value if _SETTINGS[name].words else None for name, one in self._by_name.items()}
 
     @property
     def _fully_sharded(self) -> bool:
@@ -341,12 +336,5 @@ class _Said:
         return wrong_line(self._path, self._line.line if there is None else there.line, said)
 
 
-_ALL: Final = (*APPLIED_FLAGS, *APPLIED_VALUES, *NEUTRAL, *REFUSED, *WITHOUT_EFFECT)
-
-
 def _is_plain(backend: Argument) -> bool:
     return backend.value in ("unfused", "local")
-
-
-def _is_known(name: str) -> bool:
-    return not name or any(name in names for names in (APPLIED_FLAGS, APPLIED_VALUES, NEUTRAL, REFUSED, WITHOUT_EFFECT))

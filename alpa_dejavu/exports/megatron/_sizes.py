@@ -7,33 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.exports._foreign import short
+from alpa_dejavu.exports._command_line import MOST_DIGITS
+from alpa_dejavu.exports._target import short
 from alpa_dejavu.layers.models import Transformer
 
-__all__ = [
-    "MOST_DIGITS", "SIZE_FLAGS", "SIZE_VALUES", "WrongArgumentError", "precision_of", "size_arguments",
-    "sizes_of_arguments",
-]  # fmt: skip
-
-SIZE_VALUES = (
-    "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "num-query-groups", "kv-channels",
-    "seq-length", "max-position-embeddings", "position-embedding-type", "normalization", "vocab-size", "num-experts",
-    "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq", "rotary-base",
-    "rope-scaling-factor", "fp8-format", "make-vocab-size-divisible-by", "padded-vocab-size",
-)  # fmt: skip
-"""Arguments that say sizes and have a value."""
-SIZE_FLAGS = (
-    "group-query-attention", "swiglu", "disable-bias-linear", "add-qkv-bias", "qk-layernorm",
-    "untie-embeddings-and-output-weights", "use-rotary-position-embeddings", "use-rope-scaling", "bf16", "fp16",
-    "moe-shared-expert-gate", "no-position-embedding",
-)  # fmt: skip
-"""Arguments that say sizes and have none."""
 _NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
 _FREQUENCY = re.compile(r"[\d,\[\]()+* ]{1,500}")
 _MOST_BLOCKS = 100_000
 _UNIT = 128
-MOST_DIGITS = 18
-"""So many digits may a number have."""
 
 
 @final

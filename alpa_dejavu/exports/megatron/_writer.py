@@ -2,64 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import shlex
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Mapping, Sequence
 
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
-from alpa_dejavu.exports.megatron._layout import layout_of
+from alpa_dejavu.exports._outline import Outline, commented, heading, runs
+from alpa_dejavu.exports._target import Files, short
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
-__all__ = ["RELEASE", "MegatronWriter", "plan_arguments"]
-
 RELEASE = "Megatron-Core 0.19"
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class MegatronWriter(Writer):
-    """A writer of a script with Megatron-LM's arguments for a plan, and for the sizes of its model."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the script, `run_megatron.sh`.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "megatron")
-        hosts = len({host for stage in plan.stages for host in stage.hosts})
-        text = "#!/usr/bin/env bash\n" + commented(heading(plan, outline, RELEASE)) + "set -euo pipefail\n\n"
-        text += commented(
-            [
-                "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
-                "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
-            ]
-        )
-        if outline.zero == 3:
-            text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # as Megatron-FSDP wants it\n\n"
-        elif outline.tensor_parallel > 1:
-            text += "export CUDA_DEVICE_MAX_CONNECTIONS=1  # as tensor parallelism wants it before Blackwell\n\n"
-        text += _array(
-            "DISTRIBUTED",
-            {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)},
-            '--node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}" --master_port '
-            '"${MASTER_PORT:-6000}"',
-        )
-        text += "\n" + commented(["The model, by the sizes that were planned for."])
-        text += _array("MODEL", size_arguments(sizes))
-        text += "\n" + commented(_where_from(outline))
-        text += _array("PLAN", plan_arguments(outline, _hides(plan)))
-        text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
-        text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "mock-data": None} | _TOKENIZER)
-        text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
-        return {"run_megatron.sh": text}
+def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns the script `run_megatron.sh`, with Megatron-LM's arguments for a plan and for the sizes of its model."""
+    hosts = len({host for stage in plan.stages for host in stage.hosts})
+    text = "#!/usr/bin/env bash\n" + commented(heading(plan, outline, RELEASE)) + "set -euo pipefail\n\n"
+    text += commented(
+        [
+            "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
+            "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
+        ]
+    )
+    if outline.zero == 3:
+        text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # as Megatron-FSDP wants it\n\n"
+    elif outline.tensor_parallel > 1:
+        text += "export CUDA_DEVICE_MAX_CONNECTIONS=1  # as tensor parallelism wants it before Blackwell\n\n"
+    text += _array(
+        "DISTRIBUTED",
+        {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)},
+        '--node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}" --master_port "${MASTER_PORT:-6000}"',
+    )
+    text += "\n" + commented(["The model, by the sizes that were planned for."])
+    text += _array("MODEL", size_arguments(sizes))
+    text += "\n" + commented(_where_from(outline))
+    text += _array("PLAN", plan_arguments(outline, _hides(plan)))
+    text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
+    text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "mock-data": None} | _TOKENIZER)
+    text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
+    return {"run_megatron.sh": text}
 
 
 _TOKENIZER: dict[str, str | None] = {"tokenizer-type": "NullTokenizer"}
@@ -132,3 +116,53 @@ def _where_from(outline: Outline) -> list[str]:
 def _array(name: str, arguments: Mapping[str, str | None], more: str = "") -> str:
     lines = [f"  --{key}" + ("" if value is None else f" {shlex.quote(value)}") for key, value in arguments.items()]
     return "\n".join([f"{name}=(", *lines, *([f"  {more}"] if more else []), ")", ""])
+
+
+_GROUP, _TIMES = re.compile(r"\(([^()]+)\)\*(\d{1,5})"), re.compile(r"([^()*])\*(\d{1,5})")
+_MOST = 100_000
+
+
+def layout_of(blocks: Sequence[int]) -> str:
+    """Returns the layout of stages with so many blocks, where embeddings are in the first and the loss in the last one.
+
+    >>> layout_of([3, 2, 2, 1])
+    'Et*3|(t*2|)*2tL'
+    """
+    stages = [_times("t", number) for number in blocks]
+    stages[0] = f"E{stages[0]}"
+    *before, last = stages
+    text = ""
+    for stage, number in runs(before):
+        text += f"({stage}|)*{number}" if number > 1 else f"{stage}|"
+    return f"{text}{last}L"
+
+
+def _times(letter: str, number: int) -> str:
+    return letter * number if number < 2 else f"{letter}*{number}"
+
+
+def blocks_of_layout(layout: str) -> tuple[int, ...]:
+    """Returns the number of blocks of each stage of a layout.
+
+    Raises:
+        ValueError: the layout hasn't one E in the beginning and one L in the end, or has other letters than these and
+            t; says what is wrong.
+
+    >>> blocks_of_layout("Et*3|(tt|)*2,tL")
+    (3, 2, 2, 1)
+    """
+    plain = layout.replace(",", "")
+    for pattern in (_GROUP, _TIMES):
+        plain = pattern.sub(lambda found: found[1] * min(int(found[2]), _MOST), plain)
+        if len(plain) > _MOST:
+            raise ValueError(f"layout is {short(layout)}, but must have at most {_MOST} layers; give fewer")
+    letters = plain.replace("|", "")
+    wrong = sorted(set(letters) - set("EtL"))
+    if wrong:
+        hint = ": multi-token prediction isn't planned" if "m" in wrong else ""
+        said = f"layout is {short(layout)}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}"
+        raise ValueError(said)
+    if letters != "E" + "t" * letters.count("t") + "L":
+        said = f"layout is {short(layout)}, but must begin with the one E and end with the one L; move them there"
+        raise ValueError(said)
+    return tuple(stage.count("t") for stage in plain.split("|"))

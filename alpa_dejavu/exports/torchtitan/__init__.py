@@ -9,7 +9,7 @@ References:
 
 from __future__ import annotations
 
-from alpa_dejavu.exports.torchtitan._reader import TorchtitanReader
-from alpa_dejavu.exports.torchtitan._writer import RELEASE, TorchtitanWriter
+from alpa_dejavu.exports.torchtitan._reader import read_torchtitan
+from alpa_dejavu.exports.torchtitan._writer import RELEASE, torchtitan_files
 
-__all__ = ["RELEASE", "TorchtitanReader", "TorchtitanWriter"]
+__all__ = ["RELEASE", "read_torchtitan", "torchtitan_files"]

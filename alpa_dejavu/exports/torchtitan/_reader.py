@@ -12,17 +12,15 @@ from typing import Any, Final, final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports.torchtitan._known import APPLIED, OFF, WITHOUT_EFFECT
+from alpa_dejavu.exports._settings import settings_of, unknown_setting
+from alpa_dejavu.exports._target import Foreign, short
 from alpa_dejavu.exports.torchtitan._settings import Settings, read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
-
-__all__ = ["TorchtitanReader"]
 
 _FLAVORS: Final = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
 """The hidden widths, blocks, heads and feed-forward widths of the flavors of llama3."""
@@ -36,19 +34,14 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 is fused; and what the runtime "fsdp" is priced with."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class TorchtitanReader(Reader):
-    """A reader of a job's TOML, and of the Python function that is written for a plan."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a configuration says. Of a model that is given the precision, and the sequence where it
-        is in the file, are the configuration's.
-        """
-        said = _Said(read_settings(path))
-        sizes = said.sizes(model)
-        outline = said.outline(num_devices, sizes.num_blocks)
-        return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
+def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a configuration says. Of a model that is given the precision, and the sequence where it
+    is in the file, are the configuration's.
+    """
+    said = _Said(read_settings(path))
+    sizes = said.sizes(model)
+    outline = said.outline(num_devices, sizes.num_blocks)
+    return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
 
 
 @final
@@ -66,22 +59,19 @@ class _Said:
 
     def _check(self, section: str, values: Mapping[str, Any]) -> None:
         """Raises for a setting that isn't known, or is of what isn't planned."""
-        aside, off = WITHOUT_EFFECT.get(section, frozenset()), OFF.get(section, {})
-        known = (*APPLIED.get(section, ()), *off, *(aside or ()))
-        if not known and aside is not None:
-            sections = (*APPLIED, *WITHOUT_EFFECT)
+        sections = settings_of("torchtitan")
+        settings = sections.get(section)
+        if settings is None:
             said = f"[{section}] isn't known, so it may change what is planned{near(section, sections)}; leave it out"
             raise self._wrong(section, "", said)
         for key, value in values.items():
-            if key in off and value is not None and not _is_one_of(value, off[key]):
-                said = f"{section}.{key} is {short(value)}, which isn't planned; make it {off[key][0]!r}"
+            setting = settings.get(key, settings.get("*"))
+            if setting is None:
+                raise self._wrong(section, key, unknown_setting(f"{section}.{key}", key, settings))
+            if setting.use == "off" and value is not None and not _is_one_of(value, setting.allowed):
+                said = f"{section}.{key} is {short(value)}, which isn't planned; make it {setting.allowed[0]!r}"
                 raise self._wrong(section, key, said)
-            if key not in known and aside is not None:
-                raise self._wrong(
-                    section, key, f"{section}.{key} isn't known, so it may change what is planned{near(key, known)}; "
-                    "leave it out if it doesn't",
-                )  # fmt: skip
-            if aside is None or key in aside:
+            if setting.use == "aside" or "*" in settings:
                 line = self._settings.lines.get((section, key), 0)
                 self._aside.setdefault(line, []).append(f"{section}.{key}")
 

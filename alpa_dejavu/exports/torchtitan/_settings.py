@@ -16,8 +16,6 @@ from typing import Any, Final, final
 
 from alpa_dejavu._util.json_file import read_text
 
-__all__ = ["Settings", "read_settings"]
-
 REMEDY: Final = "give a job's TOML of torchtitan's, or the torchtitan_plan.py of an export"
 _MOST = 1_000_000
 """So many characters may a configuration have."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pprint
 from collections.abc import Sequence
-from typing import final
 
-from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
-
-__all__ = ["NAMES", "RELEASE", "TorchtitanWriter", "module_names"]
 
 RELEASE = "torchtitan 0.3.0"
 NAMES = {
@@ -25,23 +20,13 @@ NAMES = {
 """Schedules that PyTorch has by a name; others are loaded from the CSV."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class TorchtitanWriter(Writer):
-    """A writer of torchtitan's configuration, a Python function, with the modules of each stage and the schedule."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the module with the function, and for a pipeline the CSV of its schedule.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "torchtitan")
-        files = {"torchtitan_plan.py": _module(plan, outline, sizes)}
-        if outline.pipeline > 1:
-            schedule = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
-            files["schedule.csv"] = schedule_text(schedule)
-        return files
+def torchtitan_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
+    """Returns a module with the function that makes the configuration, and for a pipeline its schedule as CSV."""
+    files = {"torchtitan_plan.py": _module(plan, outline, sizes)}
+    if outline.pipeline > 1:
+        schedule = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
+        files["schedule.csv"] = schedule_text(schedule)
+    return files
 
 
 def module_names(blocks: Sequence[int]) -> list[list[str]]:

@@ -5,27 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import holds
 from alpa_dejavu.layers.attention.kernel import SIDES, AttentionKernel
 
 _WORDS = ("attention", "flash", "mha", "attn")
 _NAMES = ("name", "name_and_src_info", "call_target_name", "target_name")
 _PRIMITIVES = ("pallas_call", "custom_call", "ffi_call")
+_NEEDED = ("dot_general",), ("exp", "exp2")
 
 
 def call_of(equation: core.JaxprEqn, path: Sequence[str]) -> KernelCall | None:
-    """Returns what an equation calls if that is a fused kernel of attention; None if it isn't.
-
-    Args:
-        equation: the equation.
-        path: the names of the functions from whose calls it is.
-    """
+    """Returns what an equation, in functions of such names, calls if that is a fused kernel of attention; else None."""
     name = equation.primitive.name
     if not (name in _PRIMITIVES or name.startswith(("dot_product_attention_", "te_fused_attn"))):
         return None
@@ -38,15 +35,7 @@ def call_of(equation: core.JaxprEqn, path: Sequence[str]) -> KernelCall | None:
 
 def _multiplies(equation: core.JaxprEqn) -> bool:
     """Whether a kernel has products and exponentials: one beside attention, such as a norm, hasn't."""
-    names = set(_primitives(equation))
-    return "dot_general" in names and not names.isdisjoint(("exp", "exp2"))
-
-
-def _primitives(equation: core.JaxprEqn) -> Iterator[str]:
-    yield equation.primitive.name
-    for jaxpr in core.jaxprs_in_params(equation.params):
-        for inner in jaxpr.eqns:
-            yield from _primitives(inner)
+    return all(holds(equation, lambda e, names=names: e.primitive.name in names) for names in _NEEDED)
 
 
 Array = tuple[tuple[int, ...], Any]
@@ -116,7 +105,7 @@ def _array(atom: core.Atom) -> Array:
 @functools.lru_cache(maxsize=64)
 def _body(call: KernelCall) -> core.Jaxpr:
     return jax.make_jaxpr(lambda *operands: _computed(call, *operands))(
-        *(jax.ShapeDtypeStruct(*one) for one in call.operands)
+        *(jax.ShapeDtypeStruct(*array) for array in call.operands)
     ).jaxpr
 
 
@@ -140,20 +129,19 @@ def _computed(call: KernelCall, *operands: Any) -> list[Any]:
         cotangent = grouped(operands[call.cotangent])
         slope = jnp.einsum(f"{queries},{keys}->{scores}", cotangent, value) * weight
         slope = slope - weight * slope.sum(-1, keepdims=True)
-        made = {
+        products = {
             "queries": (f"{scores},{keys}->{queries}", slope, key),
             "keys": (f"{scores},{queries}->{keys}", slope, query),
             "values": (f"{scores},{queries}->{keys}", weight, cotangent),
         }
-        large = iter([jnp.einsum(*made[side]) for side in kernel.gradients])
+        large = iter([jnp.einsum(*products[side]) for side in kernel.gradients])
     wide = {math.prod(shape) for shape in (*kernel.input_shapes, *kernel.output_shapes)}
-    found = []
+    results = []
     for shape, dtype in call.results:
-        one = next(large, None) if math.prod(shape) in wide else None
-        if one is None:
-            one = _rows(sums, shape, kernel)
-        found.append(one.reshape(shape).astype(dtype))
-    return found
+        result = next(large, None) if math.prod(shape) in wide else None
+        result = _rows(sums, shape, kernel) if result is None else result
+        results.append(result.reshape(shape).astype(dtype))
+    return results
 
 
 def _rows(sums: Any, shape: Sequence[int], kernel: AttentionKernel) -> Any:
@@ -189,15 +177,9 @@ def _order(equation: core.JaxprEqn, queries: Sequence[int], keys: Sequence[int])
 def _is_causal(equation: core.JaxprEqn) -> bool:
     """Whether a kernel masks by the order of tokens: cuDNN's is told so, and Pallas' compares two arrays of indices."""
     mask = str(equation.params.get("mask_type", "")).upper()
-    return "CAUSAL" in mask or any(map(_compares, core.jaxprs_in_params(equation.params)))
+    return "CAUSAL" in mask or holds(equation, _compares)
 
 
-def _compares(jaxpr: core.Jaxpr) -> bool:
-    return any(
-        (
-            equation.primitive.name in ("ge", "gt", "le", "lt")
-            and all(len(_array(atom)[0]) == 2 for atom in equation.invars)
-        )
-        or any(map(_compares, core.jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
+def _compares(equation: core.JaxprEqn) -> bool:
+    is_comparison = equation.primitive.name in ("ge", "gt", "le", "lt")
+    return is_comparison and all(len(_array(atom)[0]) == 2 for atom in equation.invars)

@@ -7,8 +7,7 @@ from typing import Any, final
 
 from jax import core, lax
 
-from alpa_dejavu.layers._jaxprs import equation_of, named, new_variable
-from alpa_dejavu.layers.features.flatten import called
+from alpa_dejavu.layers._jaxprs import called, equation_of, named, new_variable, on_names, variables
 
 Location = tuple[int, int]
 """The number of a pass, and of an equation within it."""
@@ -51,12 +50,15 @@ class Equations:
         for p, equations in enumerate(self.rows):
             for n, equation in enumerate(equations):
                 self.makers.update((var, (p, n)) for var in equation.outvars)
-                for var in dict.fromkeys(variables_of(equation.invars)):
+                for var in dict.fromkeys(variables(equation.invars)):
                     self.takers.setdefault(var, []).append((p, n))
-        taken = {var for jaxpr in passes for var in jaxpr.invars}
-        self.left = {var for jaxpr in passes for var in variables_of(jaxpr.outvars) if var not in taken}.union(left)
+        operands = {var for jaxpr in passes for var in jaxpr.invars}
+        self.left = {var for jaxpr in passes for var in variables(jaxpr.outvars) if var not in operands}.union(left)
         self.values = {**(values or {}), **self.closed}
-        self.constants = self._constants()
+        self.constants: set[core.Var] = set()
+        for equation in (equation for row in self.rows for equation in row):
+            if not equation.effects and self.constants.issuperset(variables(equation.invars)):
+                self.constants.update(equation.outvars)
 
     def at(self, place: Location) -> core.JaxprEqn:
         """Returns the equation at a place."""
@@ -66,14 +68,6 @@ class Equations:
         """Returns the equation that makes an atom of a jaxpr; None for literals and operands from outside."""
         place = self.makers.get(atom) if isinstance(atom, core.Var) else None
         return None if place is None else self.at(place)
-
-    def _constants(self) -> set[core.Var]:
-        """The variables that are computed from no operand of any pass, as causal masks are."""
-        found: set[core.Var] = set()
-        for equation in (one for equations in self.rows for one in equations):
-            if not equation.effects and found.issuperset(variables_of(equation.invars)):
-                found.update(equation.outvars)
-        return found
 
     def body(
         self,
@@ -94,12 +88,12 @@ class Equations:
         """
         names = names or {}
         ahead, _ = self._needed(places, operands, [first], names)
-        needed, taken = self._needed(places, operands, results, names)
+        needed, others = self._needed(places, operands, results, names)
         order = [*sorted(ahead & needed), *sorted(needed - ahead)]
         equations = [self.at(place) for place in order]
         if names:
-            equations = [one.replace(invars=[named(names, atom) for atom in one.invars]) for one in equations]
-        return core.Jaxpr((), list(dict.fromkeys([*operands, *taken])), list(results), equations)
+            equations = [on_names(equation, names) for equation in equations]
+        return core.Jaxpr((), list(dict.fromkeys([*operands, *others])), list(results), equations)
 
     def _needed(
         self,
@@ -110,22 +104,17 @@ class Equations:
     ) -> tuple[set[Location], list[core.Var]]:
         """The places of the equations that results depend on, and what these take from elsewhere, in order."""
         needed: set[Location] = set()
-        taken: dict[core.Var, None] = {}
+        others: dict[core.Var, None] = {}
         stack = list(reversed(results))
         while stack:
             var = stack.pop()
             place = self.makers.get(var)
             if place is None or var in operands or not (place in places or var in self.constants):
-                taken[var] = None
+                others[var] = None
             elif place not in needed:
                 needed.add(place)
-                stack += [names.get(one, one) for one in reversed(variables_of(self.at(place).invars))]
-        return needed, list(taken)
-
-
-def variables_of(atoms: Iterable[core.Atom]) -> list[core.Var]:
-    """Returns the variables among atoms of a jaxpr, without literals."""
-    return [atom for atom in atoms if isinstance(atom, core.Var)]
+                stack += [names.get(v, v) for v in reversed(variables(self.at(place).invars))]
+        return needed, list(others)
 
 
 def _open(equation: core.JaxprEqn, row: list[core.JaxprEqn], closed: dict[core.Var, Any]) -> None:
@@ -141,21 +130,21 @@ def _open(equation: core.JaxprEqn, row: list[core.JaxprEqn], closed: dict[core.V
     for var, array in zip(inner.constvars, arrays, strict=True):
         names[var] = new_variable(var.aval)
         closed[names[var]] = array
-    made = {var for one in inner.eqns for var in one.outvars}
-    given: dict[core.Var, core.Var] = {}
+    computed = {var for step in inner.eqns for var in step.outvars}
+    of_call: dict[core.Var, core.Var] = {}
     copies = []
     for atom, result in zip(inner.outvars, equation.outvars, strict=True):
         if isinstance(result, core.DropVar):
             continue
-        if isinstance(atom, core.Var) and atom in made and atom not in given:
-            given[atom] = result
+        if isinstance(atom, core.Var) and atom in computed and atom not in of_call:
+            of_call[atom] = result
         else:
             copies.append((atom, result))
-    for one in inner.eqns:
-        results = [v if isinstance(v, core.DropVar) else given.get(v) or new_variable(v.aval) for v in one.outvars]
-        operands = [named(names, atom) for atom in one.invars]
-        names.update(zip(one.outvars, results, strict=True))
-        _open(one.replace(invars=operands, outvars=results), row, closed)
+    for step in inner.eqns:
+        results = [v if isinstance(v, core.DropVar) else of_call.get(v) or new_variable(v.aval) for v in step.outvars]
+        replaced = on_names(step, names).replace(outvars=results)
+        names.update(zip(step.outvars, results, strict=True))
+        _open(replaced, row, closed)
     for atom, result in copies:
         copy = equation_of(lax.copy_p, [named(names, atom)], result.aval)
         row.append(copy.replace(outvars=[result]))

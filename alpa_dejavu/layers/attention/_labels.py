@@ -45,12 +45,8 @@ def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
 
 
 def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
-    """Returns the labels of an equation's result, given those of one of its operands; None if it mixes dimensions.
-
-    Args:
-        equation: an equation with one result that isn't a product.
-        place: the position of the operand.
-        labels: the operand's labels.
+    """Returns the labels of an equation's only result, given those of the operand at a place; None if it mixes
+    dimensions. The equation is no product.
     """
     name, shape = equation.primitive.name, shape_of(equation.outvars[0])
     if is_elementwise(equation):
@@ -58,10 +54,7 @@ def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Label
     if name == "transpose":
         return tuple(labels[dim] for dim in equation.params["permutation"])
     if name == "broadcast_in_dim":
-        found: list[int | None] = [None] * len(shape)
-        for dim, label in zip(equation.params["broadcast_dimensions"], labels, strict=True):
-            found[dim] = label
-        return tuple(found)
+        return _put(len(shape), equation.params["broadcast_dimensions"], labels)
     if name in _RESHAPES:
         return reshaped(shape_of(equation.invars[place]), labels, shape)
     if "axes" in equation.params and name.startswith("reduce_"):
@@ -70,26 +63,26 @@ def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Label
 
 
 def backward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
-    """Returns the labels of one of an equation's operands, given those of its result; None if they aren't known.
-
-    `place` is the position of the operand.
-    """
+    """Returns the labels of the operand at a place, given those of an equation's result; None if they aren't known."""
     name, shape = equation.primitive.name, shape_of(equation.invars[place])
     if is_elementwise(equation):
         if len(shape) != len(labels):
             return None
         return tuple(label if size > 1 else None for label, size in zip(labels, shape, strict=True))
     if name == "transpose":
-        found: list[int | None] = [None] * len(shape)
-        for dim, label in zip(equation.params["permutation"], labels, strict=True):
-            found[dim] = label
-        return tuple(found)
+        return _put(len(shape), equation.params["permutation"], labels)
     if name == "broadcast_in_dim":
         dims = equation.params["broadcast_dimensions"]
         return tuple(labels[dim] if size > 1 else None for dim, size in zip(dims, shape, strict=True))
     if name in _RESHAPES:
         return reshaped(shape_of(equation.outvars[0]), labels, shape)
     return None
+
+
+def _put(count: int, dims: Sequence[int], labels: Labels) -> Labels:
+    """Labels at some of so many dimensions."""
+    placed = dict(zip(dims, labels, strict=True))
+    return tuple(placed.get(dim) for dim in range(count))
 
 
 def reshaped(shape: Sequence[int], labels: Labels, new_shape: Sequence[int]) -> Labels:
@@ -100,24 +93,22 @@ def reshaped(shape: Sequence[int], labels: Labels, new_shape: Sequence[int]) -> 
     """
     old = [dim for dim, size in enumerate(shape) if size > 1]
     new = [dim for dim, size in enumerate(new_shape) if size > 1]
-    found: list[int | None] = [None] * len(new_shape)
+    result: list[int | None] = [None] * len(new_shape)
     while old and new:
         left, right = [old.pop(0)], [new.pop(0)]
         while (a := math.prod(shape[d] for d in left)) != (b := math.prod(new_shape[d] for d in right)):
             side, rest = (left, old) if a < b else (right, new)
             side.append(rest.pop(0))
         for dim in right:
-            found[dim] = labels[left[0]] if len(left) == len(right) == 1 else SEVERAL
-    return tuple(found)
+            result[dim] = labels[left[0]] if len(left) == len(right) == 1 else SEVERAL
+    return tuple(result)
 
 
-def united(one: Labels, other: Labels) -> Labels | None:
+def united(first: Labels, second: Labels) -> Labels | None:
     """Returns the labels of a value that has both; None if they contradict each other."""
-    if len(one) != len(other):
+    if len(first) != len(second):
         return None
-    found = []
-    for a, b in zip(one, other, strict=True):
-        if a is not None and b is not None and a != b and SEVERAL not in (a, b):
-            return None
-        found.append(b if a is None or (a == SEVERAL and b is not None) else a)
-    return tuple(found)
+    pairs = list(zip(first, second, strict=True))
+    if any(None not in pair and SEVERAL not in pair and pair[0] != pair[1] for pair in pairs):
+        return None
+    return tuple(b if a is None or (a == SEVERAL and b is not None) else a for a, b in pairs)

@@ -35,36 +35,34 @@ def pairs_of(equations: Equations, num_layers: int) -> list[AttentionPair]:
             which these run; or of the forward passes alone.
         num_layers: how many layers there are.
     """
-    found: list[AttentionPair] = []
+    pairs: list[AttentionPair] = []
     for n in range(num_layers):
         mate = len(equations.rows) - 1 - n
         mate = mate if mate >= num_layers else -1
         ahead = list(_attentions(equations, n, mate))
         back = list(_attentions(equations, mate, -1)) if mate >= 0 else []
-        found += [AttentionPair(one, one) for one in back if one.output is not None and one.cotangent is not None]
-        again = [one for one in back if one.output is None]
+        pairs += [AttentionPair(both, both) for both in back if both.output is not None and both.cotangent is not None]
+        again = [pattern for pattern in back if pattern.output is None]
         # A backward pass that computes the forward pass again takes what that gives, not what was kept before.
-        alone = [one for one in back if one.cotangent is None]
-        for one in (*reversed(alone), *reversed(ahead)):
-            pair = _paired(equations, one, mate, again)
-            if pair is not None:
-                found.append(pair)
-    return found
+        alone = [pattern for pattern in back if pattern.cotangent is None]
+        paired = (_paired(equations, pattern, mate, again) for pattern in (*reversed(alone), *reversed(ahead)))
+        pairs += [pair for pair in paired if pair is not None]
+    return pairs
 
 
 def _attentions(equations: Equations, number: int, mate: int) -> Iterator[AttentionPattern]:
     """The attention of a pass, in order."""
     for n, equation in enumerate(equations.rows[number]):
         if equation.primitive.name == "dot_general":
-            found = attention_from(equations, (number, n), mate)
-            if found is not None and (mate >= 0 or _stays(found)):
-                yield found
+            pattern = attention_from(equations, (number, n), mate)
+            if pattern is not None and (mate >= 0 or _stays(pattern)):
+                yield pattern
 
 
-def _stays(found: AttentionPattern) -> bool:
+def _stays(pattern: AttentionPattern) -> bool:
     """Whether a pass keeps nothing of scores for another one."""
     try:
-        return not found.region.passed()
+        return not pattern.region.passed()
     except MixedError:
         return False
 
@@ -83,14 +81,12 @@ def _paired(
     except MixedError:
         return None
     if not kept:
-        back = next((one for one in again if one.kernel == ahead.kernel), None)
+        back = next((pattern for pattern in again if pattern.kernel == ahead.kernel), None)
         if back is not None:
             again.remove(back)
         return AttentionPair(ahead, back)
     back = backward_of(equations, ahead, mate, kept) if mate >= 0 else None
-    if back is None or not _are_in(equations, kept, back):
-        return None
-    return AttentionPair(ahead, back)
+    return None if back is None or not _are_in(equations, kept, back) else AttentionPair(ahead, back)
 
 
 def _are_in(equations: Equations, kept: Sequence[core.Var], back: AttentionPattern) -> bool:

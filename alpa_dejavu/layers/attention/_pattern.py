@@ -77,27 +77,22 @@ def attention_from(equations: Equations, start: Location, mate: int = -1) -> Att
 def backward_of(
     equations: Equations, ahead: AttentionPattern, number: int, kept: Sequence[core.Var]
 ) -> AttentionPattern | None:
-    """Returns the backward products of an attention that read its scores; None if they are something else.
-
-    Args:
-        equations: the equations of all passes.
-        ahead: the attention in the forward pass.
-        number: the number of the backward pass.
-        kept: the values of its region that the forward pass keeps.
+    """Returns the products of a backward pass, given by its number, that read an attention's scores: values of its
+    region that the forward pass keeps. None if they are something else.
     """
     region = ahead.region
     seeds = {var: region.labels[var] for var in kept}
     try:
-        found = ScoreRegion(equations, number, seeds, ahead.scores, region.keys, region.queries)
-        roles = ProductRoles(equations, found, None)
-        if found.passed():
+        mate = ScoreRegion(equations, number, seeds, ahead.scores, region.keys, region.queries)
+        roles = ProductRoles(equations, mate, None)
+        if mate.passed():
             return None
     except MixedError:
         return None
     if roles.values is None or roles.cotangent is None or roles.output is not None:
         return None
     return dataclasses.replace(
-        ahead, region=found, queries=_standing_for(ahead.queries, roles.factors.get("keys")),
+        ahead, region=mate, queries=_standing_for(ahead.queries, roles.factors.get("keys")),
         keys=_standing_for(ahead.keys, roles.factors.get("queries")), values=roles.values, output=None,
         cotangent=roles.cotangent, gradients=roles.gradients,
     )  # fmt: skip
@@ -200,8 +195,8 @@ def _softmax(equations: Equations, number: int, scores: core.Var, labels: Labels
     """The label that a softmax of scores is over, and its sums: those of the first sum of exponentials."""
     near = _elementwise(equations, number, {scores: labels})
     exponentials = {
-        var: found
-        for var, found in near.items()
+        var: labels_of
+        for var, labels_of in near.items()
         if (equation := equations.maker(var)) is not None and equation.primitive.name in _EXPONENTIALS
     }
     after = exponentials | _elementwise(equations, number, exponentials)
@@ -219,18 +214,18 @@ def _softmax(equations: Equations, number: int, scores: core.Var, labels: Labels
 
 def _elementwise(equations: Equations, number: int, starts: Mapping[core.Var, Labels]) -> dict[core.Var, Labels]:
     """The values that a pass makes of others element by element, directly or not, with their labels."""
-    found: dict[core.Var, Labels] = {}
+    derived: dict[core.Var, Labels] = {}
     stack = list(starts.items())
     while stack:
         var, labels = stack.pop()
         for location in equations.takers.get(var, ()):
             equation = equations.at(location)
-            if location[0] != number or len(equation.outvars) != 1 or equation.outvars[0] in found:
+            if location[0] != number or len(equation.outvars) != 1 or equation.outvars[0] in derived:
                 continue
             if not equation.primitive.name.startswith("reduce_") and equation.primitive.name != "dot_general":
                 position = next(n for n, atom in enumerate(equation.invars) if atom is var)
-                made = forward_labels(equation, position, labels)
-                if made is not None:
-                    found[equation.outvars[0]] = made
-                    stack.append((equation.outvars[0], made))
-    return found
+                result_labels = forward_labels(equation, position, labels)
+                if result_labels is not None:
+                    derived[equation.outvars[0]] = result_labels
+                    stack.append((equation.outvars[0], result_labels))
+    return derived

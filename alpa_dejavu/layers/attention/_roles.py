@@ -57,8 +57,8 @@ class ProductRoles:
     def normalised(self, row_sums: core.Var) -> bool:
         """Returns whether what is multiplied with values, and with the cotangent, depends on the sums of the rows."""
         divided = self._region.dependents({row_sums})
-        taken = [location for location in (self.output, self.gradients.get("values")) if location is not None]
-        return bool(taken) and all(self._region.leaves[location] in divided for location in taken)
+        products = [location for location in (self.output, self.gradients.get("values")) if location is not None]
+        return bool(products) and all(self._region.leaves[location] in divided for location in products)
 
     def _leaving(self, location: Location, var: core.Var) -> None:
         """Notes what a product is for that takes scores."""

@@ -10,6 +10,7 @@ from typing import final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import is_in, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._labels import (
     Labels,
@@ -73,8 +74,8 @@ class ScoreRegion:
         self._equations, self._shape, self._mate = equations, shape_of(scores), mate
         self._beside: dict[core.Var, Labels] = {}
         self._flood(list(seeds))
-        while (found := self._absorbed()) is not None:
-            self._flood(found)
+        while (absorbed := self._absorbed()) is not None:
+            self._flood(absorbed)
 
     def passed(self) -> set[core.Var]:
         """Returns those of the region's values that its pass makes and keeps for another one.
@@ -82,7 +83,7 @@ class ScoreRegion:
         Raises:
             MixedError: a value is taken by something else in the pass, or leaves the step.
         """
-        found = set()
+        kept = set()
         for var in self.labels:
             if self._equations.makers[var][0] != self.number:
                 continue
@@ -90,19 +91,19 @@ class ScoreRegion:
                 raise MixedError("scores are a result of the step")
             for location in self._equations.takers.get(var, ()):
                 if location[0] != self.number:
-                    found.add(var)
+                    kept.add(var)
                 elif not self._has(location):
                     raise MixedError("scores are taken by something else")
-        return found
+        return kept
 
     def dependents(self, start: set[core.Var]) -> set[core.Var]:
         """Returns some of the region's values, and all of its values that depend on them."""
-        found = set(start)
+        dependents = set(start)
         for location in sorted(self.inside):
             equation = self._equations.at(location)
-            if any(isinstance(atom, core.Var) and atom in found for atom in equation.invars):
-                found.update(equation.outvars)
-        return found
+            if not dependents.isdisjoint(variables(equation.invars)):
+                dependents.update(equation.outvars)
+        return dependents
 
     def independent_of(self, values: set[core.Var]) -> list[Location]:
         """Returns the places of the equations inside of the region that don't make any of some values, in order."""
@@ -139,9 +140,9 @@ class ScoreRegion:
         (result,) = equation.outvars
         labels: Labels | None = self.labels.get(result, (None,) * len(shape_of(result)))
         for n, atom in enumerate(equation.invars):
-            if isinstance(atom, core.Var) and atom in self.labels and labels is not None:
-                given = forward_labels(equation, n, self.labels[atom])
-                labels = None if given is None else united(labels, given)
+            if is_in(atom, self.labels) and labels is not None:
+                own = forward_labels(equation, n, self.labels[atom])
+                labels = None if own is None else united(labels, own)
         if labels is None:
             raise MixedError(f"scores are mixed by {equation.primitive.name}")
         labels = self._with_keys(labels, shape_of(result))

@@ -16,6 +16,7 @@ from alpa_dejavu.layers.attention._labels import shape_of
 _MASKED = -1000.0
 """A score below this is masked: its exponential is 0."""
 _SAME = frozenset({"convert_element_type", "copy", "copy_p", "stop_gradient", "name", "reduce_precision"})
+_MOVES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "slice"})
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
@@ -36,7 +37,7 @@ class Triangle:
 
     def __init__(self, equations: Equations, shift: int) -> None:
         self._equations, self._shift = equations, shift
-        self._known: dict[tuple[core.Var, int, int], float | None] = {}
+        self._numbers: dict[tuple[core.Var, int, int], float | None] = {}
 
     def masks(self, scores: core.Var, row: int, column: int) -> bool:
         """Returns whether scores are masked above the diagonal of two of their dimensions."""
@@ -48,13 +49,13 @@ class Triangle:
         if isinstance(atom, core.Literal):
             return float(atom.val) if np.ndim(atom.val) == 0 else None
         key = atom, row, column
-        if key not in self._known:
+        if key not in self._numbers:
             equation = self._equations.maker(atom)
             if equation is not None:
-                self._known[key] = self._made(equation, row, column)
+                self._numbers[key] = self._made(equation, row, column)
             else:
-                self._known[key] = self._number(self._equations.values.get(atom), row, column)
-        return self._known[key]
+                self._numbers[key] = self._number(self._equations.values.get(atom), row, column)
+        return self._numbers[key]
 
     def _number(self, array: Any, row: int, column: int) -> float | None:
         """The number that all elements of an array of known numbers above the diagonal are."""
@@ -70,13 +71,15 @@ class Triangle:
 
     def _made(self, equation: core.JaxprEqn, row: int, column: int) -> float | None:
         name, operands = equation.primitive.name, equation.invars
-        if name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "slice"):
-            return self._moved(equation, row, column)
+        if name in _MOVES:
+            places = _sources(equation)
+            return None if places is None else self._above(operands[0], places.get(row, -1), places.get(column, -1))
         if name in _SAME:
             return self._above(operands[0], row, column)
         if name not in (*_ARITHMETIC, "select_n", "and", "or", "not", "neg"):
             return None
-        values = [self._above(atom, *self._dims(atom, row, column)) for atom in operands]
+        # A number has no dimensions.
+        values = [self._above(atom, *((row, column) if shape_of(atom) else (-1, -1))) for atom in operands]
         if name == "select_n":
             return _selected(values)
         if name in ("not", "neg"):
@@ -84,19 +87,8 @@ class Triangle:
         if name in ("and", "or"):
             decisive = float(name == "or")
             return decisive if decisive in values else values[0] if values[0] == values[1] else None
-        found = _computed(name, *values)
-        return self._compared(equation, row, column) if found is None and name in _COMPARISONS else found
-
-    def _dims(self, atom: core.Atom, row: int, column: int) -> tuple[int, int]:
-        """The dimensions of an operand of an element-wise operation: none in a number."""
-        return (row, column) if shape_of(atom) else (-1, -1)
-
-    def _moved(self, equation: core.JaxprEqn, row: int, column: int) -> float | None:
-        source = equation.invars[0]
-        places = _sources(equation)
-        if places is None:
-            return None
-        return self._above(source, places.get(row, -1), places.get(column, -1))
+        result = _computed(name, *values)
+        return self._compared(equation, row, column) if result is None and name in _COMPARISONS else result
 
     def _compared(self, equation: core.JaxprEqn, row: int, column: int) -> float | None:
         """The answer of a comparison of indices above the diagonal."""
@@ -123,7 +115,7 @@ class Triangle:
         name = equation.primitive.name
         if name == "iota":
             return 0.0, {equation.params["dimension"]: 1.0}
-        if name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "slice"):
+        if name in _MOVES:
             line, places = self._line(equation.invars[0]), _sources(equation)
             if line is None or places is None:
                 return None
@@ -177,8 +169,8 @@ def _computed(name: str, left: float | None, right: float | None) -> float | Non
     """The result of an operation on two numbers, either of which may be unknown; a masked score stays masked."""
     if left is not None and right is not None:
         with np.errstate(all="ignore"):
-            found = float(_ARITHMETIC[name](left, right))
-        return None if math.isnan(found) else found
+            result = float(_ARITHMETIC[name](left, right))
+        return None if math.isnan(result) else result
     if name == "mul":
         return 0.0 if 0.0 in (left, right) else None
     terms = left, -right if name == "sub" and right is not None else right

@@ -1,13 +1,18 @@
-"""How much attention a traced step has, for a sentence to the reader of its plan. It needs no jax."""
+"""How much attention a traced step has, for a sentence to the reader of its plan. jax is needed to count it alone."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.problem import Model
 
-__all__ = ["AttentionFound", "num_fused"]
+if TYPE_CHECKING:
+    from jax import core
+
+    from alpa_dejavu.layers._trace import TracedStep
+
+__all__ = ["AttentionFound", "attention_of"]
 
 
 @final
@@ -47,14 +52,43 @@ class AttentionFound:
             )
         elif self.by_pattern:
             most = self.by_pattern - self.in_loops
-            fused = most if model is None else max(min(most, num_fused(model) - self.by_call), 0)
+            fused = most if model is None else max(min(most, _num_fused(model) - self.by_call), 0)
             rest = self.by_pattern - fused
             apart = f", but for {rest} in loops, or of which no layer has all" if rest else ""
             parts.append(f"{self.by_pattern} found by pattern, priced as fused kernels{apart}")
         return f"attention: {'; '.join(parts)}" if parts else None
 
 
-def num_fused(model: Model) -> int:
-    """Returns how many kernels of fused attention a model's forward passes run."""
+def _num_fused(model: Model) -> int:
+    """How many kernels of fused attention a model's forward passes run."""
     records = (record for layer in model.layers for record in layer.forward.records)
     return round(sum(record.count for record in records if record.kind == "attention"))
+
+
+def attention_of(traced: TracedStep) -> AttentionFound:
+    """Returns how much attention a traced step has, and whether it is written out or calls a fused kernel."""
+    from alpa_dejavu.layers.attention._equations import Equations
+    from alpa_dejavu.layers.attention._pairs import pairs_of
+    from alpa_dejavu.layers.features.flatten import ATTENTION, Flattener, Value
+
+    in_loops = _in_loops(traced.loss)
+    by_pattern = len(pairs_of(Equations([traced.loss], values=traced.constants), 1)) + in_loops
+    flat = Flattener()
+    flat.walk(traced.loss, [Value(var.aval) for var in traced.loss.invars])
+    by_call = sum(step.trips for step in flat.steps if step.primitive == ATTENTION)
+    return AttentionFound(by_pattern, round(by_call), in_loops)
+
+
+def _in_loops(jaxpr: core.Jaxpr) -> int:
+    """How much attention there is in a jaxpr's loops and branches, counted in each trip."""
+    from jax import core
+
+    from alpa_dejavu.layers.attention._equations import Equations
+    from alpa_dejavu.layers.attention._pairs import pairs_of
+
+    return sum(
+        int(equation.params.get("length", 1)) * (len(pairs_of(Equations([inner]), 1)) + _in_loops(inner))
+        for equation in Equations([jaxpr]).rows[0]
+        if equation.primitive.name in ("scan", "while", "cond")
+        for inner in core.jaxprs_in_params(equation.params)
+    )

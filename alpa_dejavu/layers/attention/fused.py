@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
-from jax import core
+import numpy as np
+from jax import core, dtypes, lax
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.layers._jaxprs import live_equations
-from alpa_dejavu.layers.attention._equations import Equations, variables_of
-from alpa_dejavu.layers.attention._pairs import pairs_of
+from alpa_dejavu.layers._jaxprs import equation_of, live_equations, new_variable, variables
+from alpa_dejavu.layers.attention._equations import Equations, Location
+from alpa_dejavu.layers.attention._labels import shape_of
+from alpa_dejavu.layers.attention._pairs import AttentionPair, pairs_of
+from alpa_dejavu.layers.attention._pattern import AttentionPattern
+from alpa_dejavu.layers.attention.kernel import SIDES, attention_equation
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers._cut import LayeredStep
-from typing import final
-
-import numpy as np
-from jax import dtypes, lax
-
-from alpa_dejavu.layers._jaxprs import equation_of, new_variable
-from alpa_dejavu.layers.attention._equations import Location
-from alpa_dejavu.layers.attention._labels import shape_of
-from alpa_dejavu.layers.attention._pairs import AttentionPair
-from alpa_dejavu.layers.attention._pattern import AttentionPattern
-from alpa_dejavu.layers.attention.kernel import SIDES, attention_equation
 
 _CHOICES = ("plain", "fused")
 
@@ -53,39 +46,39 @@ def with_attention(layered: LayeredStep, attention: str = "plain") -> LayeredSte
         left = {var for update in layered.updates if update is not None for var in update.invars}
         equations = Equations(passes, left | layered.results, layered.constants)
         pairs = pairs_of(equations, len(layered.forward))
-        found = [one for pair in pairs for one in replacements(equations, pair)]
-        if not found:
+        kernels = [kernel for pair in pairs for kernel in _replacements(equations, pair)]
+        if not kernels:
             return layered
-        made = _rewritten(equations, found)
+        rewritten = _rewritten(equations, kernels)
     number = len(layered.forward)
-    return dataclasses.replace(layered, forward=tuple(made[:number]), backward=tuple(reversed(made[number:])))
+    return dataclasses.replace(layered, forward=tuple(rewritten[:number]), backward=tuple(reversed(rewritten[number:])))
 
 
-def _rewritten(equations: Equations, found: Sequence[Replacement]) -> list[core.Jaxpr]:
+def _rewritten(equations: Equations, kernels: Sequence[Replacement]) -> list[core.Jaxpr]:
     """The passes with kernels in place of what they replace, without what is then not needed any more."""
     needed = set(equations.left)
-    made: list[core.Jaxpr] = []
+    rewritten: list[core.Jaxpr] = []
     for number in range(len(equations.rows) - 1, -1, -1):
         jaxpr = equations.passes[number]
-        here = [one for one in found if one.number == number]
-        if here or not needed.issuperset(variables_of(jaxpr.outvars)):
-            jaxpr = _pruned(jaxpr, _ordered(equations, number, here), needed, equations.closed)
+        own = [kernel for kernel in kernels if kernel.number == number]
+        if own or not needed.issuperset(variables(jaxpr.outvars)):
+            jaxpr = _pruned(jaxpr, _ordered(equations, number, own), needed, equations.closed)
         needed.update(jaxpr.invars)
-        made.append(jaxpr)
-    return made[::-1]
+        rewritten.append(jaxpr)
+    return rewritten[::-1]
 
 
-def _ordered(equations: Equations, number: int, found: Sequence[Replacement]) -> list[core.JaxprEqn]:
+def _ordered(equations: Equations, number: int, kernels: Sequence[Replacement]) -> list[core.JaxprEqn]:
     """A pass's equations and kernels, each after what it takes, and otherwise in the order of the pass.
 
     A kernel stands where the last of its operands has been made.
     """
-    replaced = frozenset().union(*(one.replaced for one in found))
+    replaced = frozenset().union(*(kernel.replaced for kernel in kernels))
     row = equations.rows[number]
     kept = [((n, 0), equation) for n, equation in enumerate(row) if (number, n) not in replaced]
-    for one in found:
-        places = [equations.makers.get(var, (-1, -1)) for var in variables_of(one.equation.invars)]
-        kept.append(((max((n for p, n in places if p == number), default=-1), 1), one.equation))
+    for kernel in kernels:
+        places = [equations.makers.get(var, (-1, -1)) for var in variables(kernel.equation.invars)]
+        kept.append(((max((n for p, n in places if p == number), default=-1), 1), kernel.equation))
     items = [equation for _, equation in sorted(kept, key=lambda item: item[0])]
     makers = {var: n for n, equation in enumerate(items) for var in equation.outvars}
     order: dict[int, None] = {}
@@ -95,7 +88,7 @@ def _ordered(equations: Equations, number: int, found: Sequence[Replacement]) ->
         while stack:
             if len(stack) > most:
                 raise RuntimeError("kernels of attention wait for each other; plan with attention 'plain'")
-            waits = [makers[var] for var in variables_of(items[stack[-1]].invars) if var in makers]
+            waits = [makers[var] for var in variables(items[stack[-1]].invars) if var in makers]
             waits = [n for n in waits if n not in order]
             if waits:
                 stack += waits
@@ -108,17 +101,17 @@ def _pruned(
     jaxpr: core.Jaxpr, equations: Sequence[core.JaxprEqn], needed: set[core.Var], closed: Collection[core.Var]
 ) -> core.Jaxpr:
     """A jaxpr of some equations; its results are those of before, and others, that are needed."""
-    made = {var for equation in equations for var in equation.outvars}
+    computed = {var for equation in equations for var in equation.outvars}
     results = [atom for atom in jaxpr.outvars if not isinstance(atom, core.Var) or atom in needed]
     results += [var for equation in equations for var in equation.outvars if var in needed and var not in results]
     alive = live_equations(equations, results)
     kept = [equation for equation, is_alive in zip(equations, alive, strict=True) if is_alive]
-    taken = dict.fromkeys(variables_of([*(atom for one in kept for atom in one.invars), *results]))
-    used = [var for var in taken if var not in made]
+    read = dict.fromkeys(variables([*(atom for equation in kept for atom in equation.invars), *results]))
+    used = [var for var in read if var not in computed]
     constvars = [var for var in used if var in closed or var in jaxpr.constvars]
-    before = [var for var in jaxpr.invars if var in taken]
+    before = [var for var in jaxpr.invars if var in read]
     invars = [var for var in dict.fromkeys([*before, *used]) if var not in constvars]
-    effects = frozenset().union(*(one.effects for one in kept))
+    effects = frozenset().union(*(equation.effects for equation in kept))
     return core.Jaxpr(constvars, invars, results, kept, effects)
 
 
@@ -132,8 +125,8 @@ class Replacement:
     replaced: frozenset[Location]
 
 
-def replacements(equations: Equations, pair: AttentionPair) -> list[Replacement]:
-    """Returns the kernels of attention in a forward and a backward pass, with the equations that they replace."""
+def _replacements(equations: Equations, pair: AttentionPair) -> list[Replacement]:
+    """The kernels of attention in a forward and a backward pass, with the equations that they replace."""
     ahead, back = pair.ahead, pair.back
     if back is None:
         return [_forward(equations, ahead, None)]
@@ -146,11 +139,11 @@ def replacements(equations: Equations, pair: AttentionPair) -> list[Replacement]
 def _forward(equations: Equations, ahead: AttentionPattern, rows: core.Var | None) -> Replacement:
     """The kernel of the forward products; with `rows` it returns a number for each row as that variable, too."""
     assert ahead.output is not None
-    sides, casts = narrow_operands(equations, [ahead.queries, ahead.keys, ahead.values])
-    results, down = narrow_results(equations, equations.at(ahead.output).outvars)
+    sides, casts = _narrow_operands(equations, [ahead.queries, ahead.keys, ahead.values])
+    results, down = _narrow_results(equations, equations.at(ahead.output).outvars)
     own = {*ahead.region.inside, *ahead.region.enters, ahead.output, *down}
-    made = results if rows is None else [*results, ahead.row_sums]
-    body = equations.body(own | casts, list(dict.fromkeys(sides)), made, ahead.scores)
+    computed = results if rows is None else [*results, ahead.row_sums]
+    body = equations.body(own | casts, list(dict.fromkeys(sides)), computed, ahead.scores)
     if rows is not None and ahead.row_sums.aval.dtype != rows.aval.dtype:
         params = {"new_dtype": rows.aval.dtype, "weak_type": False, "sharding": None}
         precise = equation_of(lax.convert_element_type_p, [ahead.row_sums], rows.aval, **params)
@@ -167,9 +160,9 @@ def _backward(
     assert back.cotangent is not None
     ahead, region = pair.ahead, back.region
     slopes = [back.gradients[side] for side in SIDES if side in back.gradients]
-    made = [equations.at(location).outvars[0] for location in (*slopes, *sorted(region.sums))]
-    results, down = narrow_results(equations, made)
-    (*sides, cotangent), casts = narrow_operands(equations, [back.queries, back.keys, back.values, back.cotangent])
+    wide = [equations.at(location).outvars[0] for location in (*slopes, *sorted(region.sums))]
+    results, down = _narrow_results(equations, wide)
+    (*sides, cotangent), casts = _narrow_operands(equations, [back.queries, back.keys, back.values, back.cotangent])
     own = {*region.inside, *region.enters, *region.sums, *slopes, *down}
     again: set[Location] = set()
     names: dict[core.Var, core.Var] = {}
@@ -184,11 +177,11 @@ def _backward(
 
 def _kept_output(equations: Equations, output: core.Var, number: int) -> core.Var:
     """The attention's output as a backward pass takes it anyway, maybe reshaped; or else the output itself."""
-    taken = set(equations.passes[number].invars)
+    operands = set(equations.passes[number].invars)
     stack = [output] if equations.makers[output][0] != number else []
     while stack:
         var = stack.pop()
-        if var in taken:
+        if var in operands:
             return var
         for taker in equations.takers.get(var, ()):
             equation = equations.at(taker)
@@ -201,8 +194,8 @@ MOVES = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy", "co
 """Primitives that leave the numbers of an array as they are."""
 
 
-def narrow_operands(equations: Equations, wide: Sequence[core.Var]) -> tuple[list[core.Var], set[Location]]:
-    """Returns operands as they are before they are made more precise, and the equations from there to the operands."""
+def _narrow_operands(equations: Equations, wide: Sequence[core.Var]) -> tuple[list[core.Var], set[Location]]:
+    """Operands as they are before they are made more precise, and the equations from there to the operands."""
     narrow, conversions = [], set()
     for var in wide:
         way: list[Location] = []
@@ -220,10 +213,9 @@ def narrow_operands(equations: Equations, wide: Sequence[core.Var]) -> tuple[lis
     return narrow, conversions
 
 
-def narrow_results(equations: Equations, wide: Sequence[core.Var]) -> tuple[list[core.Var], set[Location]]:
-    """Returns results as they are after they are made less precise, and the equations from the results to there.
-
-    A result that anything else takes is left as it is.
+def _narrow_results(equations: Equations, wide: Sequence[core.Var]) -> tuple[list[core.Var], set[Location]]:
+    """Results as they are after they are made less precise, and the equations from the results to there; a result that
+    anything else takes is left as it is.
     """
     narrow, conversions = [], set()
     for var in wide:
@@ -248,4 +240,4 @@ def _narrows(narrow: core.Atom, wide: core.Atom) -> bool:
     """Whether two arrays are of floating-point numbers, and those of the first take fewer bytes."""
     types = [atom.aval.dtype for atom in (narrow, wide)]
     is_narrower: bool = types[0].itemsize < types[1].itemsize
-    return is_narrower and all(dtypes.issubdtype(one, np.floating) for one in types)
+    return is_narrower and all(dtypes.issubdtype(dtype, np.floating) for dtype in types)

@@ -63,10 +63,10 @@ def layer_features(
     fusion = Fusion(steps, kinds, inputs, outputs, asked, left)
     strided = Strided(steps, kinds, fusion)
 
-    weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
-    whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
+    weights = _made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
+    whole = _made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
     own = _named(jaxpr.outvars, outputs, gradients)
-    whole |= made_into(steps, kinds, own)
+    whole |= _made_into(steps, kinds, own)
     later, sooner = _needed(steps, own), _needed(steps, set(outputs).difference(own))
     records = [
         _record(
@@ -76,8 +76,8 @@ def layer_features(
         for step, kind in zip(steps, kinds, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]  # fmt: skip
-    held = {fusion.root(value) for value in (*inputs, *outputs)}
-    temporary = _temporary_bytes(steps, fusion, held)
+    outside = {fusion.root(value) for value in (*inputs, *outputs)}
+    temporary = _temporary_bytes(steps, fusion, outside)
     return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
 
 
@@ -118,15 +118,15 @@ def _record(
 
 
 def _needed(steps: Sequence[Step], results: Iterable[Value]) -> set[Value]:
-    """Returns some values of a jaxpr, and all values that they are made from."""
-    found = set(results)
+    """Some values of a jaxpr, and all values that they are made from."""
+    needed = set(results)
     for step in reversed(steps):
-        if not found.isdisjoint(step.outputs):
-            found.update(step.inputs)
-    return found
+        if not needed.isdisjoint(step.outputs):
+            needed.update(step.inputs)
+    return needed
 
 
-def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) -> float:
+def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, outside: set[Value]) -> float:
     """The peak over the steps of what was written to memory inside the layer and is still to be read."""
     last_use: dict[Value, int] = {}
     for n, step in enumerate(steps):
@@ -136,7 +136,7 @@ def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) ->
     live = peak = 0.0
     for n, step in enumerate(steps):
         for value in step.outputs if step.primitive not in ALIASES else ():
-            if value in fusion.in_memory and value not in held:
+            if value in fusion.in_memory and value not in outside:
                 live += value.num_bytes
                 end = last_use.get(value, n)
                 ending[end] = ending.get(end, 0.0) + value.num_bytes
@@ -165,38 +165,27 @@ def _exchanged(steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weig
 _LOOPS = ("elementwise", "layout")
 
 
-def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Value]) -> set[Value]:
-    """Returns some values of a jaxpr, and all values that are made only of them and constants, element by element.
-
-    Args:
-        steps: the jaxpr's operations, in order.
-        kinds: the kind of each operation, such as "elementwise" or "layout".
-        sources: the values to begin with.
-    """
-    found = set(sources)
+def _made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Value]) -> set[Value]:
+    """Some values of a jaxpr, and all values that are made only of them and constants, element by element."""
+    derived = set(sources)
     for step, kind in zip(steps, kinds, strict=True):
         inputs = [value for value in step.inputs if not value.constant]
         if step.primitive in ALIASES:
-            found.update(b for a, b in zip(step.inputs, step.outputs, strict=False) if a in found)
-        elif inputs and kind in _LOOPS and all(value in found for value in inputs):
-            found.update(step.outputs)
-    return found
+            derived.update(b for a, b in zip(step.inputs, step.outputs, strict=False) if a in derived)
+        elif inputs and kind in _LOOPS and derived.issuperset(inputs):
+            derived.update(step.outputs)
+    return derived
 
 
-def made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
-    """Returns some values of a jaxpr, and all values that they are made from element by element.
-
-    So a value that is added to a gradient counts as one, too.
-
-    Args:
-        steps: the jaxpr's operations, in order.
-        kinds: the kind of each operation, such as "elementwise" or "layout".
-        results: the values to begin with.
+def _made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
+    """Some values of a jaxpr, and all values that they are made from element by element: so a value that is added to a
+    gradient counts as one, too.
     """
-    found = set(results)
+    sources = set(results)
     for step, kind in zip(reversed(steps), reversed(kinds), strict=True):
         if step.primitive in ALIASES:
-            found.update(a for a, b in zip(step.inputs, step.outputs, strict=False) if b in found and not a.constant)
-        elif kind in _LOOPS and any(value in found for value in step.outputs):
-            found.update(value for value in step.inputs if not value.constant)
-    return found
+            pairs = zip(step.inputs, step.outputs, strict=False)
+            sources.update(a for a, b in pairs if b in sources and not a.constant)
+        elif kind in _LOOPS and not sources.isdisjoint(step.outputs):
+            sources.update(value for value in step.inputs if not value.constant)
+    return sources

@@ -12,9 +12,10 @@ from typing import final
 from jax import core
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.layers._jaxprs import is_in, variables
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value
-from alpa_dejavu.layers.features.structure import structure, variables
+from alpa_dejavu.layers.features.structure import structure
 from alpa_dejavu.problem import Layer, Model, Operators, Tensor
 
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
@@ -44,9 +45,9 @@ def describe(
         ValueError: without layers, or if there aren't as many backward layers or updates as layers.
     """
     num_layers = len(forward)
-    for name, given in (("backward layers", backward), ("updates", updates)):
-        if given and len(given) != num_layers:
-            raise ValueError(f"there are {num_layers} layers but {len(given)} {name}; each layer has one")
+    for name, jaxprs in (("backward layers", backward), ("updates", updates)):
+        if jaxprs and len(jaxprs) != num_layers:
+            raise ValueError(f"there are {num_layers} layers but {len(jaxprs)} {name}; each layer has one")
     chain = [*forward, *reversed(backward)]
     added = accumulators or {}
     updated = {var for update in updates if update is not None for var in update.invars}
@@ -81,12 +82,11 @@ class _Alike:
 
     def __init__(self, *chosen: Collection[core.Var]) -> None:
         self._chosen = chosen
-        self._known: dict[Hashable, LayerFeatures] = {}
+        self._features: dict[Hashable, LayerFeatures] = {}
 
     def of(
         self, jaxpr: core.Jaxpr | None, recalled: Collection[core.Var] = (), kept: Collection[core.Var] = ()
     ) -> LayerFeatures:
-        """Returns a jaxpr's operator records, temporary bytes and exchanged bytes; empty ones for None."""
         if jaxpr is None:
             return _NOTHING
         parameters, accumulators, gradients = self._chosen
@@ -95,13 +95,13 @@ class _Alike:
             *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
         )
         key = structure(jaxpr), places
-        if key not in self._known:
-            self._known[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
-        return self._known[key]
+        if key not in self._features:
+            self._features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
+        return self._features[key]
 
 
 def _places(atoms: Sequence[core.Atom], chosen: Collection[core.Var]) -> tuple[int, ...]:
-    return tuple(n for n, atom in enumerate(atoms) if isinstance(atom, core.Var) and atom in chosen)
+    return tuple(n for n, atom in enumerate(atoms) if is_in(atom, chosen))
 
 
 def _roles(
@@ -112,11 +112,11 @@ def _roles(
     data: Collection[core.Var] | None,
 ) -> Mapping[core.Var, str]:
     """Returns the role of everything that the layers take from outside of the chain."""
-    made: set[core.Var] = set()
+    inside: set[core.Var] = set()
     roles: dict[core.Var, str] = {}
     for jaxpr in chain:
         for var in jaxpr.invars:
-            if var in made or var in roles:
+            if var in inside or var in roles:
                 continue
             if var in accumulators:
                 roles[var] = "gradient"
@@ -126,7 +126,7 @@ def _roles(
                 roles[var] = "parameter"
             else:
                 roles[var] = "input"
-        made.update(variables(jaxpr.outvars))
+        inside.update(variables(jaxpr.outvars))
     return roles
 
 
@@ -143,16 +143,15 @@ def _tensors(
     tensors = []
     for var, positions in users.items():
         role = roles.get(var, "activation")
-        where = positions
         if role == "gradient":
-            where = sorted({p if p < num_layers else 2 * num_layers - 1 - p for p in positions})
-        made = -1 if role != "activation" else producers[var]
-        tensors.append(Tensor(Value(var.aval).num_bytes, role, made, tuple(where)))
+            positions = sorted({p if p < num_layers else 2 * num_layers - 1 - p for p in positions})
+        producer = -1 if role != "activation" else producers[var]
+        tensors.append(Tensor(Value(var.aval).num_bytes, role, producer, tuple(positions)))
     kept: dict[core.Var, set[int]] = {}
-    made_by_updates = {var for update in updates if update is not None for var in variables(update.outvars)}
+    updated = {var for update in updates if update is not None for var in variables(update.outvars)}
     for layer, update in enumerate(updates):
         for var in update.invars if update is not None else ():
-            if var not in producers and var not in users and var not in made_by_updates:
+            if var not in producers and var not in users and var not in updated:
                 kept.setdefault(var, set()).add(layer)
     tensors += [Tensor(Value(var.aval).num_bytes, "optimizer", -1, tuple(sorted(where))) for var, where in kept.items()]
     return tensors

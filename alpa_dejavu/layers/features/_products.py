@@ -14,29 +14,26 @@ from typing import Any
 import numpy as np
 
 
-def dot_flop(params: Mapping[str, Any], left: Sequence[int], num_results: float) -> float:
-    """Counts a matrix product's operations: two for each element of the result and each contracted element.
+def product_flop(
+    primitive: str, params: Mapping[str, Any], operands: Sequence[Any], results: Sequence[Any]
+) -> float | None:
+    """Returns the operations of an equation that is a matrix product or a convolution; None for any other.
 
-    Args:
-        params: the parameters of the product's `dot_general` equation.
-        left: the shape of its first operand.
-        num_results: the number of elements of its result.
+    The operands and results are atoms of a jaxpr, or values with a shape.
     """
-    contracted = params["dimension_numbers"][0][0]
-    return 2.0 * num_results * math.prod(left[d] for d in contracted)
+    if primitive not in ("dot_general", "conv_general_dilated"):
+        return None
+    left, right, result = (tuple(getattr(x, "aval", x).shape) for x in (*operands[:2], results[0]))
+    if primitive == "dot_general":
+        contracted = params["dimension_numbers"][0][0]
+        return 2.0 * math.prod(result) * math.prod(left[d] for d in contracted)
+    return _convolution_flop(params, left, right, result)
 
 
-def convolution_flop(
+def _convolution_flop(
     params: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int], result: Sequence[int]
 ) -> float:
-    """Counts a convolution's operations: two for each multiply-add that meets no padding and no dilation's hole.
-
-    Args:
-        params: the parameters of the convolution's `conv_general_dilated` equation.
-        image: the shape of its first operand.
-        kernel: the shape of its second operand.
-        result: the shape of its result.
-    """
+    """Two operations for each multiply-add that meets no padding and no dilation's hole."""
     numbers = params["dimension_numbers"]
     images, features, *image_space = numbers.lhs_spec
     kernel_features, _, *kernel_space = numbers.rhs_spec

@@ -44,7 +44,7 @@ class Strided:
         self._transposed: dict[Value, float] = {}
         self._read: dict[Value, dict[Value, None]] = {}
         self._expensive: set[Value] = set()
-        self._made: set[Value] = set()
+        self._computed: set[Value] = set()
         uses = Counter(value for step in steps for value in step.inputs)
         products = (step.outputs[0] for step, kind in zip(steps, kinds, strict=True) if kind == "dot")
         self._turned = {value for value in products if len(value.shape) == 2 and uses[value] == 1}
@@ -55,12 +55,8 @@ class Strided:
                 self._note(step, kind)
 
     def reads(self, step: Step, kind: str) -> tuple[float, float]:
-        """Returns the bytes that one run of an operation reads in another order than that in which they lie in memory,
-        and the bytes of cache that their lines take.
-
-        Args:
-            step: the operation.
-            kind: its kind, such as "dot" or "elementwise".
+        """Returns the bytes that one run of an operation, of a kind such as "dot", reads in another order than that in
+        which they lie in memory, and the bytes of cache that their lines take.
         """
         if kind == "dot":
             orders = _orders(step.params, step.inputs[0].shape, step.inputs[1].shape)
@@ -78,16 +74,16 @@ class Strided:
         """Notes whether a renamed value is transposed: then its last dimension lies elsewhere."""
         if step.primitive == "transpose":
             order = step.params["permutation"]
-            given = step.inputs[0]
-            if given.num_bytes and order[-1] != len(order) - 1 and given not in self._turned:
-                self._transposed[step.outputs[0]] = _cache_bytes(given, order)
+            source = step.inputs[0]
+            if source.num_bytes and order[-1] != len(order) - 1 and source not in self._turned:
+                self._transposed[step.outputs[0]] = _cache_bytes(source, order)
         elif step.inputs and step.inputs[0] in self._transposed:
             self._transposed[step.outputs[0]] = self._transposed[step.inputs[0]]
 
     def _note(self, step: Step, kind: str) -> None:
         """Notes what the loop that makes a value reads."""
         group = self._fusion.group(step.outputs[0])
-        self._made.update(step.outputs)
+        self._computed.update(step.outputs)
         read = self._read.setdefault(group, {})
         read.update(dict.fromkeys(v for v in map(self._fusion.root, step.inputs) if v in self._fusion.in_memory))
         if flop_of(step, kind)[1]:
@@ -100,9 +96,10 @@ class Strided:
         value = self._fusion.root(operand)
         group = self._fusion.group(value)
         cache_bytes = _cache_bytes(operand, order)
-        if value not in self._made or group in self._expensive:
+        if value not in self._computed or group in self._expensive:
             return operand.num_bytes, cache_bytes
-        large = (one.num_bytes for one in self._read[group] if one.num_bytes * _SMALL >= value.num_bytes)
+        sizes = (other.num_bytes for other in self._read[group])
+        large = (num_bytes for num_bytes in sizes if num_bytes * _SMALL >= value.num_bytes)
         return sum(min(num_bytes, value.num_bytes) for num_bytes in large), cache_bytes
 
 
@@ -117,8 +114,8 @@ def _cache_bytes(value: Value, order: Sequence[int]) -> float:
     itemsize = round(value.num_bytes / value.size)
     apart = [itemsize * math.prod(shape[n + 1 :]) for n in inner]
     distance = math.gcd(*apart) if apart else 0
-    each = min(distance, max(distance & -distance, _LINE_BYTES))
-    return float(each * math.prod(shape[n] for n in inner))
+    per_line = min(distance, max(distance & -distance, _LINE_BYTES))
+    return float(per_line * math.prod(shape[n] for n in inner))
 
 
 def _reduced(step: Step) -> tuple[int, ...]:

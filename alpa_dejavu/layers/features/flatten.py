@@ -15,13 +15,14 @@ from typing import Any, final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import MARKER as MARKER
+from alpa_dejavu.layers._jaxprs import called
 from alpa_dejavu.layers.attention._calls import call_of
 from alpa_dejavu.layers.attention.kernel import AttentionKernel, attention_p
-from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers.features._products import product_flop
 
 ATTENTION = attention_p.name
 """The primitive of a step that is a fused kernel of attention; its parameter `kernel` has the sizes."""
-MARKER = "pipeline_marker"
 
 
 @final
@@ -111,7 +112,7 @@ class Flattener:
         if name == "cond":
             return self._cond(eqn, inputs, trips)
         if eqn.primitive is attention_p:
-            return self._attention(eqn.params["kernel"], eqn.params["jaxpr"], inputs, eqn.outvars, trips)
+            return self._attention(eqn, eqn.params["kernel"], eqn.params["jaxpr"], inputs, trips)
         inner, _ = called(eqn)
         if inner is not None:
             self._path.append(str(eqn.params.get("name", "")))
@@ -120,26 +121,21 @@ class Flattener:
             return outputs
         call = call_of(eqn, self._path)
         if call is not None:
-            return self._attention(call.kernel, call.body, inputs, eqn.outvars, trips)
+            return self._attention(eqn, call.kernel, call.body, inputs, trips)
         outputs = [Value(var.aval) for var in eqn.outvars]
         self._emit(name, inputs, outputs, trips, eqn.params)
         return outputs
 
     def _attention(
-        self,
-        kernel: AttentionKernel,
-        body: core.Jaxpr,
-        inputs: Sequence[Value],
-        outvars: Sequence[core.Var],
-        trips: float,
+        self, eqn: core.JaxprEqn, kernel: AttentionKernel, body: core.Jaxpr, inputs: Sequence[Value], trips: float
     ) -> list[Value]:
         first = len(self.steps)
-        outputs = self.walk(body, inputs, trips) if self._opens else [Value(var.aval) for var in outvars]
+        outputs = self.walk(body, inputs, trips) if self._opens else [Value(var.aval) for var in eqn.outvars]
+        step = Step(ATTENTION, {"kernel": kernel}, tuple(inputs), tuple(outputs), trips)
         if self._opens:
-            step = Step(ATTENTION, {"kernel": kernel}, tuple(inputs), tuple(outputs), trips)
             self.opened.append(Opened(step, first, len(self.steps)))
         else:
-            self._emit(ATTENTION, inputs, outputs, trips, {"kernel": kernel})
+            self.steps.append(step)
         return outputs
 
     def _emit(
@@ -181,42 +177,21 @@ class Flattener:
         return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
 
 
-def called(eqn: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
-    """Returns the jaxpr that a call-like equation runs once on its operands, and the arrays that this closes over.
-
-    It is None if the equation is no call, but a loop, a branch, a kernel or a plain operation.
-    """
-    if eqn.primitive.name in ("scan", "while", "cond", ATTENTION):
-        return None, ()
-    for value in eqn.params.values():
-        jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, core.ClosedJaxpr) else (value, ())
-        if isinstance(jaxpr, core.Jaxpr):
-            sizes = len(jaxpr.invars), len(jaxpr.outvars)
-            if sizes == (len(eqn.invars), len(eqn.outvars)):
-                return jaxpr, arrays
-    return None, ()
-
-
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:
     """Returns the branch of a `lax.cond` that has the most arithmetic operations; the first of several such ones."""
     return max(branches, key=_operations)
 
 
 def _operations(jaxpr: core.Jaxpr) -> float:
-    """Operations of products, and one for each element of all other results."""
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+    """The operations of products, and one for each element of all other results."""
+    return sum(map(_operations_of, jaxpr.eqns))
 
 
-def _of_equation(equation: core.JaxprEqn) -> float:
+def _operations_of(equation: core.JaxprEqn) -> float:
     inner = list(core.jaxprs_in_params(equation.params))
     if equation.primitive.name == "cond":
         return max(map(_operations, inner))
     if inner:
         return sum(map(_operations, inner)) * float(equation.params.get("length", 1))
-    shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars[:2]]
-    results = [float(getattr(var.aval, "size", 1)) for var in equation.outvars]
-    if equation.primitive.name == "dot_general":
-        return dot_flop(equation.params, shapes[0], results[0])
-    if equation.primitive.name == "conv_general_dilated":
-        return convolution_flop(equation.params, shapes[0], shapes[1], equation.outvars[0].aval.shape)
-    return sum(results)
+    flop = product_flop(equation.primitive.name, equation.params, equation.invars, equation.outvars)
+    return sum(float(getattr(var.aval, "size", 1)) for var in equation.outvars) if flop is None else flop

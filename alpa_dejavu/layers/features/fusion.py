@@ -60,7 +60,7 @@ class Fusion:
             if kind not in (*_FUSED, "reduce"):
                 self.in_memory.update(self.root(value) for value in step.inputs if not value.constant)
         self.in_memory.update(self.root(value) for value in outputs)
-        self._groups = _Groups()
+        self._parents: dict[Value, Value] = {}
         for step, kind in zip(steps, kinds, strict=True):
             if kind in (*_FUSED, "reduce") and step.primitive not in ALIASES:
                 self._join(step)
@@ -76,17 +76,16 @@ class Fusion:
 
     def group(self, value: Value) -> Value:
         """Returns the value that represents the fused loop in which a value is made, the same for all of that loop."""
-        return self._groups.find(value)
+        while (parent := self._parents.get(value, value)) is not value:
+            self._parents[value] = self._parents.get(parent, parent)
+            value = parent
+        return value
 
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
-        """Returns the bytes that one run of an operation of a jaxpr reads from and writes to memory.
+        """Returns the bytes that one run of an operation of a jaxpr, of a kind such as "dot", reads from and writes to
+        memory; those of `whole` values, which data parallelism doesn't divide, are also counted separately.
 
         It must be called once for each operation, in order, since a fused loop reads each value only once.
-
-        Args:
-            step: the operation.
-            kind: its kind, such as "dot" or "elementwise".
-            whole: the values that data parallelism doesn't divide; their bytes are also counted separately.
         """
         if step.primitive in ALIASES:
             return Traffic()
@@ -97,7 +96,7 @@ class Fusion:
             return Traffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
         if kind == "gather" or step.primitive in ("dynamic_slice", "slice"):
             return Traffic(_bytes(written), _bytes(written))
-        group = self._groups.find(step.outputs[0]) if kind in (*_FUSED, "reduce") else step
+        group = self.group(step.outputs[0]) if kind in (*_FUSED, "reduce") else step
         read = [
             value
             for value in dict.fromkeys(self.root(v) for v in step.inputs if not v.constant)
@@ -124,29 +123,10 @@ class Fusion:
         for value in step.inputs:
             root = self.root(value)
             if not root.constant and root not in self.in_memory:
-                self._groups.union(root, step.outputs[0])
+                self._parents[self.group(root)] = self.group(step.outputs[0])
         for value in step.outputs[1:]:
-            self._groups.union(value, step.outputs[0])
+            self._parents[self.group(value)] = self.group(step.outputs[0])
 
 
 def _bytes(values: Iterable[Value]) -> float:
     return sum(value.num_bytes for value in values)
-
-
-@final
-class _Groups:
-    """Union-find over values."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Value, Value] = {}
-
-    def find(self, value: Value) -> Value:
-        parent = self._parent.get(value, value)
-        if parent is value:
-            return value
-        top = self.find(parent)
-        self._parent[value] = top
-        return top
-
-    def union(self, one: Value, other: Value) -> None:
-        self._parent[self.find(one)] = self.find(other)

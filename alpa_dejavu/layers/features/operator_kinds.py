@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers.features._products import product_flop
 from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step
 
 ALIASES = frozenset({
@@ -37,10 +37,8 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 
 
 def kind_of(step: Step) -> str:
-    """Returns the kind of an operation of a jaxpr, by which its time is predicted.
-
-    It is "dot", "attention", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or
-    "other".
+    """Returns the kind of an operation of a jaxpr, by which its time is predicted: "dot", "attention", "conv",
+    "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or "other".
     """
     name = step.primitive
     if name == "dot_general":
@@ -65,22 +63,15 @@ def kind_of(step: Step) -> str:
 
 
 def flop_of(step: Step, kind: str) -> tuple[float, float]:
-    """Returns how many arithmetic operations, and how many transcendental functions, an operation of a jaxpr takes.
-
-    They are counted as XLA does, for one run.
-
-    Args:
-        step: the operation.
-        kind: its kind, such as "dot" or "elementwise".
+    """Returns how many arithmetic operations, and how many transcendental functions, one run of an operation of a jaxpr
+    takes, counted as XLA does; `kind` is its kind, as `kind_of` tells it.
     """
     size = float(step.outputs[0].size) if step.outputs else 0.0
-    if kind == "dot":
-        return dot_flop(step.params, step.inputs[0].shape, size), 0.0
+    products = product_flop(step.primitive, step.params, step.inputs, step.outputs)
+    if products is not None:
+        return products, 0.0
     if kind == "attention":
         return step.params["kernel"].flop, step.params["kernel"].exponentials
-    if kind == "conv":
-        image, kernel = step.inputs[0].shape, step.inputs[1].shape
-        return convolution_flop(step.params, image, kernel, step.outputs[0].shape), 0.0
     if kind == "reduce":
         return _reduction_flop(step, size), 0.0
     if step.primitive == "sort":

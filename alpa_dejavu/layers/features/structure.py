@@ -11,22 +11,21 @@ import functools
 import hashlib
 import re
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from jax import core
 from jax._src import linear_util
 
+from alpa_dejavu.layers._jaxprs import variables
+
+__all__ = ["stable_structure", "structure", "variables"]
+
 _PLAIN = frozenset({int, bool, float, str, type(None)})
-_known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
+_of_jaxprs: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
 _numbers: dict[Hashable, int] = {}
 _digests: weakref.WeakKeyDictionary[core.Jaxpr, str] = weakref.WeakKeyDictionary()
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
-    """Returns the variables among a jaxpr's operands or results, without the literals."""
-    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def structure(jaxpr: core.Jaxpr) -> int:
@@ -34,42 +33,39 @@ def structure(jaxpr: core.Jaxpr) -> int:
 
     The number holds within one process only.
     """
-    number = _known.get(jaxpr)
-    if number is None:
-        key = _key(jaxpr, structure)
-        number = _known[jaxpr] = _numbers.setdefault(key, len(_numbers))
-    return number
+    if jaxpr not in _of_jaxprs:
+        _of_jaxprs[jaxpr] = _numbers.setdefault(_key(jaxpr, structure), len(_numbers))
+    return _of_jaxprs[jaxpr]
 
 
 def stable_structure(jaxpr: core.Jaxpr) -> str:
     """Returns a digest that two jaxprs share if they do the same operations on the same shapes, in any process."""
-    digest = _digests.get(jaxpr)
-    if digest is None:
+    if jaxpr not in _digests:
         text = _ADDRESS.sub("", repr(_key(jaxpr, stable_structure)))
-        digest = _digests[jaxpr] = hashlib.sha256(text.encode()).hexdigest()
-    return digest
+        _digests[jaxpr] = hashlib.sha256(text.encode()).hexdigest()
+    return _digests[jaxpr]
 
 
 def _key(jaxpr: core.Jaxpr, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     places: dict[core.Var, int] = {}
 
-    def made(var: core.Var) -> Hashable:
+    def defined(var: core.Var) -> Hashable:
         places[var] = len(places)
         return _array(var.aval)
 
     def read(atom: core.Atom) -> Hashable:
         if type(atom) is core.Literal:
             return "literal", str(atom.val), _array(atom.aval)
-        # A result that is neither made nor taken by any equation comes from outside.
+        # A result that no equation makes or takes comes from outside.
         return places.setdefault(atom, len(places))
 
-    operands = tuple(made(var) for var in (*jaxpr.constvars, *jaxpr.invars))
+    operands = tuple(defined(var) for var in (*jaxpr.constvars, *jaxpr.invars))
     equations = tuple(
         (
             equation.primitive.name,
             tuple(read(atom) for atom in equation.invars),
             tuple((name, _parameter(value, inner)) for name, value in equation.params.items()),
-            tuple(made(var) for var in equation.outvars),
+            tuple(defined(var) for var in equation.outvars),
         )
         for equation in jaxpr.eqns
     )
@@ -91,9 +87,9 @@ def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     if isinstance(value, core.Jaxpr):
         return "jaxpr", inner(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_parameter(each, inner) for each in value)
+        return tuple(_parameter(inner_value, inner) for inner_value in value)
     if isinstance(value, Mapping):
-        return tuple((name, _parameter(each, inner)) for name, each in value.items())
+        return tuple((name, _parameter(inner_value, inner)) for name, inner_value in value.items())
     if isinstance(value, functools.partial):
         return "partial", *(_parameter(part, inner) for part in (value.func, value.args, value.keywords))
     if callable(value) and not isinstance(value, type):
@@ -108,20 +104,18 @@ def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
 def _function(value: Any, seen: set[int]) -> Hashable:
     function = _unwrapped(value)
     seen.add(id(function))
-    found: list[Hashable] = [
-        getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function))),
-    ]  # fmt: skip
+    qualified = getattr(function, "__qualname__", repr(type(function)))
+    parts: list[Hashable] = [getattr(function, "__module__", ""), qualified]
     for cell in getattr(function, "__closure__", None) or ():
         try:
-            held = cell.cell_contents
-        except ValueError:
-            # It isn't filled yet.
+            content = cell.cell_contents
+        except ValueError:  # it isn't filled yet
             continue
-        if type(held) in _PLAIN:
-            found.append(held)
-        elif callable(held) and not isinstance(held, type) and id(_unwrapped(held)) not in seen:
-            found.append(_function(held, seen))
-    return tuple(found)
+        if type(content) in _PLAIN:
+            parts.append(content)
+        elif callable(content) and not isinstance(content, type) and id(_unwrapped(content)) not in seen:
+            parts.append(_function(content, seen))
+    return tuple(parts)
 
 
 def _unwrapped(value: Any) -> Any:

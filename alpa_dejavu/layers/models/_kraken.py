@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu.layers.models._optimizers import Group, Trained, adamw, apply_gradients, updating
 from alpa_dejavu.layers.models._sizes import Kraken
+from alpa_dejavu.layers.models._training import Group, Trained, abstract_tokens, adamw, log_likelihood, train_step_of
+from alpa_dejavu.layers.models._transformer import past_mask
 
 _HALF = jnp.float16
 _SPREAD = 0.02
@@ -48,12 +49,8 @@ class KrakenBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, total: jax.Array) -> jax.Array:
-        """Returns this way's activations after the layer.
-
-        Args:
-            x: this way's activations before it, shape (batch, sequence, hidden).
-            total: the sum of all ways' activations before the layer, this one's included, of the same shape; `x` itself
-                where a way reads no other.
+        """Returns this way's activations after the layer, given those before it, shape (batch, sequence, hidden), and
+        the sum of all ways' activations before the layer, this one's included; `x` itself where a way reads no other.
         """
         mixed = self._attention(self._norm("attention_norm", x))
         # The paper adds the other ways' activations to x + mixed. With x in the total nothing needs to be subtracted.
@@ -67,8 +64,7 @@ class KrakenBlock(nn.Module):
         qkv = qkv.reshape(batch, sequence, self.num_heads, hidden // self.num_heads, 3)
         query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
         scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // self.num_heads), key)
-        past = jnp.tril(jnp.ones((sequence, sequence), bool))
-        weight = nn.softmax(scores + jnp.where(past, 0, jnp.finfo(x.dtype).min).astype(x.dtype), axis=-1)
+        weight = nn.softmax(scores + past_mask(sequence, x.dtype), axis=-1)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
         return self._dense("out", hidden, self.residual_spread)(mixed)
 
@@ -114,39 +110,31 @@ class KrakenModule(nn.Module):
         self.norm = _layer_norm(**types)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of each token's next one, shape (batch, sequence, vocabulary).
-
-        Args:
-            tokens: the numbers of the tokens, shape (batch, sequence).
-        """
+        """Returns the logits of each token's next one, shape (batch, sequence, vocabulary)."""
         return self._logits(self._blocks_of(tokens))
 
     def next_token(self, tokens: jax.Array) -> jax.Array:
-        """Returns the logits of the token after the last one, shape (batch, vocabulary), which a prompt ends in.
-
-        Args:
-            tokens: the numbers of a prompt's tokens, shape (batch, sequence).
-        """
-        last = self._blocks_of(tokens)[..., -1:, :]
-        return self._logits(last).squeeze(-2)
+        """Returns the logits of the token after the last one, shape (batch, vocabulary), of a prompt's tokens."""
+        return self._logits(self._blocks_of(tokens)[..., -1:, :]).squeeze(-2)
 
     def _logits(self, x: jax.Array) -> jax.Array:
-        """The logits by the same table as tokens are looked up in."""
-        return jnp.dot(self._end(x), self.tokens.astype(self.dtype).T)
+        """The logits, of all ways joined and normalised, by the same table as tokens are looked up in."""
+        joined = self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
+        return jnp.dot(joined, self.tokens.astype(self.dtype).T)
 
     def _blocks_of(self, tokens: jax.Array) -> jax.Array:
         """The activations of the last layer; their first axis is that of the ways, unless there is only one."""
         table, positions = self.tokens.astype(self.dtype), self.positions[: tokens.shape[1]].astype(self.dtype)
         x = jnp.take(table, tokens, axis=0) + positions
         for n, block in enumerate(self.blocks):
-            total = x if n == 0 or self.size.ways == 1 else _total(x)
-            x = block(x, total) if self.is_initializing() else _applied(block, x, total)
+            # The sum of all ways in their own element type is what devices send each other.
+            alone = n == 0 or self.size.ways == 1
+            total = x if alone else jax.lax.reduce(x, np.zeros((), x.dtype), jax.lax.add, (0,))
+            if self.is_initializing():
+                x = block(x, total)
+            else:  # blocks that are alike are traced once
+                x = _traced_once(block.clone(parent=None, name=None), block.variables, x, total)
         return x
-
-    def _end(self, x: jax.Array) -> jax.Array:
-        """The activations that logits are made of, shape (batch, sequence, hidden): ways joined and normalised."""
-        joined: jax.Array = self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
-        return joined
 
 
 def _layer_norm(**settings: Any) -> nn.LayerNorm:
@@ -155,11 +143,6 @@ def _layer_norm(**settings: Any) -> nn.LayerNorm:
     XLA's CPU compiler (jaxlib 0.4.30) computes a wrong one from the mean of squares where there are several ways.
     """
     return nn.LayerNorm(1e-5, use_fast_variance=False, **settings)
-
-
-def _applied(block: nn.Module, x: jax.Array, total: jax.Array) -> jax.Array:
-    """The result of a block that has parameters; blocks that are alike are traced once."""
-    return _traced_once(block.clone(parent=None, name=None), block.variables, x, total)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -175,59 +158,42 @@ def _in_ways(ways: int, axis: int | None) -> Any:
     """
     if ways == 1:
         return KrakenBlock
-    each = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "axis_size": ways}
-    return nn.vmap(KrakenBlock, in_axes=(axis, None), **each)
-
-
-def _total(x: jax.Array) -> jax.Array:
-    """The sum of all ways in their own element type, which is what devices send each other."""
-    return jax.lax.reduce(x, np.zeros((), x.dtype), jax.lax.add, (0,))
+    ways_first = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "axis_size": ways}
+    return nn.vmap(KrakenBlock, in_axes=(axis, None), **ways_first)
 
 
 def kraken_step(size: Kraken, batch_size: int) -> Any:
     """Returns the train step of a Kraken in half precision, and its abstract arguments: state, tokens and labels."""
-    module, optimizer = KrakenModule(size, _HALF, _HALF), adamw(_decays)
-    update, names = updating(optimizer), list(kraken_parameters(size))
+    module, optimizer, shapes = KrakenModule(size, _HALF, _HALF), adamw(_decays), kraken_shapes(size)
 
-    def train_step(state: Trained, batch: Group) -> Trained:
-        def loss(parameters: list[Group]) -> jax.Array:
-            logits = module.apply({"params": dict(zip(names, parameters, strict=True))}, batch["tokens"])
-            log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-            return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
+    def loss(parameters: list[Group], batch: Group) -> jax.Array:
+        logits = module.apply({"params": dict(zip(shapes, parameters, strict=True))}, batch["tokens"])
+        return -log_likelihood(logits, batch["labels"]).mean()
 
-        return apply_gradients(state, jax.grad(loss)(state.parameters), update)
-
-    parameters = list(kraken_parameters(size).values())
-    precise = [jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), one) for one in parameters]
+    parameters = list(shapes.values())
+    precise = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), parameters)
     state = Trained(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
-    tokens = _tokens(size, batch_size)
-    return train_step, (state, {"tokens": tokens, "labels": tokens})
+    return train_step_of(loss, optimizer), (state, abstract_tokens(size, batch_size, "tokens", "labels"))
 
 
 def kraken_forward(size: Kraken, batch_size: int) -> Any:
-    """Returns the step in half precision from prompts to the logits of their next tokens, and its abstract arguments.
-
-    The arguments are parameters, as `KrakenModule` has them, and the prompts' tokens, of the sequence's length.
+    """Returns the step in half precision from prompts to the logits of their next tokens, and its abstract arguments:
+    parameters, as `KrakenModule` has them, and the prompts' tokens, of the sequence's length.
     """
     module = KrakenModule(size, _HALF, _HALF)
 
     def forward_step(parameters: Group, batch: Group) -> Any:
         return module.apply({"params": parameters}, batch["tokens"], method="next_token")
 
-    return forward_step, (kraken_parameters(size), {"tokens": _tokens(size, batch_size)})
+    return forward_step, (kraken_shapes(size), abstract_tokens(size, batch_size, "tokens"))
 
 
-def kraken_parameters(size: Kraken) -> Group:
+def kraken_shapes(size: Kraken) -> Group:
     """Returns the parameters by name in half precision, as shapes: layers after the second are like it."""
     shorter = dataclasses.replace(size, num_blocks=min(size.num_blocks, 2))
-    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-    tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, _tokens(size, 1))["params"]
-    blocks = {f"blocks_{n}": tree[f"blocks_{min(n, 1)}"] for n in range(size.num_blocks)}
-    return {**tree, **blocks}
-
-
-def _tokens(size: Kraken, batch_size: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
+    key, tokens = jax.eval_shape(lambda: jax.random.PRNGKey(0)), abstract_tokens(size, 1, "tokens")["tokens"]
+    tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, tokens)["params"]
+    return tree | {f"blocks_{n}": tree[f"blocks_{min(n, 1)}"] for n in range(size.num_blocks)}
 
 
 def _decays(path: Any, leaf: Any) -> bool:

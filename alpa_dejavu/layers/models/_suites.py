@@ -20,8 +20,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
@@ -73,6 +74,24 @@ SUITES: dict[str, Size] = {
 }
 
 
+_FAMILIES: dict[type, tuple[str, str]] = {
+    Transformer: ("_sized", "sized"), WideResNet: ("_wresnet", "wresnet"), Kraken: ("_kraken", "kraken"),
+    BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
+}  # fmt: skip
+"""For each kind of sizes the module of its models, which imports jax, and how its functions' names begin there."""
+
+
+def _of_family(size: Size, kind: str) -> Callable[..., Any]:
+    """The function of a family's "step", "forward" pass or "shapes" of parameters, given its sizes."""
+    module, name = _FAMILIES[type(size)]
+    function = getattr(importlib.import_module(f"alpa_dejavu.layers.models.{module}"), f"{name}_{kind}")
+    return functools.partial(function, size)
+
+
+def _size_of(name: str) -> Size | None:
+    return SUITES.get(name.lower()) or Transformer.of_text(name)
+
+
 def transformer_size(name: str) -> Transformer | None:
     """Returns the sizes of the transformer that a model's name or text stands for; None if it stands for no transformer
     of equal blocks.
@@ -80,20 +99,14 @@ def transformer_size(name: str) -> Transformer | None:
     A GPT of Alpa's evaluation is taken as one that is normalised before its attention and feed-forward layers, as other
     runtimes have it.
     """
-    size = SUITES.get(name.lower())
-    if isinstance(size, Transformer):
-        return size
-    if isinstance(size, GPT):
-        return Transformer(
-            size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence, gated=False, rotary=False,
-            rms_norm=False, biases="all",
-        )  # fmt: skip
-    if isinstance(size, Kraken) and size.ways == 1:
-        return Transformer(
-            size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence, gated=False, rotary=False,
-            feed_forward=size.expansion * size.hidden, rms_norm=False, biases="all", tied=True,
-        )  # fmt: skip
-    return Transformer.of_text(name)
+    size = _size_of(name)
+    if not isinstance(size, GPT) and not (isinstance(size, Kraken) and size.ways == 1):
+        return size if isinstance(size, Transformer) else None
+    same = size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence
+    own: dict[str, Any] = {}
+    if isinstance(size, Kraken):
+        own = {"feed_forward": size.expansion * size.hidden, "tied": True}
+    return Transformer(*same, gated=False, rotary=False, rms_norm=False, biases="all", **own)
 
 
 def tokens_of_sample(name: str) -> int | None:
@@ -103,8 +116,7 @@ def tokens_of_sample(name: str) -> int | None:
     >>> [tokens_of_sample("gpt-1.3b"), tokens_of_sample("wresnet-1b"), tokens_of_sample("module:function")]
     [1024, None, None]
     """
-    size = SUITES.get(name.lower()) or Transformer.of_text(name)
-    return getattr(size, "sequence", None)
+    return getattr(_size_of(name), "sequence", None)
 
 
 def is_marked(name: str) -> bool:
@@ -113,7 +125,7 @@ def is_marked(name: str) -> bool:
     >>> [is_marked("llama-7b"), is_marked("gpt-1.3b"), is_marked("module:function")]
     [True, False, False]
     """
-    return isinstance(SUITES.get(name.lower()) or Transformer.of_text(name), Transformer)
+    return isinstance(_size_of(name), Transformer)
 
 
 def known_models() -> list[str]:
@@ -123,34 +135,12 @@ def known_models() -> list[str]:
 
 def model_function(name: str) -> Callable[[int], Any]:
     """Returns a known model's function by name, or that of the transformer whose sizes the name says: it takes a batch
-    size and returns `(train_step, (state, batch))`.
-
-    State and batch are abstract arrays (`jax.ShapeDtypeStruct`).
+    size and returns `(train_step, (state, batch))`, where state and batch are abstract arrays (`jax.ShapeDtypeStruct`).
 
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    sizes = Transformer.of_text(name)
-    size = model_size(name) if sizes is None else sizes
-    if isinstance(size, Transformer):
-        from alpa_dejavu.layers.models._by_sizes import sized_step
-
-        return functools.partial(sized_step, size)
-    if isinstance(size, WideResNet):
-        from alpa_dejavu.layers.models._wresnet import wresnet_step
-
-        return functools.partial(wresnet_step, size)
-    if isinstance(size, Kraken):
-        from alpa_dejavu.layers.models._kraken import kraken_step
-
-        return functools.partial(kraken_step, size)
-    if isinstance(size, BERT):
-        from alpa_dejavu.layers.models._bert import bert_step
-
-        return functools.partial(bert_step, size)
-    from alpa_dejavu.layers.models._transformer import transformer_step
-
-    return functools.partial(transformer_step, size)
+    return _of_family(Transformer.of_text(name) or model_size(name), "step")
 
 
 def forward_function(name: str | Kraken | Transformer, sequence: int | None = None) -> Callable[[int], Any]:
@@ -169,25 +159,13 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
     """
     size = (Transformer.of_text(name) or model_size(name)) if isinstance(name, str) else name
     if isinstance(size, (WideResNet, BERT)):
-        raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(_LANGUAGE)}")
+        language = [model for model, other in SUITES.items() if not isinstance(other, (WideResNet, BERT))]
+        raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(language)}")
     if sequence is not None:
         if sequence < 1:
             raise ValueError(f"sequence is {sequence}, but must be at least 1; give the number of tokens in a prompt")
         size = dataclasses.replace(size, sequence=sequence)
-    if isinstance(size, Kraken):
-        from alpa_dejavu.layers.models._kraken import kraken_forward
-
-        return functools.partial(kraken_forward, size)
-    if isinstance(size, Transformer):
-        from alpa_dejavu.layers.models._by_sizes import sized_forward
-
-        return functools.partial(sized_forward, size)
-    from alpa_dejavu.layers.models._transformer import transformer_forward
-
-    return functools.partial(transformer_forward, size)
-
-
-_LANGUAGE = [name for name, size in SUITES.items() if isinstance(size, (GPT, MoE, Kraken, Transformer))]
+    return _of_family(size, "forward")
 
 
 def model_size(name: str) -> Size:
@@ -213,31 +191,11 @@ def num_parameters(name: str) -> int:
         ValueError: there is no model of that name; near names are listed.
     """
     size = model_size(name)
-    if isinstance(size, Transformer):
-        return size.num_parameters
-    if isinstance(size, Kraken):
-        from alpa_dejavu.layers.models._kraken import kraken_parameters
-
-        return sum(math.prod(shape) for shape in _shapes_in(kraken_parameters(size)))
-    if isinstance(size, WideResNet):
-        from alpa_dejavu.layers.models._wresnet import wresnet_shapes
-
-        return _elements(wresnet_shapes(size))
-    if isinstance(size, BERT):
-        from alpa_dejavu.layers.models._bert import bert_shapes
-
-        return _elements(bert_shapes(size))
-    from alpa_dejavu.layers.models._transformer import transformer_shapes
-
-    return _elements(transformer_shapes(size))
+    return size.num_parameters if isinstance(size, Transformer) else _elements(_of_family(size, "shapes")())
 
 
-def _elements(groups: Iterable[Mapping[str, tuple[int, ...]]]) -> int:
-    return sum(math.prod(shape) for group in groups for shape in group.values())
-
-
-def _shapes_in(tree: Any) -> list[tuple[int, ...]]:
-    """The shapes of the arrays in nested dictionaries."""
-    if hasattr(tree, "shape"):
-        return [tree.shape]
-    return [shape for branch in tree.values() for shape in _shapes_in(branch)]
+def _elements(tree: Any) -> int:
+    """The elements of all arrays in nested lists and dictionaries of their shapes."""
+    if isinstance(tree, (list, dict)):
+        return sum(map(_elements, tree.values() if isinstance(tree, dict) else tree))
+    return math.prod(getattr(tree, "shape", tree))

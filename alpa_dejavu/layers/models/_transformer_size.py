@@ -20,37 +20,6 @@ BIASES = {
 """Which products of a block have a bias, by a name: those ahead of attention, the one behind it, the feed-forward's."""
 PRECISIONS = ("bfloat16", "float16", "float8", "float32")
 """The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
-_ALIASES = {
-    "hidden": "hidden",
-    "blocks": "num_blocks",
-    "heads": "num_heads",
-    "kv_heads": "kv_heads",
-    "head_size": "head_size",
-    "feed_forward": "feed_forward",
-    "vocabulary": "vocabulary",
-    "sequence": "sequence",
-    "gated": "gated",
-    "rotary": "rotary",
-    "rms_norm": "rms_norm",
-    "biases": "biases",
-    "qk_norm": "qk_norm",
-    "tied": "tied",
-    "experts": "num_experts",
-    "experts_per_token": "experts_per_token",
-    "shared_feed_forward": "shared_feed_forward",
-    "train_last": "train_last",
-    "dense_blocks": "dense_blocks",
-    "dense_feed_forward": "dense_feed_forward",
-    "query_rank": "query_rank",
-    "latent_rank": "latent_rank",
-    "rotary_size": "rotary_size",
-    "value_size": "value_size",
-    "precision": "precision",
-    "rotary_base": "rotary_base",
-    "rotary_scaling": "rotary_scaling",
-    "shared_gate": "shared_gate",
-}
-"""The fields of `Transformer` by the names that they have in a text."""
 
 
 @final
@@ -122,67 +91,67 @@ class Transformer:
 
     def __post_init__(self) -> None:
         at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
-        for each in dataclasses.fields(self):
-            if each.type == "int":
-                at_most(f"transformer: {each.name}", getattr(self, each.name), MOST_WIDTH, "mend the sizes")
-        for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
-            checks.count("transformer", field, getattr(self, field))
+        for field in dataclasses.fields(self):
+            if field.type == "int":
+                at_most(f"transformer: {field.name}", getattr(self, field.name), MOST_WIDTH, "mend the sizes")
+        for name in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
+            checks.count("transformer", name, getattr(self, name))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         checks.one_of("transformer", "precision", self.precision, PRECISIONS)
         if self.head_size == 0:
             self._divides("num_heads", self.num_heads, "hidden", self.hidden)
-        for field, derived in self._derived().items():
-            if getattr(self, field) == 0:
-                object.__setattr__(self, field, derived)
-            checks.count("transformer", field, getattr(self, field))
-        if self.rotary and (self.rotary_size if self.latent_rank else self.head_size) % 2:
-            name = "rotary_size" if self.latent_rank else "head_size"
-            raise ValueError(
-                f"transformer: {name} is {getattr(self, name)}, but must be even where positions rotate pairs of "
-                "elements; give an even one, or rotary=no"
-            )
-        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
-        if bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts:
-            raise ValueError(
-                f"transformer: experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, "
-                f"{self.num_experts}, or both 0; mend the sizes"
-            )
-        if self.shared_feed_forward and not self.num_experts:
-            raise ValueError(
-                f"transformer: shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no "
-                "experts; give num_experts"
-            )
-        if self.shared_gate and not self.shared_feed_forward:
-            raise ValueError(
-                "transformer: shared_gate is yes, but must be no where there is no shared expert; give "
-                "shared_feed_forward"
-            )
+        for name, derived in self._derived().items():
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, derived)
+            checks.count("transformer", name, getattr(self, name))
         checks.count("transformer", "rotary_base", self.rotary_base)
-        if not 1 <= self.rotary_scaling <= 1e6 or (self.rotary_scaling > 1 and not self.rotary):
-            raise ValueError(
-                f"transformer: rotary_scaling is {self.rotary_scaling!r}, but must be from 1 to 1e6, and 1 where "
-                "positions don't rotate; mend the sizes"
-            )
-        if bool(self.dense_blocks) != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks:
-            raise ValueError(
-                f"transformer: dense_blocks is {self.dense_blocks} and dense_feed_forward {self.dense_feed_forward}, "
-                f"but both must be 0, or above it with at most {self.num_blocks} blocks; mend the sizes"
-            )
-        if not self.latent_rank and (self.query_rank or self.rotary_size or self.value_size != self.head_size):
-            raise ValueError(
-                "transformer: latent_rank is 0, but must be above it where query_rank, rotary_size or value_size are "
-                "given; give latent_rank, or leave these out"
-            )
-        if self.latent_rank and self.kv_heads != self.num_heads:
-            raise ValueError(
-                f"transformer: kv_heads is {self.kv_heads}, but must be num_heads, {self.num_heads}, with latent "
-                "attention; leave it out"
-            )
-        if not 0 <= self.train_last <= self.num_blocks:
-            raise ValueError(
-                f"transformer: train_last is {self.train_last}, but must be from 1 to the number of blocks, "
-                f"{self.num_blocks}; leave it out to train the whole model"
-            )
+        turned = "rotary_size" if self.latent_rank else "head_size"
+        _refuse_if(
+            self.rotary and getattr(self, turned) % 2 > 0,
+            f"{turned} is {getattr(self, turned)}, but must be even where positions rotate pairs of elements; give an "
+            "even one, or rotary=no",
+        )
+        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        _refuse_if(
+            bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
+            f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
+            "both 0; mend the sizes",
+        )
+        _refuse_if(
+            bool(self.shared_feed_forward) and not self.num_experts,
+            f"shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no experts; give "
+            "num_experts",
+        )
+        _refuse_if(
+            self.shared_gate and not self.shared_feed_forward,
+            "shared_gate is yes, but must be no where there is no shared expert; give shared_feed_forward",
+        )
+        _refuse_if(
+            not 1 <= self.rotary_scaling <= 1e6 or (self.rotary_scaling > 1 and not self.rotary),
+            f"rotary_scaling is {self.rotary_scaling!r}, but must be from 1 to 1e6, and 1 where positions don't "
+            "rotate; mend the sizes",
+        )
+        _refuse_if(
+            bool(self.dense_blocks) != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks,
+            f"dense_blocks is {self.dense_blocks} and dense_feed_forward {self.dense_feed_forward}, but both must be "
+            f"0, or above it with at most {self.num_blocks} blocks; mend the sizes",
+        )
+        latent = bool(self.query_rank or self.rotary_size or self.value_size != self.head_size)
+        _refuse_if(
+            not self.latent_rank and latent,
+            "latent_rank is 0, but must be above it where query_rank, rotary_size or value_size are given; give "
+            "latent_rank, or leave these out",
+        )
+        _refuse_if(
+            self.latent_rank > 0 and self.kv_heads != self.num_heads,
+            f"kv_heads is {self.kv_heads}, but must be num_heads, {self.num_heads}, with latent attention; leave it "
+            "out",
+        )
+        _refuse_if(
+            not 0 <= self.train_last <= self.num_blocks,
+            f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
+            "out to train the whole model",
+        )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
     def _divides(self, field: str, value: int, other: str, of: int) -> None:
@@ -263,28 +232,22 @@ class Transformer:
         hidden, heads = self.hidden, self.num_heads
         if self.latent_rank:
             queries = heads * (self.head_size + self.rotary_size)
-            of_queries = self.query_rank * (hidden + 1 + queries) if self.query_rank else hidden * queries
-            latent = hidden * (self.latent_rank + self.rotary_size) + self.latent_rank
-            return (
-                of_queries
-                + latent
-                + heads * (self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden)
-            )
+            count = self.query_rank * (hidden + 1 + queries) if self.query_rank else hidden * queries
+            count += hidden * (self.latent_rank + self.rotary_size) + self.latent_rank
+            return count + heads * (self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden)
         queries, keys = heads * self.head_size, self.kv_heads * self.head_size
-        found = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
-        return found + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
+        count = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
+        return count + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
 
     @property
     def text(self) -> str:
         """Returns the sizes as a text, which stands for the model wherever a model's name does."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        derived = self._derived()
-        shown = {
-            alias: getattr(self, field)
-            for alias, field in _ALIASES.items()
-            if getattr(self, field) != derived.get(field, defaults[field])
-        }
-        return _PREFIX + ",".join(f"{alias}={_said(value)}" for alias, value in shown.items())
+        defaults = {field.name: field.default for field in dataclasses.fields(self)} | self._derived()
+        values = {alias: getattr(self, name) for alias, name in _ALIASES.items()}
+        shown = {alias: value for alias, value in values.items() if value != defaults[_ALIASES[alias]]}
+        words = {True: "yes", False: "no"}
+        texts = (f"{alias}={words[value] if isinstance(value, bool) else value}" for alias, value in shown.items())
+        return _PREFIX + ",".join(texts)
 
     @staticmethod
     def of_text(text: str) -> Transformer | None:
@@ -298,28 +261,39 @@ class Transformer:
         """
         if not text.startswith(_PREFIX) or "=" not in text:  # else it is a function of the user's own module
             return None
-        given: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         for part in text.removeprefix(_PREFIX).split(","):
             alias, _, value = part.partition("=")
-            if alias not in _ALIASES or _ALIASES[alias] in given:
-                known = ", ".join(_ALIASES)
+            if alias not in _ALIASES or _ALIASES[alias] in sizes:
+                listed = ", ".join(_ALIASES)
                 raise ValueError(
-                    f"model has {part!r}, but must have one of {known}, each once{near(alias, _ALIASES)}; mend its text"
+                    f"model has {part!r}, but must have one of {listed}, each once{near(alias, _ALIASES)}; mend "
+                    "its text"
                 )
-            given[_ALIASES[alias]] = _read(alias, value)
+            sizes[_ALIASES[alias]] = _read(alias, value)
         needed = ("hidden", "blocks", "heads", "vocabulary", "sequence")
-        missing = [alias for alias in needed if _ALIASES[alias] not in given]
+        missing = [alias for alias in needed if _ALIASES[alias] not in sizes]
         if missing:
             raise ValueError(f"model is {text!r}, but must say {', '.join(missing)}, too; add them as {missing[0]}=N")
-        return Transformer(**given)
+        return Transformer(**sizes)
 
 
-def _said(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+_FIRST = "hidden num_blocks num_heads kv_heads head_size feed_forward vocabulary sequence".split()
+_TYPES = {field.name: field.type for field in dataclasses.fields(Transformer)}
+_ALIASES = {
+    {"num_blocks": "blocks", "num_heads": "heads", "num_experts": "experts"}.get(name, name): name
+    for name in dict.fromkeys([*_FIRST, *_TYPES])
+}
+"""The fields of `Transformer` by the names that they have in a text, in the order in which they stand there."""
+
+
+def _refuse_if(wrong: object, message: str) -> None:
+    if wrong:
+        raise ValueError(f"transformer: {message}")
 
 
 def _read(alias: str, value: str) -> int | float | bool | str:
-    kind = {field.name: field.type for field in dataclasses.fields(Transformer)}[_ALIASES[alias]]
+    kind = _TYPES[_ALIASES[alias]]
     if kind == "str":
         return value
     if kind == "bool" and value in ("yes", "no"):
@@ -328,5 +302,5 @@ def _read(alias: str, value: str) -> int | float | bool | str:
         return int(value)
     if kind == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
         return float(value)
-    wanted = "yes or no" if kind == "bool" else "a number" if kind == "float" else "a whole number"
+    wanted = {"bool": "yes or no", "float": "a number"}.get(str(kind), "a whole number")
     raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")

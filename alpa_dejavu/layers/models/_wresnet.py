@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu.layers.models._optimizers import (
+from alpa_dejavu.layers.models._sizes import WideResNet
+from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
     Trained,
@@ -24,7 +25,6 @@ from alpa_dejavu.layers.models._optimizers import (
     momentum,
     updating,
 )
-from alpa_dejavu.layers.models._sizes import WideResNet
 
 Statistics = list[Group]
 

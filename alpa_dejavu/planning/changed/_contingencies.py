@@ -11,9 +11,8 @@ from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.planning.changed.state_migration import Settler, layer_state, moves
 from alpa_dejavu.planning.search._candidate import Candidate, best_first
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search._finish import finished_plan
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.search._ranking import finished_plan
+from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 

@@ -29,7 +29,7 @@ from typing import Any, final
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.json_file import is_stream, write_whole, write_whole_bytes
 from alpa_dejavu.planning.changed._kept import VERSION, Kept, kept_data, kept_of
-from alpa_dejavu.planning.search.models.packed import packed_json, read_packed
+from alpa_dejavu.planning.search.models.model_cache import packed_json, read_packed
 from alpa_dejavu.plans.plan_file import plan_text
 from alpa_dejavu.problem import Plan
 

@@ -15,8 +15,7 @@ from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.costs.latency import KernelLatency
 from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.task import Found, PlanningTask
+from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
 
 __all__ = ["ANNOTATIONS", "Annotation", "Chosen", "with_confidence", "with_unmeasured"]
@@ -60,11 +59,11 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     from alpa_dejavu.planning.search.uncertainty import confidence, drawn_stages, layer_draws, numbered_errors
 
     phase("confidence")
-    best, errors, resolver = chosen.compared[0], chosen.found.errors, chosen.found.resolver
-    sure = confidence(chosen.compared, errors=errors, resolver=resolver)
+    best = chosen.compared[0]
+    sure = confidence(chosen.compared, errors=chosen.found.errors)
     # These are the draws that the expected step is from: the seed and the errors are the same.
-    errors, alone = numbered_errors([best], errors, None if errors is None else resolver)
-    draws = layer_draws(best, alone, errors, errors.drawn(sure.draws))
+    errors = numbered_errors([best], chosen.found.errors)
+    draws = layer_draws(best, errors, errors.drawn(sure.draws))
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")
     return dataclasses.replace(plan, confidence=sure.times(factor), stages=drawn_stages(plan.stages, draws, factor))

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, final
+from typing import Annotated, Any, final
 
+from typing_extensions import TypedDict
+
+from alpa_dejavu._util.dataclass_format import Needed, Stored
+from alpa_dejavu._util.format_fields import (
+    Bytes,
+    Count,
+    Names,
+    NotNegative,
+    Price,
+    Seconds,
+    SecondsAboveZero,
+    Share,
+    Text,
+    Words,
+    listed,
+    said,
+)
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
-if TYPE_CHECKING:
-    from alpa_dejavu._util.format_fields import (
-        Bytes,
-        Count,
-        Names,
-        NotNegative,
-        Price,
-        SecondsAboveZero,
-        Share,
-        Text,
-        Words,
-        listed,
-        said,
-    )
-
-__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "figures"]
+__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "SavingData", "figures", "savings_data"]
 
 
 @final
@@ -56,6 +58,18 @@ class Saving:
         return " ".join([*remat, *zero, *([] if self.offload == "none" else [f"--offload {self.offload}"])])
 
 
+class SavingData(TypedDict):
+    """A way to keep less in memory, with the options of `alpa-dejavu plan` that allow it, as files have it."""
+
+    name: Text
+    flags: Words
+
+
+def savings_data(savings: tuple[Saving, ...]) -> tuple[dict[str, str], ...]:
+    """Returns ways to keep less as files have them."""
+    return tuple({"name": saving.name, "flags": saving.flags} for saving in savings)
+
+
 SAVINGS = (
     Saving("none", remat=("none",), zero=(0,)),
     Saving("remat", zero=(0,)),
@@ -64,6 +78,19 @@ SAVINGS = (
     Saving("remat+ZeRO"),
 )
 """No saving; each alone; and the two among which `plan` chooses by itself."""
+
+
+class TrainingData(TypedDict):
+    """The figures of a training of so many steps, as files have them."""
+
+    seconds: SecondsAboveZero
+    deviation_s: Annotated[Seconds | None, said("seconds of at least 0, or null")]
+    device_s: SecondsAboveZero
+    price: Price
+
+
+def _training_data(run: WholeRun | None) -> dict[str, Any] | None:
+    return None if run is None else {name: getattr(run, name) for name in TrainingData.__annotations__}
 
 
 @final
@@ -96,11 +123,7 @@ class Figures:
     step_s: SecondsAboveZero
     expected_step_s: SecondsAboveZero
     interval_s: Annotated[
-        Annotated[
-            tuple[SecondsAboveZero, SecondsAboveZero],
-            listed("the two ends of an interval", min_length=2, max_length=2),
-        ]
-        | None,
+        Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("the two ends of an interval")] | None,
         said("the two ends of the 90 % interval, or null"),
     ]
     price: Price
@@ -110,7 +133,13 @@ class Figures:
     uses: Names
     calibration: Words
     footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
-    training: Annotated[WholeRun | None, said("an object: a training of `steps` steps, or null")] = None
+    training: Needed[
+        Annotated[
+            WholeRun | None,
+            Stored(TrainingData | None, write=_training_data),
+            said("an object: a training of `steps` steps, or null"),
+        ]
+    ] = None
 
 
 @final
@@ -129,9 +158,9 @@ class Cell:
     saving: Text
     flags: Words
     figures: Annotated[Figures | None, said("an object: the figures of the plan, or null")]
-    why_not: Words = ""
-    fits: Annotated[bool, said("true or false")] = True
-    remedies: Names = ()
+    why_not: Needed[Words] = ""
+    fits: Needed[Annotated[bool, said("true or false")]] = True
+    remedies: Needed[Names] = ()
 
     @property
     def place(self) -> tuple[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, final
+from typing import Annotated, Literal, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Needed
+from alpa_dejavu._util.format_fields import Names, Share, Text, listed, said
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.planning.given._cells import Cell
@@ -16,9 +18,6 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate, Costs
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
 from alpa_dejavu.problem import Slicing
-
-if TYPE_CHECKING:
-    from alpa_dejavu._util.format_fields import Names, Share, Text, listed, said
 
 __all__ = ["MEASURES", "SURE", "Change", "Order", "changes", "joint_draws", "orders", "stages_alone"]
 
@@ -80,7 +79,7 @@ class Change:
     other: Text
     before: Names
     behind: Names
-    sure: Annotated[bool, said("true or false")] = True
+    sure: Needed[Annotated[bool, said("true or false")]] = True
 
 
 def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:

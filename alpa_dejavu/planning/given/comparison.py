@@ -16,14 +16,15 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
+from alpa_dejavu._util.dataclass_format import Stored, data_of, typed_dict_of
+from alpa_dejavu._util.format_fields import WHOLE, Count, Names, Words, listed, said
 from alpa_dejavu._util.phases import phases_of
-from alpa_dejavu._util.record_format import data_type
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
-from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, figures
+from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
 from alpa_dejavu.planning.given._orders import (
     MEASURES,
     Change,
@@ -33,7 +34,6 @@ from alpa_dejavu.planning.given._orders import (
     orders,
     stages_alone,
 )
-from alpa_dejavu.planning.given.whole_run import WholeRun
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
@@ -43,12 +43,18 @@ from alpa_dejavu.problem import Cluster, Model, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-if TYPE_CHECKING:
-    from alpa_dejavu._util.format_fields import Count, Text, Words, listed, said
-
 __all__ = [
-    "MEASURES", "SAVINGS", "Cell", "Change", "Comparison", "Figures", "Order", "Saving", "compare", "comparison_text",
-    "comparison_type",
+    "MEASURES",
+    "SAVINGS",
+    "Cell",
+    "Change",
+    "Comparison",
+    "Figures",
+    "Order",
+    "Saving",
+    "compare",
+    "comparison_format",
+    "comparison_text",
 ]  # fmt: skip
 
 
@@ -69,8 +75,12 @@ class Comparison:
     model: Words
     batch: Count
     steps: Annotated[Count | None, said("a whole number of at least 1, or null")]
-    clusters: Annotated[tuple[Text, ...], listed("a list of names")]
-    savings: Annotated[tuple[Saving, ...], listed("a list of ways to keep less in memory")]
+    clusters: Names
+    savings: Annotated[
+        tuple[Saving, ...],
+        Stored(tuple[SavingData, ...], write=savings_data),
+        listed("a list of ways to keep less in memory"),
+    ]
     cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
     orders: Annotated[tuple[Order, ...], listed("a list of orders")]
 
@@ -198,41 +208,17 @@ def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Clus
 
 
 _VERSION = 1
+_VERSION_KEY = Annotated[Literal[1], said("1, the version of comparisons that this release writes"), WHOLE]
 
 
-@functools.cache
-def comparison_type() -> Any:
-    """Returns the declared type of a comparison's JSON data, version 1."""
-    from typing_extensions import TypedDict
-
-    from alpa_dejavu._util import format_fields as fields
-
-    SavingData: Any = TypedDict("SavingData", {"name": fields.Text, "flags": fields.Words})
-    TrainingData: Any = TypedDict(
-        "TrainingData",
-        {
-            "seconds": fields.SecondsAboveZero,
-            "deviation_s": Annotated[fields.Seconds | None, fields.said("seconds of at least 0, or null")],
-            "device_s": fields.SecondsAboveZero,
-            "price": fields.Price,
-        },
-    )
-    version = fields.said("1, the version of comparisons that this release writes")
-    more = {
-        "version": Annotated[Literal[1], version, fields.WHOLE],
-        "changes": Annotated[list[data_type(Change, {})], fields.listed("a list of changes")],  # type: ignore[misc]
-    }
-    return data_type(Comparison, more, {Saving: SavingData, WholeRun: TrainingData})
+def comparison_format() -> Any:
+    """Returns the `TypedDict` of a comparison's data: every key, and what it must be."""
+    change = typed_dict_of(Change)
+    changes = Annotated[list[change], listed("a list of changes")]  # type: ignore[valid-type]
+    return typed_dict_of(Comparison, {"version": _VERSION_KEY}, changes=changes)
 
 
 def comparison_text(comparison: Comparison) -> str:
     """Returns the JSON text of a comparison."""
-    data = dataclasses.asdict(comparison)
-    for cell in data["cells"]:
-        training = (cell["figures"] or {}).get("training")
-        if training is not None:
-            told = ("seconds", "deviation_s", "device_s", "price")
-            cell["figures"]["training"] = {name: training[name] for name in told}
-    data["savings"] = [{"name": saving.name, "flags": saving.flags} for saving in comparison.savings]
-    data["changes"] = [dataclasses.asdict(change) for measure in MEASURES for change in comparison.changes(measure)]
-    return json.dumps({"version": _VERSION, **data}, indent=1) + "\n"
+    changes = [data_of(change) for measure in MEASURES for change in comparison.changes(measure)]
+    return json.dumps({"version": _VERSION, **data_of(comparison), "changes": changes}, indent=1) + "\n"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import ties
-from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
 

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.planning.given._annotations import Chosen
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, fits, simulated
-from alpa_dejavu.planning.search._chunks import chunks_of, impossible
-from alpa_dejavu.planning.search._polish import polished
-from alpa_dejavu.planning.search._schedules import ANY_SCHEDULE, under
-from alpa_dejavu.planning.search._stage_times import stage_times
+from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, polished, under
+from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, stage_times
 from alpa_dejavu.problem import Plan, Run, Slicing
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.schedules import named_schedule, schedule_kind

@@ -16,16 +16,14 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.planning.given._annotations import with_confidence, with_unmeasured
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search.fits import PRICED_OPTIONS
-from alpa_dejavu.planning.search.given_stages import GivenStage, GivenStages, given_stages
+from alpa_dejavu.planning.search.given_stages import PRICED_OPTIONS, GivenStage, GivenStages, given_stages
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan", "estimate"]

@@ -27,7 +27,7 @@ from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, phase_of, prefill_s
 from alpa_dejavu.planning.inference._shapes import ServingShape, shapes
 from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, ServingPlan
-from alpa_dejavu.planning.search.uncertainty.stage_draws import StageDraws, interval
+from alpa_dejavu.planning.search.uncertainty._steps import StageDraws, interval
 from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
@@ -112,7 +112,7 @@ def serve_plan(
     return ServingPlan(
         model=served.name,
         cluster=priced.cluster.name,
-        objective=objective,  # type: ignore[arg-type]  # it was checked
+        objective=objective,
         prompt_tokens=lengths.prompt,
         output_tokens=lengths.output,
         high_prompt_tokens=lengths.high_prompt,

@@ -1,41 +1,34 @@
-"""A plan for inference: how a model is divided, what both phases take, and its file.
-
-Files are JSON, version 1: `schemas/serving-1.json` has every key and unit, as the fields of these classes declare them.
-"""
+"""A plan for inference: how a model is divided, and what both phases take."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.json_file import read_checked, write_whole
-from alpa_dejavu._util.record_format import data_type, record_of
-
-if TYPE_CHECKING:
-    from alpa_dejavu._util.format_fields import (
-        Bytes,
-        Count,
-        Positive,
-        Seconds,
-        SecondsAboveZero,
-        Text,
-        Words,
-        listed,
-        said,
-    )
+from alpa_dejavu._util.dataclass_format import Needed, chosen, data_of, object_of, typed_dict_of
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    Bytes,
+    Count,
+    Positive,
+    Seconds,
+    SecondsAboveZero,
+    Text,
+    Words,
+    listed,
+    said,
+)
+from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 
 __all__ = [
     "OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts", "read_serving_plan",
-    "serving_text", "serving_type", "write_serving_plan",
+    "serving_format", "serving_text", "write_serving_plan",
 ]  # fmt: skip
 
-_VERSION = 1
-_REMEDY = "`alpa-dejavu plan --inference` writes such files, and schemas/serving-1.json says what each key may be"
 OBJECTIVES = ("latency", "throughput")
 """What a plan for inference has the best of: the time to the first token, or tokens per second."""
 
@@ -63,7 +56,7 @@ class Phase:
     waiting_s: Seconds
     hidden_s: Seconds
     weights_s: Seconds
-    interval_s: Annotated[tuple[Seconds, Seconds], listed("the two ends of an interval", min_length=2, max_length=2)]
+    interval_s: Annotated[tuple[Seconds, Seconds], said("the two ends of an interval")]
 
     @property
     def seconds(self) -> float:
@@ -125,7 +118,7 @@ class ServingPlan:
 
     model: Text
     cluster: Text
-    objective: Annotated[Literal["latency", "throughput"], said('"latency" or "throughput"')]
+    objective: Annotated[str, chosen(OBJECTIVES), said('"latency" or "throughput"')]
     prompt_tokens: Count
     output_tokens: Count
     high_prompt_tokens: Count
@@ -135,7 +128,7 @@ class ServingPlan:
     replicas: Count
     batch: Count
     prefill_batch: Count
-    division: Annotated[Literal["engine", "even"], said('"engine" or "even"')]
+    division: Annotated[str, chosen(("engine", "even")), said('"engine" or "even"')]
     first_token: Annotated[Phase, said("an object: the parts of prefill")]
     next_token: Annotated[Phase, said("an object: the parts of decoding")]
     high_first_token_s: SecondsAboveZero
@@ -148,44 +141,12 @@ class ServingPlan:
     communication: Words
     calibration: Words
     runtime: Words
-    notes: Annotated[tuple[Words, ...], listed("a list of sentences")] = ()
+    notes: Needed[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
 
     @property
     def num_devices(self) -> int:
         """Returns how many devices the plan takes."""
         return self.tensor_parallel * self.stages * self.replicas
-
-
-@functools.cache
-def serving_type() -> Any:
-    """Returns the declared type of a file's data."""
-    from alpa_dejavu._util.format_fields import WHOLE, said
-
-    version = Annotated[Literal[1], said("1, the version of plans for inference that this release reads"), WHOLE]
-    return data_type(ServingPlan, {"version": version})
-
-
-def serving_text(plan: ServingPlan) -> str:
-    """Returns the JSON text of a plan for inference."""
-    return json.dumps({"version": _VERSION, **dataclasses.asdict(plan)}, indent=1) + "\n"
-
-
-def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
-    """Writes a plan for inference to a file.
-
-    Raises:
-        ValueError: the file can't be written; says why.
-    """
-    write_whole(pathlib.Path(path), serving_text(plan))
-
-
-def read_serving_plan(path: str | os.PathLike[str]) -> ServingPlan:
-    """Returns the plan for inference that a file has.
-
-    Raises:
-        ValueError: the file can't be read, or isn't as the format asks; says what is wrong where.
-    """
-    return record_of(ServingPlan, read_checked(pathlib.Path(path), serving_type(), _REMEDY).data)
 
 
 def phase_rows(plan: ServingPlan) -> list[list[str]]:
@@ -225,3 +186,37 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
         ("cache", f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence"),
         *(("note", note) for note in plan.notes),
     ]
+
+
+_VERSION = 1
+_VERSION_KEY = Annotated[Literal[1], said("1, the version of plans for inference that this release reads"), WHOLE]
+_REMEDY = "`alpa-dejavu plan --inference` writes such files, and schemas/serving-1.json says what each key may be"
+
+
+def serving_format() -> Any:
+    """Returns the `TypedDict` of the data of a plan for inference: every key, and what it must be."""
+    return typed_dict_of(ServingPlan, {"version": _VERSION_KEY})
+
+
+def serving_text(plan: ServingPlan) -> str:
+    """Returns the JSON text of a plan for inference."""
+    return json.dumps({"version": _VERSION, **data_of(plan)}, indent=1) + "\n"
+
+
+def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
+    """Writes a plan for inference to a file.
+
+    Raises:
+        ValueError: the file can't be written; says why.
+    """
+    write_whole(pathlib.Path(path), serving_text(plan))
+
+
+def read_serving_plan(path: str | os.PathLike[str]) -> ServingPlan:
+    """Returns the plan for inference that a file has.
+
+    Raises:
+        ValueError: the file can't be read, or isn't as the format asks; says what is wrong where.
+    """
+    file: CheckedFile[dict[str, Any]] = read_checked(pathlib.Path(path), serving_format(), _REMEDY)
+    return object_of(ServingPlan, file.data)

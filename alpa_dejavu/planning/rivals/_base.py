@@ -8,10 +8,9 @@ import time
 from typing import final
 
 from alpa_dejavu.costs.communication import CommunicationModel
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
 from alpa_dejavu.planning.rivals._task import Task
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model

@@ -11,19 +11,17 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.communication import CommunicationModel
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
 from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, cut_alike
 from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.given_stages import GivenStage, given_candidate
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
 __all__ = ["ByStrategy", "as_planned"]

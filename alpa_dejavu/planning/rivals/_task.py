@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.costs.communication import Group
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning.rivals._exchange import Computed, Exchange, exchanges, finished_s

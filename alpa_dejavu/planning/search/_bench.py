@@ -11,13 +11,11 @@ import numpy as np
 
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.costs.table import CostTable, cost_table
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search._diagnosis import no_plan
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting, priced
 from alpa_dejavu.planning.search._polish import polished
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.task import GivenSpace, PlanningTask
+from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import (
     MeshConfig,
     Model,
@@ -33,7 +31,7 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["Bench", "is_small", "nothing_fits"]
+__all__ = ["Bench", "is_small"]
 
 _SURE, _DOUBT = 3.0, 3e-3
 """Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
@@ -49,23 +47,25 @@ _POLISHED = 3
 
 @final
 class Bench:
-    """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages."""
+    """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages.
 
-    def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
-        """Begins with the costs that are known for other schedules, or on a larger cluster, and hold here, too."""
+    It begins with costs that are known for other schedules, or on a larger cluster, where they hold here, too.
+    """
+
+    def __init__(self, task: PlanningTask, clock: Clock, costs: Iterable[Costs] = ()) -> None:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
-        self._found: dict[Shape, Candidate | None] = {}
+        self._best: dict[Shape, Candidate | None] = {}
         self._off = self._bytes_off = 0.0
         self._looked_at: set[Shape] = set()
-        for one in known:
-            key = one.model.num_layers, one.run.num_micro_batches
-            part = one if one.cluster is task.cluster and not one.partial else one.on(task.cluster)
+        for other in costs:
+            key = other.model.num_layers, other.run.num_micro_batches
+            part = other if other.cluster is task.cluster and not other.partial else other.on(task.cluster)
             if key not in self._costs and part is not None:
                 self._costs[key] = part.under(task.schedule)
 
     @property
-    def known(self) -> list[Costs]:
+    def priced(self) -> list[Costs]:
         """Returns the stage costs worked out so far, one for each pair of numbers of layers and micro-batches."""
         return list(self._costs.values())
 
@@ -76,30 +76,30 @@ class Bench:
         they may stay priced by a model that was scaled from another micro-batch.
         """
         while (shape := search.ask()) is not None:
-            found = self.candidate(shape)
-            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.slicing.stages)))
+            candidate = self.candidate(shape)
+            search.tell(
+                shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
+            )
         while exactly and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
-        each = best_first(one for one in self._found.values() if one is not None)
-        if not isinstance(self.task.slicer, Dynamic):  # who asks for another search gets what that finds
-            return each
-        if self.task.unlike:  # of alike hosts those are among what was found
-            filled = [one.costs.filled(self.task.slicer) for one in each[:_POLISHED]]
-            timed = [fitting(one) for one in filled if one is not None]
-            each = best_first([*each, *(one for one in timed if one is not None)])
+        plans, slicer = best_first(self._best.values()), self.task.slicer
+        if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
+            return plans
+        if self.task.unlike:  # of alike hosts those are among them already
+            filled = [plan.costs.filled(slicer) for plan in plans[:_POLISHED]]
+            plans = best_first([*plans, *(fitting(plan) for plan in filled if plan is not None)])
         configs = is_small(self.task) and self.task.schedule in ALPA_SCHEDULES
-        return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
+        return [*(polished(plan, configs) for plan in plans[:_POLISHED]), *plans[_POLISHED:]]
 
     def candidate(self, shape: Shape) -> Candidate | None:
         """Returns the best plan, simulated, with given numbers of layers, micro-batches and stages; or None."""
-        if shape not in self._found:
+        if shape not in self._best:
             offers = list(self._offers(shape))
             phase(f"slicing {shape.layers} layers, {shape.micro_batches} micro-batches")
-            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in offers]
-            there = best_first(one for one in found if one is not None)
-            self._found[shape] = there[0] if there else None
+            plans = best_first(costs.sliced(self.task.slicer, shape.stages or None) for costs in offers)
+            self._best[shape] = plans[0] if plans else None
             self.clock.lap("slicing")
-        return self._found[shape]
+        return self._best[shape]
 
     def _offers(self, shape: Shape) -> Iterator[Costs]:
         """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
@@ -120,54 +120,49 @@ class Bench:
 
         If the model was traced at another micro-batch, it is scaled to this one; with `exactly` it is traced anew.
         """
-        key = layers, count
+        key, task, micro_batch = (layers, count), self.task, self.task.micro_batch(count)
         if key not in self._costs or (exactly and not self._costs[key].exact):
-            self._costs[key] = self._priced(layers, count, exactly)
+            exact = exactly or micro_batch == task.source.micro_batch
+            model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
+            self.clock.lap("features")
+            space = task.space.space(task.cluster, micro_batch)
+            self._costs[key] = self._of(model, space, Run(count, task.schedule), exact)
         return self._costs[key]
 
-    def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
-        task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
-        exact = exactly or micro_batch == task.source.micro_batch
-        model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
-        self.clock.lap("features")
-        return self._of(model, task.space.space(task.cluster, micro_batch), run, exact)
-
     def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
-        task = self.task
         if model.sharding is not None:
             phase(f"sharding {len(model.layers)} layers")
             space = _divisible(model.sharding, space)
             self.clock.lap("sharding")
         phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
-        table = cost_table(model, task.cluster, space, run, task.prices.models, task.margin)
-        costs = task.adjusted(Costs(model, task.cluster, space, run, table, exact))
+        costs = priced(self.task, model, self.task.cluster, space, run, exact)
         self.clock.lap("cost table")
         return costs
 
     def _scaled_rival(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
-        found = {shape: one for shape, one in self._found.items() if one is not None}
-        if not found:
+        best = {shape: plan for shape, plan in self._best.items() if plan is not None}
+        if not best:
             return None
-        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _DOUBT))
-        rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
+        bound = min(plan.step_s for plan in best.values()) * (1 + max(_SURE * self._off, _DOUBT))
+        rivals = {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
         return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
-        best = best_first(one for one in self._found.values() if one is not None)
+        best = best_first(self._best.values())
         if not best or self._bytes_off < _SAME_BYTES or not self.task.source.traces:
             return None
         bound = best[0].step_s * (1 - AS_FAST)
-        for shape in sorted(self._found, reverse=True):
+        for shape in sorted(self._best, reverse=True):
             costs = self._costs.get((shape.layers, shape.micro_batches))
             if costs is None or shape.stages or costs.exact or shape in self._looked_at:
                 continue
             self._looked_at.add(shape)
-            roomier = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
-            found = dataclasses.replace(costs, table=roomier).sliced(self.task.slicer)
+            more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
+            plan = dataclasses.replace(costs, table=more_memory).sliced(self.task.slicer)
             self.clock.lap("slicing")
-            if found is not None and found.step_s < bound:
+            if plan is not None and plan.step_s < bound:
                 return shape
         return None
 
@@ -175,9 +170,9 @@ class Bench:
         """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
         by_scaling = self._costs[shape.layers, shape.micro_batches]
         self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other in list(self._found):
+        for other in list(self._best):
             if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
-                del self._found[other]
+                del self._best[other]
                 if (exact := self.candidate(other)) is not None:
                     seconds_off, bytes_off = _scaling_errors(by_scaling, exact)
                     self._off, self._bytes_off = max(self._off, seconds_off), max(self._bytes_off, bytes_off)
@@ -188,9 +183,7 @@ class Bench:
 
         It is the least sum over stages of seconds times devices, over all ways to cut the layers into stages.
         """
-        if self.task.unlike:
-            return 0.0
-        return min(map(_work_s, self._costs.values()))
+        return 0.0 if self.task.unlike else min(map(_work_s, self._costs.values()))
 
 
 def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
@@ -209,14 +202,14 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
-    known = {choice: entry for entry, choice in _choices(scaled.space).items()}
+    entries = {choice: entry for entry, choice in _choices(scaled.space).items()}
     choices = _choices(exact.space)
     for n, stage in enumerate(exact.slicing.stages):
-        entry = known.get(choices[stage.submesh, stage.config])
+        entry = entries.get(choices[stage.submesh, stage.config])
         if entry is not None:  # partial costs lack submeshes that take long to solve
-            there = dataclasses.replace(stage, submesh=entry[0], config=entry[1])
+            scaled_stage = dataclasses.replace(stage, submesh=entry[0], config=entry[1])
             in_flight = exact.run.in_flight(len(exact.slicing.stages) - 1 - n)
-            by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
+            by_scaling.append(_seconds_and_bytes(scaled.table, scaled_stage, in_flight))
             exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
     most = np.max(exactly, axis=0)
     errors = np.divide(np.max(by_scaling, axis=0), most, out=np.ones(2), where=most > 0) - 1
@@ -256,20 +249,3 @@ def _work_s(costs: Costs) -> float:
 def is_small(task: PlanningTask) -> bool:
     """Returns whether layers times devices are so few that a search can try plans of every shape."""
     return task.layers[-1] * task.cluster.num_devices <= _SMALL[task.unlike]
-
-
-def nothing_fits(task: PlanningTask) -> NoPlanError:
-    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
-    stages can have.
-    """
-    bench, none = Bench(task, Clock()), NoPlanError("there is no number of micro-batches")
-    for count in reversed(task.micro_batches):
-        try:
-            costs = bench.costs(task.layers[0], count)
-        except NoPlanError as error:  # no submesh is for such micro-batches
-            none = error
-            continue
-        more = task.batch is None or count < task.batch
-        in_alpa = isinstance(task.space, GivenSpace)
-        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer, more, in_alpa)
-    return none

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.clusters.device_order import device_order
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import place_stages
-from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._chunks import chunks_of, impossible, needed_bytes
-from alpa_dejavu.planning.search._host_by_host import host_by_host
-from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.planning.search._stage_times import stage_times, timeline_of
+from alpa_dejavu.costs.table import CostTable, cost_table
+from alpa_dejavu.planning.search._packing import host_by_host, packed
+from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, needed_bytes, stage_times, timeline_of
 from alpa_dejavu.problem import (
     Cluster,
     MeshConfig,
@@ -39,8 +37,11 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.task import PlanningTask
+
 __all__ = [
-    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
+    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "priced", "simulated",
 ]  # fmt: skip
 
 
@@ -77,25 +78,30 @@ class Costs:
 
         The result is marked as partial if a submesh of all hosts of that part is missing.
         """
-        unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
-        unlike = unlike or bool(self.cluster.reduction_servers)  # of which a stage on fewer hosts has more
-        unlike = unlike or bool(self.space.families)  # a stage on all of these hosts alone may have more configs
-        there = {host.name for host in self.cluster.hosts}
-        if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
+        names = {host.name for host in self.cluster.hosts}
+        if (
+            self.partial
+            or self.cluster.shared
+            or self.space.hosts is not None
+            or np.isfinite(self.space.allowed_imbalance)
+            or self.cluster.reduction_servers  # of which a stage on fewer hosts has more
+            or self.space.families  # a stage on all of these hosts alone may have more configs
+            or len(part.hosts) < 2
+            or any(host.name not in names for host in part.hosts)
+        ):
             return None
         chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
         space = self.space.part(chosen)
         whole = any(submesh.num_devices == part.num_devices for submesh in space.submeshes)
-        table = self.table.part(chosen)
-        return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
+        return dataclasses.replace(self, cluster=part, space=space, table=self.table.part(chosen), partial=not whole)
 
     def under(self, schedule: str) -> Costs:
         """Returns the same stage costs for another schedule, under which stages keep more or fewer micro-batches."""
         if schedule == self.run.schedule:
             return self
         run, table = Run(self.run.num_micro_batches, schedule), self.table
-        room = table.successors(run, table.margin, table.usable_bytes)
-        return dataclasses.replace(self, run=run, table=dataclasses.replace(table, max_n_succ_stages=room))
+        successors = table.successors(run, table.margin, table.usable_bytes)
+        return dataclasses.replace(self, run=run, table=dataclasses.replace(table, max_n_succ_stages=successors))
 
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
@@ -108,21 +114,26 @@ class Costs:
         """
         if num_stages is not None and num_stages not in self.possible:
             return None
-        found: dict[tuple[object, ...], Candidate] = {}
-        for problem in self._problems:
-            first = packed(_asked(problem, num_stages, devices), self.space, self.cluster, slicer)
+        candidates: dict[tuple[object, ...], Candidate] = {}
+        # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut
+        # with each one's own sends in its seconds, and a simulation says which is nearer.
+        for problem in (self.problem, *([self._problem_with_sends] if self._senders_wait else [])):
+            first = self._packed(problem, slicer, num_stages, devices)
             near = () if len(first.stages) in self.possible else self._near(len(first.stages))
-            others = [packed(_asked(problem, n, devices), self.space, self.cluster, slicer) for n in near]
-            for slicing in (first, *others):
+            for slicing in (first, *(self._packed(problem, slicer, number, devices) for number in near)):
                 if slicing.found:
-                    found.setdefault((slicing.stages, None), Candidate(self, slicing))
+                    candidates.setdefault((slicing.stages, None), Candidate(self, slicing))
         alike = self.space.hosts is None or not any(kinds_of(self.cluster))
         if alike and (filled := self.filled(slicer, num_stages, devices)) is not None:
-            found.setdefault((filled.stages, filled.hosts), filled)
-        there = [one for candidate in found.values() if (one := fitting(candidate)) is not None]
-        if not there and found and self.run.schedule not in ALPA_SCHEDULES:
-            there = list(self._sliced_by_memory(slicer, {len(one.slicing.stages) for one in found.values()}, devices))
-        return least(there, key=lambda one: one.step_s) if there else None
+            candidates.setdefault((filled.stages, filled.hosts), filled)
+        timed = [simulation for candidate in candidates.values() if (simulation := fitting(candidate)) is not None]
+        if not timed and candidates and self.run.schedule not in ALPA_SCHEDULES:
+            numbers = {len(candidate.slicing.stages) for candidate in candidates.values()}
+            timed = list(self._sliced_by_memory(slicer, numbers, devices))
+        return least(timed, key=_step_s) if timed else None
+
+    def _packed(self, problem: SlicingProblem, slicer: Slicer, num_stages: int | None, devices: str | None) -> Slicing:
+        return packed(_constrained(problem, num_stages, devices), self.space, self.cluster, slicer)
 
     def _sliced_by_memory(self, slicer: Slicer, numbers: Collection[int], devices: str | None) -> Iterator[Candidate]:
         """Yields the best plans with so many submeshes, or half or twice as many, by what each keeps in memory then.
@@ -130,14 +141,12 @@ class Costs:
         In the schedules that Alpa hasn't, all submeshes keep about as many micro-batches as the first one; so it isn't
         only those behind a stage that count.
         """
-        table = self.table
         for number in sorted({n * times // 2 for n in numbers for times in (1, 2, 4)} & set(self.possible)):
-            kept = self.run.in_flight(number - 1)
-            room = table.holding(kept)
-            costs = dataclasses.replace(self, table=dataclasses.replace(table, max_n_succ_stages=room))
-            slicing = packed(_asked(costs.problem, number, devices), self.space, self.cluster, slicer)
-            if slicing.found and (made := fitting(Candidate(self, slicing))) is not None:
-                yield made
+            successors = self.table.holding(self.run.in_flight(number - 1))
+            costs = dataclasses.replace(self, table=dataclasses.replace(self.table, max_n_succ_stages=successors))
+            slicing = self._packed(costs.problem, slicer, number, devices)
+            if slicing.found and (candidate := fitting(Candidate(self, slicing))) is not None:
+                yield candidate
 
     @cached_property
     def possible(self) -> range | tuple[int, ...]:
@@ -157,19 +166,13 @@ class Costs:
 
         There is none, too, if the slicer isn't the exact dynamic program, as others fail where most stages can't follow
         each other. On unlike hosts this takes much longer than a search that places stages afterwards.
-
-        Args:
-            slicer: the search that cuts layers into stages.
-            num_stages: how many stages the plan must have; None: any number.
-            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
-                space has it.
         """
         if not isinstance(slicer, Dynamic):
             return None
         by_hosts = host_by_host(self.problem, self.table, self.cluster, self.space, self._senders_wait)
         if by_hosts is None:
             return None
-        answer = by_hosts.answer(slicer.slice(_asked(by_hosts.problem, num_stages, devices)))
+        answer = by_hosts.answer(slicer.slice(_constrained(by_hosts.problem, num_stages, devices)))
         return None if answer is None else _by_rule(Candidate(self, *answer))
 
     @property
@@ -182,15 +185,33 @@ class Costs:
         return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 
     @cached_property
-    def _problems(self) -> list[SlicingProblem]:
-        """The problem, and the same where a stage's seconds have its own sends in them, if senders wait.
+    def _problem_with_sends(self) -> SlicingProblem:
+        return self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
 
-        The closed form counts those once a step, for the stage that receives; a simulation says which is nearer.
-        """
-        if not self._senders_wait:
-            return [self.problem]
-        waiting = self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
-        return [self.problem, waiting]
+
+def priced(
+    task: PlanningTask,
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    exact: bool = True,
+    partial: bool = False,
+) -> Costs:
+    """Returns the costs of all stages by a planning task's models, multiplied by the factors that it has for layers,
+    and corrected by the past runs that it learns from; the other arguments are the attributes of `Costs`.
+    """
+    table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
+    if task.factors is not None:
+        from alpa_dejavu.costs.scaled_layers import with_layer_factors
+
+        table = with_layer_factors(table, task.factors)
+    costs = Costs(model, cluster, space, run, table, exact, partial)
+    if task.learned:
+        from alpa_dejavu.planning.search.uncertainty import with_past_runs
+
+        costs = with_past_runs(costs, task.learned)
+    return costs
 
 
 @final
@@ -259,9 +280,15 @@ class Candidate:
         return self.slicing.cost_s * self.run.form.bubble if self.timeline is None else self.timeline.step_s
 
 
-def best_first(found: Iterable[Candidate]) -> list[Candidate]:
-    """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order."""
-    return ordered(found, key=lambda one: one.step_s)
+def _step_s(candidate: Candidate) -> float:
+    return candidate.step_s
+
+
+def best_first(candidates: Iterable[Candidate | None]) -> list[Candidate]:
+    """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order, and None
+    is left out.
+    """
+    return ordered((candidate for candidate in candidates if candidate is not None), key=_step_s)
 
 
 def config_of_stage(stage: StagePlan) -> MeshConfig:
@@ -274,18 +301,18 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
     )  # fmt: skip
 
 
-def host_names(found: Candidate) -> list[tuple[str, ...]]:
+def host_names(candidate: Candidate) -> list[tuple[str, ...]]:
     """Returns for each stage of a candidate plan the names of its hosts, in the order that its mesh has them."""
-    if found.hosts is not None:
-        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.placed]
-    names = []
-    for stage, hosts in zip(found.stages, found.placed, strict=True):
-        order = device_order(found.cluster, hosts, found.space.config(stage).shape)
-        names.append(tuple(found.cluster.hosts[host].name for host in order))
-    return names
+    orders = candidate.placed
+    if candidate.hosts is None:
+        orders = tuple(
+            tuple(device_order(candidate.cluster, hosts, candidate.space.config(stage).shape))
+            for stage, hosts in zip(candidate.stages, candidate.placed, strict=True)
+        )
+    return [tuple(candidate.cluster.hosts[host].name for host in order) for order in orders]
 
 
-def _asked(problem: SlicingProblem, num_stages: int | None, devices: str | None) -> SlicingProblem:
+def _constrained(problem: SlicingProblem, num_stages: int | None, devices: str | None) -> SlicingProblem:
     return dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
 
 
@@ -293,8 +320,8 @@ def _by_rule(candidate: Candidate) -> Candidate:
     """The candidate on the hosts that Alpa gives its stages by itself, where it takes no longer there."""
     rule = dataclasses.replace(candidate, hosts=None)
     with contextlib.suppress(NoPlanError):
-        here, there = (stage_times(one.table, one.stages, one.space, one.placed) for one in (candidate, rule))
-        return rule if here == there else candidate
+        own, by_rule = (stage_times(plan.table, plan.stages, plan.space, plan.placed) for plan in (candidate, rule))
+        return rule if own == by_rule else candidate
     return candidate
 
 
@@ -308,8 +335,8 @@ def fitting(candidate: Candidate) -> Candidate | None:
         return simulated(candidate)
     if len(candidate.slicing.stages) not in candidate.costs.possible:
         return None
-    made = simulated(candidate)
-    return made if fits(made) else None
+    timed = simulated(candidate)
+    return timed if fits(timed) else None
 
 
 def fits(candidate: Candidate) -> bool:

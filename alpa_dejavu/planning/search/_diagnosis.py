@@ -1,49 +1,58 @@
-"""Why nothing fits: what is missing where, and what would help."""
+"""Why nothing fits: what is missing where, and the smallest changes that would help, each tried before it is named."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.phases import phase
+from alpa_dejavu.clusters.changed_cluster import with_hosts
+from alpa_dejavu.clusters.offload_choices import check_offload
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._chunks import impossible
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.planning.search._bench import Bench
+from alpa_dejavu.planning.search._candidate import Costs
+from alpa_dejavu.planning.search._shapes import Shape
+from alpa_dejavu.planning.search._stage_times import impossible
+from alpa_dejavu.planning.task import Clock, GivenSpace, PlanningTask, SpaceRules
+from alpa_dejavu.problem import Cluster, NoPlanError, Run
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
-from alpa_dejavu.slicing import Dynamic, Slicer
+from alpa_dejavu.slicing import Dynamic
+
+__all__ = ["nothing_fits", "with_remedies"]
+
+_MOST_TIMES, _MOST_DEVICES = 64, 1024
+"""So many times the hosts, and so many devices, are tried at most."""
 
 
-def no_plan(
-    model: Model,
-    cluster: Cluster,
-    space: SearchSpace,
-    run: Run,
-    table: CostTable,
-    slicing: Slicer,
-    more_micro_batches: bool = True,
-    in_alpa: bool = False,
-) -> NoPlanError:
-    """Returns the error for a planning problem that no plan solves; it says whether memory, the search space or the
-    slicer is at fault, and what would help.
-
-    Args:
-        model: the layers, of a micro-batch.
-        cluster: the hosts that stages may be on.
-        space: the submeshes and configs that stages may have.
-        run: the number of micro-batches, and the schedule.
-        table: the costs and memory of all stages.
-        slicing: the slicer that found no plan.
-        more_micro_batches: whether the batch could be cut into more.
-        in_alpa: whether layers and submeshes are Alpa's, whose options decide on them.
+def nothing_fits(task: PlanningTask) -> NoPlanError:
+    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
+    stages can have: it says whether memory, the search space or the slicer is at fault, and what would help.
     """
+    bench, none = Bench(task, Clock()), NoPlanError("there is no number of micro-batches")
+    for count in reversed(task.micro_batches):
+        try:
+            costs = bench.costs(task.layers[0], count)
+        except NoPlanError as error:  # no submesh is for such micro-batches
+            none = error
+            continue
+        return _no_plan(task, costs)
+    return none
+
+
+def _no_plan(task: PlanningTask, costs: Costs) -> NoPlanError:
+    model, cluster, space, run, slicer = costs.model, costs.cluster, costs.space, costs.run, task.slicer
     if run.schedule not in ALPA_SCHEDULES:
-        return NoPlanError(_under_schedule(model, cluster, run))
-    if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
-        return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
-    boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
-    if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
-        return _memory(model, cluster, run, table, more_micro_batches, in_alpa)
+        return NoPlanError(_under_schedule(model.num_layers, cluster, run))
+    if slicer != Dynamic() and Dynamic().slice(costs.problem).found:
+        return NoPlanError(f"{slicer} found no plan, but there are some; choose the slicer 'dynamic'")
+    any_number = np.full_like(costs.table.max_n_succ_stages, model.num_layers)
+    boundless = dataclasses.replace(costs.table, max_n_succ_stages=any_number)
+    if slicer.slice(boundless.slicing_problem(cluster, space, run)).found:
+        return _memory(task, costs)
     shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
     return NoPlanError(
         f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
@@ -53,9 +62,9 @@ def no_plan(
     )
 
 
-def _under_schedule(model: Model, cluster: Cluster, run: Run) -> str:
+def _under_schedule(num_layers: int, cluster: Cluster, run: Run) -> str:
     """Why nothing fits under a schedule that Alpa hasn't, which not every number of submeshes may have."""
-    hindrances = {n: impossible(run, n, model.num_layers) for n in range(1, cluster.num_devices + 1)}
+    hindrances = {n: impossible(run, n, num_layers) for n in range(1, cluster.num_devices + 1)}
     possible = [n for n, why in hindrances.items() if not why]
     if not possible:
         number = min(2, cluster.num_devices)
@@ -65,7 +74,7 @@ def _under_schedule(model: Model, cluster: Cluster, run: Run) -> str:
         )
     numbers = ", ".join(map(str, possible[:12])) + (" ..." if len(possible) > 12 else "")
     return (
-        f"no plan under the schedule {run.schedule} fits {cluster.name}: with {model.num_layers} layers and "
+        f"no plan under the schedule {run.schedule} fits {cluster.name}: with {num_layers} layers and "
         f"{run.num_micro_batches} micro-batches it may have {numbers} submeshes, and with so many none fills the hosts "
         "and has enough memory; give other numbers of layers or micro-batches, or a schedule that keeps less (v_half, "
         "v_min) or may have any number (zb_h1)"
@@ -74,17 +83,18 @@ def _under_schedule(model: Model, cluster: Cluster, run: Run) -> str:
 
 def _devices(cluster: Cluster, table: CostTable) -> str:
     """How much memory may be used of them; of unlike ones, those of which most may."""
-    room = [table.margin.usable_bytes(host) for host in cluster.hosts]
+    usable = [table.margin.usable_bytes(host) for host in cluster.hosts]
     best = int(np.argmax(table.usable_bytes))
-    limit, there = float(table.usable_bytes[best]), float(table.memory_limit_bytes[best])
+    limit, whole = float(table.usable_bytes[best]), float(table.memory_limit_bytes[best])
     # What a runtime leaves of a device may be more or less than its machine file says.
-    enough = min(limit, max(room))
-    count = sum(host.num_devices for host, own in zip(cluster.hosts, room, strict=True) if own >= enough)
-    free, whole = there - limit, f"{units.size(there)} each"
-    left = f", of which {units.size(free)} are left free (memory_margin)" if free else ""
+    enough = min(limit, max(usable))
+    count = sum(host.num_devices for host, own in zip(cluster.hosts, usable, strict=True) if own >= enough)
+    left = f", of which {units.size(whole - limit)} are left free (memory_margin)" if whole > limit else ""
     if count < cluster.num_devices:
-        return f"the {count} devices that have most (of {cluster.num_devices}) have {whole}{left}"
-    return f"the {cluster.num_devices} devices have {whole}{left}"
+        most = f"the {count} devices that have most (of {cluster.num_devices})"
+    else:
+        most = f"the {cluster.num_devices} devices"
+    return f"{most} have {units.size(whole)} each{left}"
 
 
 def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
@@ -92,20 +102,19 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
     if any(host.memory is None for host in cluster.hosts):
         return ""
     on_devices, on_hosts, count = [], [], run.in_flight(0)
-    for s, kept in enumerate(table.memory):
-        for stage in kept:
-            if stage is not None and stage.elsewhere is not None:
-                on_devices.append(float(table.margin.needed(stage).peak(count)[0, -1]))
-                if on_devices[-1] <= table.usable_bytes[s]:
-                    limits, there = table.limits(s), stage.elsewhere
-                    on_hosts += [
-                        (missing, float(needed[0, -1]), has, where)
-                        for needed, has, where in (
-                            (there.peak(count), limits.host_bytes, "of the host's memory"),
-                            (there.nvme, limits.nvme_bytes, "of the drives"),
-                        )
-                        if (missing := float(needed[0, -1]) - has) > 0
-                    ]
+    for s, row in enumerate(table.memory):
+        for memory in row:
+            if memory is None or memory.elsewhere is None:
+                continue
+            on_devices.append(float(table.margin.needed(memory).peak(count)[0, -1]))
+            if on_devices[-1] <= table.usable_bytes[s]:
+                limits, elsewhere = table.limits(s), memory.elsewhere
+                for bytes_needed, has, where in (
+                    (elsewhere.peak(count), limits.host_bytes, "of the host's memory"),
+                    (elsewhere.nvme, limits.nvme_bytes, "of the drives"),
+                ):
+                    needed = float(bytes_needed[0, -1])
+                    on_hosts += [(needed - has, needed, has, where)] if needed > has else []
     if not on_devices:
         least = min(host.memory.num_bytes for host in cluster.hosts if host.memory is not None)
         return f"each host has {units.size(least)} beside, to which stages may offload what they keep (offload='cpu')"
@@ -119,28 +128,124 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
     )
 
 
-def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bool, in_alpa: bool) -> NoPlanError:
+def _memory(task: PlanningTask, costs: Costs) -> NoPlanError:
+    table, run, num_layers = costs.table, costs.run, costs.model.num_layers
     limit = float(table.usable_bytes.max())
-    least = np.full((model.num_layers, model.num_layers), np.inf)
-    for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
-        for stage in kept:
-            if stage is not None and own == limit and stage.elsewhere is None:
-                least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
+    least = np.full((num_layers, num_layers), np.inf)
+    for row, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
+        for memory in row:
+            if memory is not None and own == limit and memory.elsewhere is None:
+                least = np.minimum(least, table.margin.needed(memory).peak(run.in_flight(0)))
     alone = np.diag(least)
     worst = int(np.argmax(alone))
     parts = [
-        f"the model doesn't fit into memory: {_devices(cluster, table)}, and "
-        f"all {model.num_layers} layers as one stage need {units.size(least[0, -1])} on each device of the best "
+        f"the model doesn't fit into memory: {_devices(costs.cluster, table)}, and "
+        f"all {num_layers} layers as one stage need {units.size(least[0, -1])} on each device of the best "
         f"submesh: {units.size(max(least[0, -1] - limit, 0.0))} are missing there"
     ]
     if alone[worst] > limit:
         missing = alone[worst] - limit
         parts.append(f"layer {worst} alone needs {units.size(alone[worst])}: {units.size(missing)} are missing")
     helps = [] if table.margin.residuals is None else [f"a larger risk than {100 * table.margin.risk:.2f} %"]
-    helps += [f"more micro-batches (now {run.num_micro_batches})"] if more else []
-    if in_alpa:
+    if task.batch is None or run.num_micro_batches < task.batch:
+        helps.append(f"more micro-batches (now {run.num_micro_batches})")
+    if isinstance(task.space, GivenSpace):
         helps += ["remat (AutoLayerOption(remat_layer=True))", "AutoShardingOption(prefer_reduce_scatter=True)"]
     helps += ["more layers to cut between", "more or larger devices"]
     helps += ["a smaller memory_margin"] if limit < table.memory_limit_bytes.max() >= alone[worst] else []
-    advice = filter(None, (_offload(cluster, run, table), f"what helps: {', '.join(helps)}"))
+    advice = filter(None, (_offload(costs.cluster, run, table), f"what helps: {', '.join(helps)}"))
     return NoPlanError("; ".join(parts), advice="; ".join(advice))
+
+
+def with_remedies(
+    error: NoPlanError, task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[int]
+) -> NoPlanError:
+    """Returns the error of a task that nothing fits, which also says which smallest changes are enough, as flags of the
+    command line, or that none of those that were tried is; what is enough takes the place of advice that wasn't tried.
+
+    The numbers of micro-batches and of layers are those that could be asked for in place of the task's, ascending.
+    """
+    traces, rules, default = task.source.traces, task.space, SpaceRules()
+    assert isinstance(rules, SpaceRules), "a model by its name is planned by rules"
+
+    def spaces(name: str, choices: Mapping[str, Any]) -> list[tuple[str, PlanningTask]]:
+        changed = {word: dataclasses.replace(rules, **{name: value}) for word, value in choices.items()}
+        return [(f"--{name} {word}", dataclasses.replace(task, space=space)) for word, space in changed.items()]
+
+    offload = rules.offload == "none" and task.schedule in ALPA_SCHEDULES and _may_offload(task.cluster)
+    changes: dict[str, list[tuple[str, PlanningTask]]] = {
+        "more micro-batches": [
+            (f"--micro-batches {count}", dataclasses.replace(task, micro_batches=(count,)))
+            for count in (micro_batches if traces else ())
+            if count > task.micro_batches[-1]
+        ],
+        "more layers": [
+            (f"--layers {number}", dataclasses.replace(task, layers=(number,)))
+            for number in (layers if traces else ())
+            if number > task.layers[-1]
+        ],
+        "remat": spaces("remat", {"auto": default.remat} if set(rules.remat) != set(default.remat) else {}),
+        "ZeRO": spaces("zero", {"auto": default.zero} if set(rules.zero) != set(default.zero) else {}),
+        "offload": spaces("offload", {"cpu": "cpu", "auto": "auto"} if offload else {}),
+    }
+    enough, tried = list[str](), [kind for kind, options in changes.items() if options]
+    for options in changes.values():
+        enough += next(([flag] for flag, changed in options if _fits(changed)), [])
+    hosts = _more_hosts(task)
+    enough += [hosts] if hosts else []
+    tried += [] if hosts is None else ["more hosts"]
+    if enough:
+        return NoPlanError(error.said, tuple(enough), f"tried, and enough: {' or '.join(enough)}")
+    not_enough = f"tried, and not enough: {', '.join(tried)}" if tried else ""
+    return NoPlanError(error.said, advice="; ".join(filter(None, (error.advice, not_enough))))
+
+
+def _may_offload(cluster: Cluster) -> bool:
+    """Whether enough is known of the hosts' memory."""
+    try:
+        check_offload("cpu", cluster)
+    except ValueError:
+        return False
+    return True
+
+
+def _more_hosts(task: PlanningTask) -> str | None:
+    """Returns the flag for the least number of hosts: they are doubled until something fits, and then halved in
+    between. Empty: no number is enough; None: others can't be tried.
+    """
+    cluster = task.cluster
+    own, devices = len(cluster.hosts), cluster.hosts[0].num_devices
+    most = min(_MOST_TIMES * own, _MOST_DEVICES // devices)
+    if task.unlike or cluster.shared or own >= most:
+        return None
+
+    def fits(count: int) -> bool:
+        names = [f"{cluster.name} {n}" for n in range(own, count)]
+        try:
+            return _fits(task.on(with_hosts(cluster, dict.fromkeys(names, devices))))
+        except ValueError:  # it isn't known what would join them
+            return False
+
+    low, high = own, min(2 * own, most)
+    while not fits(high):
+        if high >= most:
+            return ""
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return f"--hosts {high}"
+
+
+def _fits(task: PlanningTask) -> bool:
+    """Whether there is a plan with the most layers, and the smallest micro-batches or those that a host can share."""
+    phase(f"whether it fits on {units.counted(len(task.cluster.hosts), 'host')}")
+    bench, devices = Bench(task, Clock()), task.cluster.hosts[0].num_devices
+    shared = [count for count in task.micro_batches if task.micro_batch(count) >= devices]
+    for count in dict.fromkeys((task.micro_batches[-1], *shared[-1:])):
+        try:
+            if bench.candidate(Shape(task.layers[-1], count)) is not None:
+                return True
+        except NoPlanError:  # no submesh is for such micro-batches
+            continue
+    return False

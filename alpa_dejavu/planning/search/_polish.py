@@ -1,4 +1,4 @@
-"""Plans made better one change at a time, by the step that a simulation says they take.
+"""Plans made better one change at a time, or under other schedules, by the steps that simulations say they take.
 
 A slicer's closed form takes transfers for hidden and stages for alike, so that the cut that it likes best may be a
 layer off the one that is fastest, and of unlike hosts two stages may each be faster on the other's.
@@ -12,12 +12,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from alpa_dejavu._util.ties import TOLERANCE, least
+from alpa_dejavu._util.ties import TOLERANCE, least, ordered
 from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.planning.search._candidate import Candidate, fits, fitting, simulated
+from alpa_dejavu.planning.search._candidate import Candidate, best_first, fits, fitting, simulated
 from alpa_dejavu.problem import NoPlanError, StageChoice
 
-__all__ = ["polished"]
+__all__ = ["ANY_SCHEDULE", "polished", "under", "under_others"]
 
 _TRIES = 400
 """So many cuts into chunks are simulated at most."""
@@ -27,9 +27,18 @@ _TASKS = 4096
 """A step of more stages times micro-batches takes too long to be simulated for every cut."""
 _ALL_ORDERS, _PAIRS = 6, 16
 """Up to so many hosts are tried in every order, and up to so many have each two of them exchanged."""
+ANY_SCHEDULE = (
+    "1f1b_overlap_friendly", "1f1b", "gpipe", "interleaved", "interleaved_3", "interleaved_4", "zb_h1", "zb_v",
+    "v_half", "v_min", "dualpipe_v",
+)  # fmt: skip
+"""The schedules that train alike: they take all gradients of a step by the same weights. A search begins with the
+first."""
+_SHAPES, _CLOSE, _POLISHED = 8, 8, 3
+"""So many of the best shapes are looked at under each schedule; so many of the best plans among those are simulated,
+and polished."""
 
 
-def polished(found: Candidate, configs: bool = False) -> Candidate:
+def polished(candidate: Candidate, configs: bool = False) -> Candidate:
     """Returns a candidate plan, improved until moving one layer from a stage to another no longer shortens its
     simulated step, nor does exchanging unlike hosts: any of at most 6 hosts, two of at most 16.
 
@@ -37,42 +46,38 @@ def polished(found: Candidate, configs: bool = False) -> Candidate:
     devices, or another config (logical mesh, remat, ZeRO). In a plan with many stages and micro-batches layers move to
     neighbouring stages alone; one with more than 4096 stages times micro-batches is returned as it is.
     """
-    tasks = len(found.stages) * found.run.num_micro_batches
+    tasks = len(candidate.stages) * candidate.run.num_micro_batches
     if tasks > _TASKS:
-        return found
-    if found.chunks:
-        return _with_better_chunks(found)
-    farthest = len(found.stages) if tasks * len(found.stages) <= _FAR_TASKS else 1
-    while others := [*_moved(found, farthest), *_exchanged(found), *(_otherwise(found) if configs else ())]:
-        best = least(others, key=lambda one: one.step_s)
-        if best.step_s >= found.step_s * (1 - TOLERANCE):
-            break
-        found = best
-    return found
+        return candidate
+    if candidate.chunks:
+        return _with_better_chunks(candidate)
+    farthest = len(candidate.stages) if tasks * len(candidate.stages) <= _FAR_TASKS else 1
+    while True:
+        changed = [_moved_layers(candidate.stages, farthest), _exchanged(candidate)]
+        changed += [_with_other_configs(candidate)] if configs else []
+        others = [other for stages in itertools.chain(*changed) if (other := _allowed(candidate, stages)) is not None]
+        best = least(others, key=lambda other: other.step_s) if others else candidate
+        if best.step_s >= candidate.step_s * (1 - TOLERANCE):
+            return candidate
+        candidate = best
 
 
-def _moved(found: Candidate, farthest: int) -> Iterator[Candidate]:
-    """The candidate with a layer moved from a stage to another one not too far from it, where that is allowed."""
-    for stages in _moved_layers(found.stages, farthest):
-        yield from _allowed(found, stages)
-
-
-def _exchanged(found: Candidate) -> Iterator[Candidate]:
-    """The candidate with unlike hosts exchanged: two of them, or of few hosts all in any order."""
-    space, kinds = found.space, kinds_of(found.cluster)
+def _exchanged(candidate: Candidate) -> Iterator[tuple[StageChoice, ...]]:
+    """Yields the stages with unlike hosts exchanged: two of them, or of few hosts all in any order."""
+    space, kinds = candidate.space, kinds_of(candidate.cluster)
     if space.hosts is None:
         return
     of_sites = [tuple(sorted(kinds[host] for host in hosts)) for hosts in space.hosts]
     sites = {key: s for s, key in enumerate(zip(space.submeshes, of_sites, strict=True))}
-    known = {tuple(of_sites[stage.submesh] for stage in found.stages)}
+    tried = {tuple(of_sites[stage.submesh] for stage in candidate.stages)}
     for order in _orders(len(kinds)):
-        on = tuple(tuple(sorted(kinds[order[host]] for host in hosts)) for hosts in found.placed)
-        if on not in known:
-            known.add(on)
-            keys = [(space.submeshes[stage.submesh], its) for stage, its in zip(found.stages, on, strict=True)]
+        on = tuple(tuple(sorted(kinds[order[host]] for host in hosts)) for hosts in candidate.placed)
+        if on not in tried:
+            tried.add(on)
+            keys = [(space.submeshes[stage.submesh], own) for stage, own in zip(candidate.stages, on, strict=True)]
             if all(key in sites for key in keys):
-                pairs = zip(found.stages, keys, strict=True)
-                yield from _allowed(found, tuple(dataclasses.replace(one, submesh=sites[key]) for one, key in pairs))
+                pairs = zip(candidate.stages, keys, strict=True)
+                yield tuple(dataclasses.replace(stage, submesh=sites[key]) for stage, key in pairs)
 
 
 def _orders(count: int) -> Iterator[Sequence[int]]:
@@ -86,37 +91,38 @@ def _orders(count: int) -> Iterator[Sequence[int]]:
         yield order
 
 
-def _otherwise(found: Candidate) -> Iterator[Candidate]:
-    """The candidate with each stage on each other submesh of as many devices, with each of its configs."""
-    sizes = [submesh.num_devices for submesh in found.space.submeshes]
-    for n, stage in enumerate(found.stages):
-        for s, row in enumerate(found.space.configs):
+def _with_other_configs(candidate: Candidate) -> Iterator[tuple[StageChoice, ...]]:
+    """Yields the stages with each one on each other submesh of as many devices, with each of its configs."""
+    sizes = [submesh.num_devices for submesh in candidate.space.submeshes]
+    for n, stage in enumerate(candidate.stages):
+        for s, row in enumerate(candidate.space.configs):
             for c in range(len(row)) if sizes[s] == sizes[stage.submesh] else ():
                 if (s, c) != (stage.submesh, stage.config):
                     other = dataclasses.replace(stage, submesh=s, config=c)
-                    yield from _allowed(found, (*found.stages[:n], other, *found.stages[n + 1 :]))
+                    yield (*candidate.stages[:n], other, *candidate.stages[n + 1 :])
 
 
-def _allowed(found: Candidate, stages: tuple[StageChoice, ...]) -> Iterator[Candidate]:
+def _allowed(candidate: Candidate, stages: tuple[StageChoice, ...]) -> Candidate | None:
     """The candidate with these stages, if memory does for them and hosts can be filled by them."""
-    cost_s = found.costs.problem.total_s(stages)
-    if math.isfinite(cost_s):
-        slicing = dataclasses.replace(found.slicing, stages=stages, cost_s=cost_s)
-        same = [stage.submesh for stage in stages] == [stage.submesh for stage in found.stages]
-        one = dataclasses.replace(found, slicing=slicing, hosts=found.hosts if same else None)
-        with contextlib.suppress(NoPlanError):
-            if one.placed and (made := fitting(one)) is not None:
-                yield made
+    cost_s = candidate.costs.problem.total_s(stages)
+    if not math.isfinite(cost_s):
+        return None
+    slicing = dataclasses.replace(candidate.slicing, stages=stages, cost_s=cost_s)
+    same = [stage.submesh for stage in stages] == [stage.submesh for stage in candidate.stages]
+    other = dataclasses.replace(candidate, slicing=slicing, hosts=candidate.hosts if same else None)
+    with contextlib.suppress(NoPlanError):
+        return fitting(other) if other.placed else None
+    return None
 
 
-def _with_better_chunks(found: Candidate) -> Candidate:
+def _with_better_chunks(candidate: Candidate) -> Candidate:
     """The candidate with layers moved from chunk to chunk as long as that shortens its step; each gain is kept."""
-    others, left = _moved_layers(found.stages, len(found.stages)), _TRIES
-    while left and (other := next(others, None)) is not None:
-        made, left = simulated(dataclasses.replace(found, chunks=other)), left - 1
-        if made.step_s < found.step_s * (1 - TOLERANCE) and fits(made):
-            found, others = made, _moved_layers(made.stages, len(made.stages))
-    return found
+    others, left = _moved_layers(candidate.stages, len(candidate.stages)), _TRIES
+    while left and (stages := next(others, None)) is not None:
+        other, left = simulated(dataclasses.replace(candidate, chunks=stages)), left - 1
+        if other.step_s < candidate.step_s * (1 - TOLERANCE) and fits(other):
+            candidate, others = other, _moved_layers(other.stages, len(other.stages))
+    return candidate
 
 
 def _moved_layers(stages: Sequence[StageChoice], farthest: int) -> Iterator[tuple[StageChoice, ...]]:
@@ -128,4 +134,61 @@ def _moved_layers(stages: Sequence[StageChoice], farthest: int) -> Iterator[tupl
                 ends = [n + by if first <= place < first + apart else n for place, n in enumerate(cut)]
                 if all(a < b for a, b in itertools.pairwise(ends)):
                     pairs = zip(stages, itertools.pairwise(ends), strict=True)
-                    yield tuple(dataclasses.replace(one, first=a, last=b - 1) for one, (a, b) in pairs)
+                    yield tuple(dataclasses.replace(stage, first=a, last=b - 1) for stage, (a, b) in pairs)
+
+
+def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> list[Candidate]:
+    """Returns the candidate plans that the shapes of some others make under each of some schedules, where they fit, the
+    best first. The candidates are simulated, the best one first; their submeshes and micro-batches are kept.
+    """
+    shapes: dict[tuple[object, ...], Candidate] = {}
+    for candidate in candidates:
+        on = [(stage.submesh, stage.config) for stage in candidate.slicing.stages]
+        shape = id(candidate.space), candidate.run.num_micro_batches, candidate.model.num_layers, *on
+        shapes.setdefault(shape, candidate)
+    before = {_identity(candidate) for candidate in candidates}
+    pairs = itertools.product(list(shapes.values())[:_SHAPES], schedules)
+    others = [other for plan, schedule in pairs if _identity(other := _unsimulated(plan, schedule)) not in before]
+    close = [other for _, other in ordered(_roughly(others), key=lambda pair: pair[0])[:_CLOSE]]
+    first = best_first(map(_fitting, close))
+    return best_first([*map(polished, first[:_POLISHED]), *first[_POLISHED:]])
+
+
+def under(candidate: Candidate, schedule: str) -> Candidate | None:
+    """Returns a candidate plan's submeshes and micro-batches under another schedule, simulated; None if that isn't
+    possible there, or doesn't fit into memory.
+    """
+    return _fitting(_unsimulated(candidate, schedule))
+
+
+def _fitting(candidate: Candidate) -> Candidate | None:
+    """The candidate simulated, if it fits: its layers weren't cut by what its own schedule keeps in memory."""
+    timed = fitting(candidate)
+    return timed if timed is not None and fits(timed) else None
+
+
+def _unsimulated(candidate: Candidate, schedule: str) -> Candidate:
+    slicing = dataclasses.replace(candidate.slicing, lower_bound_s=0.0)  # it is of the other schedule's objective
+    costs = candidate.costs.under(schedule)
+    return dataclasses.replace(candidate, costs=costs, slicing=slicing, chunks=(), timeline=None)
+
+
+def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate]]:
+    """Yields those candidates that fit with about how many seconds their steps take: once a pipeline is filled, each
+    micro-batch takes as long as any other, so that few of them tell of many.
+    """
+    for candidate in candidates:
+        few, count = 2 * len(candidate.slicing.stages), candidate.run.num_micro_batches
+        if count <= 2 * few:
+            if (whole := _fitting(candidate)) is not None:
+                yield whole.step_s, candidate
+            continue
+        runs = (dataclasses.replace(candidate.run, num_micro_batches=number) for number in (few, 2 * few))
+        costs = (dataclasses.replace(candidate.costs, run=run) for run in runs)
+        some, more = (_fitting(dataclasses.replace(candidate, costs=fewer)) for fewer in costs)
+        if some is not None and more is not None:
+            yield more.step_s + (count - 2 * few) / few * (more.step_s - some.step_s), candidate
+
+
+def _identity(candidate: Candidate) -> tuple[object, ...]:
+    return id(candidate.space), candidate.run, candidate.model.num_layers, candidate.slicing.stages

@@ -1,22 +1,29 @@
-"""Candidates as plans, by past runs where there are any, the best one by the task's objective first."""
+"""Candidates as the plans that people and Alpa get, the best one by the task's objective first."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
-from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search._finish import finished_plan
-from alpa_dejavu.planning.search._reduction_servers import with_reduction_servers
+from alpa_dejavu._util import units
+from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.costs.communication.reduction_servers import ReductionSplit, group_split
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.layers.models import is_marked
+from alpa_dejavu.planning.result import price_per_step
+from alpa_dejavu.planning.search._candidate import Candidate, host_names
+from alpa_dejavu.planning.search._stage_times import stage_times, timeline_of
 from alpa_dejavu.planning.search.given_stages import on_used_hosts
-from alpa_dejavu.planning.search.price import as_cheap, ordered
-from alpa_dejavu.planning.task import Found, PlanningTask
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.planning.task import Clock, Found, PlanningTask
+from alpa_dejavu.problem import Plan, StageChoice, StageOffload, StagePlan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Ranked", "contenders", "plan_of", "ranked", "settled"]
+__all__ = ["Ranked", "contenders", "finished_plan", "ranked", "with_reduction_servers"]
+
+_NO_SERVERS = "the plan uses none of the cluster's reduction servers: they speed up no all-reduce of its gradients"
 
 
 @final
@@ -47,74 +54,247 @@ class Ranked:
         return corrected_timeline(timeline, self.plan.correction.factor)
 
 
-def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
+def ranked(task: PlanningTask, search: Found, clock: Clock) -> list[Ranked]:
     """Returns the different candidates with their finished plans, the best plan first by the objective of the task."""
-    best, *others = _different(found.candidates)
-    each = [settled(task, best), *others]
+    first: dict[tuple[object, ...], Candidate] = {}  # the same stages may come of several shapes of the search
+    for candidate in search.candidates:
+        key = (
+            id(candidate.model),
+            candidate.cluster,
+            id(candidate.space),
+            candidate.run,
+            candidate.stages,
+            candidate.hosts,
+        )
+        first.setdefault(key, candidate)
+    best, *others = first.values()
+    candidates = [_settled(task, best), *others]
+    plans = [finished_plan(task, candidate) for candidate in candidates]
+    if task.before is not None:
+        name, option = task.before.model, task.before.layer_option
+        plans = [dataclasses.replace(plan, model=name, layer_option=option) for plan in plans]
     plans = [
         dataclasses.replace(
-            made, notes=found.notes, strategy=found.strategy, runs_on_alpa=found.runs_on_alpa and made.runs_on_alpa
+            plan, notes=search.notes, strategy=search.strategy, runs_on_alpa=search.runs_on_alpa and plan.runs_on_alpa
         )
-        for made in (plan_of(task, one) for one in each)
+        for plan in plans
     ]
     if task.objective != "time":  # prices are by the expected step
         from alpa_dejavu.planning.search.uncertainty import confidence
 
-        drawn = (confidence([one], errors=found.errors, resolver=found.resolver) for one in each)
-        plans = [dataclasses.replace(plan, confidence=known) for plan, known in zip(plans, drawn, strict=True)]
+        plans = [
+            dataclasses.replace(plan, confidence=confidence([candidate], errors=search.errors))
+            for plan, candidate in zip(plans, candidates, strict=True)
+        ]
     if task.correction is not None:
         from alpa_dejavu.calibration.history import Origin, corrected
 
         models, calibration = task.prices.models, task.prices.calibration
         origin = Origin.of(
-            each[0].model, task.cluster, models.latency, models.communication, calibration, models.runtime
+            candidates[0].model, task.cluster, models.latency, models.communication, calibration, models.runtime
         )
         plans = [corrected(plan, task.correction.of(origin, plan)) for plan in plans]
-    plans = [with_reduction_servers(plan, one) for plan, one in zip(plans, each, strict=True)]
-    chooses_itself = found.strategy or (task.objective == "time" and task.correction is None)
-    order = list(range(len(plans))) if chooses_itself else ordered(plans, task.cluster, task.objective)
-    rivals = order if task.objective != "price" else [order[0], *as_cheap(plans, order[1:], order[0], task.cluster)]
+    plans = [with_reduction_servers(plan, candidate) for plan, candidate in zip(plans, candidates, strict=True)]
+    prices = [price_per_step(plan, task.cluster) or 0.0 for plan in plans]
+    order = list(range(len(plans)))
+    if not search.strategy and (task.objective != "time" or task.correction is not None):
+        figures = prices if task.objective == "price" else [plan.step_s for plan in plans]
+        order = ordered(order, key=lambda n: figures[n])
+    rivals = order
+    if task.objective == "price":
+        hourly = [price / plan.expected_s for price, plan in zip(prices, plans, strict=True)]
+        rivals = [n for n in order if n == order[0] or hourly[n] <= hourly[order[0]] * (1 + TOLERANCE)]
     clock.lap("placement")
-    return [Ranked(plans[n], each[n], n in rivals) for n in order]
+    return [Ranked(plans[n], candidates[n], n in rivals) for n in order]
 
 
-def contenders(ranking: Sequence[Ranked], found: Found, most: int) -> list[Ranked]:
+def contenders(ranking: Sequence[Ranked], search: Found, most: int) -> list[Ranked]:
     """Returns the ranked plans that are worth trying on the devices beside the first one; `most` plans together with
     it.
     """
     if most == 1:
         return []
-    from alpa_dejavu.planning.search.uncertainty import worth_trying
+    from alpa_dejavu.planning.search.uncertainty import drawn_steps, most_useful
 
-    rivals = [one for one in ranking if one.rivals]
-    chosen = worth_trying([one.candidate for one in rivals], most, errors=found.errors, resolver=found.resolver)
-    return [rivals[n] for n in chosen]
-
-
-def _different(found: Sequence[Candidate]) -> list[Candidate]:
-    """Each candidate once, where it comes first: the same stages may come of several shapes of the search."""
-    known: dict[tuple[object, ...], Candidate] = {}
-    for one in found:
-        known.setdefault((id(one.model), one.cluster, id(one.space), one.run, one.stages, one.hosts), one)
-    return list(known.values())
+    rivals = [choice for choice in ranking if choice.rivals]
+    steps_s = drawn_steps([choice.candidate for choice in rivals], errors=search.errors)
+    return [rivals[n] for n in most_useful(steps_s, most)]
 
 
-def plan_of(task: PlanningTask, one: Candidate) -> Plan:
-    """Returns the finished plan of a candidate, under the model name of the plan that runs already, if one does."""
-    made = finished_plan(task, one)
-    if task.before is None:
-        return made
-    return dataclasses.replace(made, model=task.before.model, layer_option=task.before.layer_option)
-
-
-def settled(task: PlanningTask, one: Candidate) -> Candidate:
+def _settled(task: PlanningTask, candidate: Candidate) -> Candidate:
     """Returns a candidate on those (alike) hosts that already have most of its training state, where a plan runs."""
     if task.before is None or task.unlike:
-        return one
+        return candidate
     from alpa_dejavu.planning.changed.state_migration import Settler, layer_state
 
-    stages = finished_plan(task, one).stages
+    stages = finished_plan(task, candidate).stages
     devices = {host.name: host.num_devices for host in task.cluster.hosts}
-    settler = Settler(stages, task.before.stages, devices, layer_state(one.model))
+    settler = Settler(stages, task.before.stages, devices, layer_state(candidate.model))
     names = [stage.hosts for stage in settler.settled(stages, ())]
-    return one if names == [stage.hosts for stage in stages] else on_used_hosts(task, one, names)
+    return candidate if names == [stage.hosts for stage in stages] else on_used_hosts(task, candidate, names)
+
+
+def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
+    """Returns the finished plan of a simulated candidate, with the hosts, seconds and bytes of each stage.
+
+    Raises:
+        NoPlanError: the stages' submeshes don't fill the hosts.
+    """
+    names, run, stages, timeline = host_names(candidate), candidate.run, candidate.stages, candidate.timeline
+    numbers = candidate.cluster.host_numbers
+    hosts = [[numbers[name] for name in on] for on in names]
+    interstage_s = candidate.table.interstage_s(stages, candidate.space, hosts, candidate.submesh_of)
+    by_weight = [0.0] * len(stages)
+    if timeline is not None and run.form.splits:
+        by_weight = [stage.backward_weight_s for stage in timeline.stages]
+    in_alpa = run.schedule in ALPA_SCHEDULES
+    configs = map(candidate.space.config, stages)
+    free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
+    return Plan(
+        stages=tuple(_stage(candidate, n, names[n], interstage_s[n], by_weight[n]) for n in range(len(stages))),
+        step_s=candidate.step_s,
+        lower_bound_s=min(candidate.slicing.lower_bound_s, candidate.step_s) if in_alpa else 0.0,
+        num_micro_batches=run.num_micro_batches,
+        schedule=run.schedule,
+        runs_on_alpa=in_alpa
+        and not task.prices.models.runtime.overlap.streams
+        and not any(config.offload.any or not config.plain for config in configs),
+        cluster=task.cluster.name,
+        planning_s={},
+        model=task.source.name,
+        batch=task.batch,
+        layer_option="manual" if is_marked(task.source.name) else "auto",
+        hardware=summary_of(task.cluster),
+        priced_by=task.priced_by and dataclasses.replace(task.priced_by, margin=free_share),
+    )
+
+
+def _stage(
+    candidate: Candidate, n: int, hosts: tuple[str, ...], interstage_s: tuple[float, float], by_weight_s: float
+) -> StagePlan:
+    table, space, choice = candidate.table, candidate.space, candidate.stages[n]
+    entry, where, submesh = choice.entry, (choice.first, choice.last), choice.submesh
+    config, memory, costs = space.config(choice), table.memory[submesh][choice.config], table.stage_costs
+    assert memory is not None, "every config has its memory"
+    in_flight, parts, hidden_s, offload = candidate.run.in_flight(len(candidate.stages) - 1 - n), {}, (0.0, 0.0), None
+    if candidate.run.schedule in ALPA_SCHEDULES:
+        peak_bytes = float(memory.peak(in_flight)[where])
+    else:
+        assert candidate.timeline is not None, "it was simulated"
+        peak_bytes = candidate.timeline.peak_bytes[candidate.submesh_of[n]]
+    per_micro_batch = float(memory.per_micro_batch[where])
+    if costs is not None:
+        hidden = costs.hidden_s(table.devices[submesh], config)[:, choice.first, choice.last]
+        hidden_s = float(hidden[:2].sum()), float(hidden[2]) * (1 - config.offload.gradients)
+    if costs is not None and not config.offload.any:
+        kept = peak_bytes - float((memory.resident + memory.temporary)[where])
+        times = kept / per_micro_batch if per_micro_batch > 0 else 0.0
+        parts = {
+            part.name: float(part.num_bytes[where]) * (times if part.kind == "per_micro_batch" else 1.0)
+            for part in costs.division(config).parts(config.remat)
+        }
+    if config.offload.any:
+        assert memory.elsewhere is not None, "a config that offloads keeps something elsewhere"
+        assert costs is not None, "a table that was priced keeps its prices"
+        limits = table.limits(submesh)
+        added = costs.offload_s(table.devices[submesh], config)[:, choice.first, choice.last].tolist()
+        offload = StageOffload(
+            config.offload,
+            host_bytes=float(memory.elsewhere.peak(in_flight)[where]),
+            host_limit_bytes=limits.host_bytes,
+            nvme_bytes=float(memory.elsewhere.nvme[where]),
+            nvme_limit_bytes=limits.nvme_bytes,
+            forward_s=added[0],
+            backward_s=added[1],
+            step_s=added[2],
+        )
+    return StagePlan(
+        layers=where,
+        submesh=space.submeshes[submesh],
+        logical_mesh=config.shape,
+        hosts=hosts,
+        compute_s=float(table.compute_s[entry]),
+        collective_s=float(table.collective_s[entry]),
+        boundary_s=sum(interstage_s),
+        per_step_s=float(table.per_step_s[entry]),
+        memory_bytes=peak_bytes,
+        memory_limit_bytes=float(table.memory_limit_bytes[submesh]),
+        options=dict(config.options),
+        remat=config.remat,
+        zero=config.zero,
+        forward_s=float(table.compute_forward_s[entry] + table.collective_forward_s[entry]),
+        backward_s=float(table.compute_backward_s[entry] + table.collective_backward_s[entry]),
+        forward_collective_s=float(table.collective_forward_s[entry]),
+        forward_boundary_s=interstage_s[0],
+        synchronisation_s=float(table.synchronisation_s[entry]),
+        backward_weight_s=by_weight_s,
+        activation_bytes=per_micro_batch,
+        resident_bytes=float(memory.resident[where]),
+        temporary_bytes=float(memory.temporary[where]),
+        offload=offload,
+        hidden_s=hidden_s[0],
+        hidden_per_step_s=hidden_s[1],
+        context_parallel=config.context_parallel,
+        expert_parallel=config.expert_parallel,
+        sharded=config.sharded,
+        memory_parts=parts,
+    )
+
+
+def with_reduction_servers(plan: Plan, candidate: Candidate) -> Plan:
+    """Returns a candidate's finished plan, its seconds corrected or not, with notes on the reduction servers that its
+    stages' gradients are split with, as one that Alpa can't run; a plan that does without them stays one that it can.
+
+    Each note says how many servers pay; what they save is what the same stages take without them. A strategy's plan
+    that Alpa can't run in any case is returned as it is: its step is the strategy's own.
+    """
+    table, costs = candidate.table, candidate.table.stage_costs
+    if not candidate.cluster.reduction_servers or costs is None or (plan.strategy and not plan.runs_on_alpa):
+        return plan
+    without = dataclasses.replace(candidate.cluster, reduction_servers=())
+    bare = StageCostModel(candidate.model, without, costs.models)
+    saved_s = [_combined_s(candidate, bare, stage) - _combined_s(candidate, costs, stage) for stage in candidate.stages]
+    if not any(saved_s):
+        return dataclasses.replace(plan, notes=(*plan.notes, _NO_SERVERS))
+    factor = 1.0 if plan.correction is None else plan.correction.factor
+    synchronisation_s, notes = table.synchronisation_s.copy(), []
+    for n, (stage, less_s) in enumerate(zip(candidate.stages, saved_s, strict=True)):
+        if less_s > 0:
+            with_s = synchronisation_s[stage.entry]
+            synchronisation_s[stage.entry] += less_s
+            slowest = max(_splits(candidate, costs, stage), key=lambda split: split.seconds)
+            notes.append(_servers_note(n, slowest, factor * with_s, factor * less_s))
+    table = dataclasses.replace(table, synchronisation_s=synchronisation_s)
+    times = stage_times(table, candidate.stages, candidate.space, candidate.placed, candidate.run.form)
+    without_s = factor * timeline_of(times, candidate.cluster, candidate.run).step_s
+    whole = (
+        f"with reduction servers a step takes {units.seconds(plan.step_s)}, and {units.seconds(without_s)} of the same "
+        "stages without them; Alpa has none, so the plan is estimated only"
+    )
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes, whole), runs_on_alpa=False)
+
+
+def _combined_s(candidate: Candidate, costs: StageCostModel, stage: StageChoice) -> float:
+    combined = costs.combined(candidate.table.devices[stage.submesh], candidate.space.config(stage), "step")
+    return sum(float(seconds[stage.first, stage.last]) for _, seconds in combined)
+
+
+def _splits(candidate: Candidate, costs: StageCostModel, stage: StageChoice) -> Iterator[ReductionSplit]:
+    """Yields how a stage's gradients are split in each group of its devices."""
+    devices, config = candidate.table.devices[stage.submesh], candidate.space.config(stage)
+    for collectives in costs.division(config).combined("step"):
+        if collectives.kind == "all_reduce":
+            num_bytes = float(collectives.num_bytes[stage.first, stage.last])
+            for group in costs.places.groups(devices, config, collectives.axis):
+                split = group_split(group, num_bytes)
+                if split is not None:
+                    yield split
+
+
+def _servers_note(n: int, split: ReductionSplit, with_s: float, less_s: float) -> str:
+    count = len(split.of_servers)
+    more = "" if split.paying == count else ", more gain less than 1 %"
+    return (
+        f"{split.paying} of {count} reduction servers pay for stage {n}{more}: they add up {split.on_servers:.0%} of "
+        f"its gradients, which takes {units.seconds(with_s)} instead of {units.seconds(with_s + less_s)}"
+    )

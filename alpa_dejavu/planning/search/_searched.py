@@ -1,28 +1,32 @@
-"""This package's own search: over shapes, on all hosts and on fewer, each shape sliced exactly and simulated."""
+"""This package's own search: over shapes, on all hosts and on fewer, each shape sliced exactly and simulated.
+
+About a plan whose stages offload whole kinds of tensors, plans are looked for that offload quarters of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.ties import least
+from alpa_dejavu.clusters.host_classes import members_of_kinds
+from alpa_dejavu.clusters.offload_choices import with_all_shares
 from alpa_dejavu.planning.search._bench import Bench, is_small
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search._fewer_hosts import fewer_hosts
-from alpa_dejavu.planning.search._learned import errors_of
-from alpa_dejavu.planning.search._offloaded_shares import LeanSpace, with_shares
-from alpa_dejavu.planning.search._schedules import under_others
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names, priced
+from alpa_dejavu.planning.search._polish import under_others
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.search.given_stages import on_used_hosts
-from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
+from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
+from alpa_dejavu.planning.search.uncertainty import errors_of
+from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask, SpaceRules
+from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.simulation.breakdown import AS_FAST
 
-__all__ = ["Searched"]
+__all__ = ["Searched", "fewer_hosts", "numbers_of_hosts"]
 
 _CLOSE = 0.05
 """Fewer hosts are searched as widely as all of them where a plan about the best one's shape is within this share of its
@@ -37,6 +41,10 @@ _LEAN = ("v_half", "v_min")
 """Those that keep less memory, under which it looks for shapes if there are none that fit under the others."""
 _PLACED = 6
 """So many of the best candidates are costed on the very hosts that they are on."""
+_ALL = 64
+"""Up to so many choices of hosts are all tried."""
+_FEW_HOSTS = 8
+"""Up to so many alike hosts every smaller number is looked at; of more, one less and about powers of two."""
 
 
 @final
@@ -59,83 +67,82 @@ class Searched(Chooser):
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
-        found = self._under_all_schedules(task, clock)
+        best = self._under_all_schedules(task, clock)
         rules = task.space
-        if not found and isinstance(rules, SpaceRules) and rules.offload != "none":
-            found = self._under_all_schedules(dataclasses.replace(task, space=LeanSpace(rules)), clock)
-        found = best_first([*(with_shares(task, one) for one in found[:_PLACED]), *found[_PLACED:]])
-        placed = [_placed(task, one) for one in found[:_PLACED]]
+        if not best and isinstance(rules, SpaceRules) and rules.offload != "none":
+            lean = dataclasses.replace(rules, lean=True)
+            best = self._under_all_schedules(dataclasses.replace(task, space=lean), clock)
+        best = best_first([*(_with_shares(task, candidate) for candidate in best[:_PLACED]), *best[_PLACED:]])
+        placed = [_placed(task, candidate) for candidate in best[:_PLACED]]
         clock.lap("placement")
-        finest = _finest_first(best_first([*placed, *found[_PLACED:]]))
-        if not task.learned or not finest:
-            return Found(finest)
-        errors, resolver = errors_of(finest, task.learned)
-        return Found(finest, errors=errors, resolver=resolver)
+        finest = _finest_first(best_first([*placed, *best[_PLACED:]]))
+        return Found(finest, errors=errors_of(finest, task.learned) if task.learned and finest else None)
 
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the plans already
-        found; None if nothing fits.
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the candidates; None
+        if nothing fits.
 
         The search begins at that plan's number of micro-batches, and goes on as long as steps get shorter.
         """
-        task = task.under(found[0].run.schedule)
-        bench = Bench(task, clock, [one.costs for one in found])
-        search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))
-        there = best_first(bench.searched(search, exactly=False))
-        return _placed(task, there[0]) if there else None
+        task = task.under(candidates[0].run.schedule)
+        bench = Bench(task, clock, [candidate.costs for candidate in candidates])
+        search = ShapeSearch(task.layers, task.micro_batches, _shape(candidates[0]))
+        best = best_first(bench.searched(search, exactly=False))
+        return _placed(task, best[0]) if best else None
 
     def _under_all_schedules(self, task: PlanningTask, clock: Clock) -> list[Candidate]:
         """The best plans under the schedules that the task allows: searched under those that weigh bubbles and memory
         unlike each other, and of the best shapes simulated under the others.
         """
-        found: list[Candidate] = []
-        known: list[Costs] = []
+        best: list[Candidate] = []
+        costs: list[Costs] = []
         for schedule in (task.schedule, *(name for name in (*_GUIDES, *_LEAN) if name in task.other_schedules)):
-            if found and schedule in _LEAN:
+            if best and schedule in _LEAN:
                 break
-            bench = Bench(task.under(schedule), clock, known)
-            there = bench.searched(self._search(task) if is_small(task) else self._near(task, schedule, found))
-            rival_s = min((one.step_s for one in found), default=math.inf)
-            found = best_first([*found, *there, *_on_all_devices(bench, there)])
-            if not there or there[0].step_s <= _RIVAL * rival_s:
-                found += self._on_fewer_hosts(bench, found)
-            known = bench.known
+            bench = Bench(task.under(schedule), clock, costs)
+            own = bench.searched(self._search(task) if is_small(task) else self._near(task, schedule, best))
+            rival_s = min((candidate.step_s for candidate in best), default=math.inf)
+            best = best_first([*best, *own, *_on_all_devices(bench, own)])
+            if not own or own[0].step_s <= _RIVAL * rival_s:
+                best += self._on_fewer_hosts(bench, best)
+            costs = bench.priced
         if task.other_schedules:
-            found = best_first([*found, *under_others(best_first(found), (task.schedule, *task.other_schedules))])
+            best = best_first([*best, *under_others(best_first(best), (task.schedule, *task.other_schedules))])
             clock.lap("schedules")
-            schedule = found[0].run.schedule if found else task.schedule
+            schedule = best[0].run.schedule if best else task.schedule
             if schedule not in (task.schedule, *_GUIDES):
-                bench = Bench(task.under(schedule), clock, known)
-                found += bench.searched(_near_the_best(bench, found[0]))
-        return best_first(found)
+                bench = Bench(task.under(schedule), clock, costs)
+                best += bench.searched(_near_the_best(bench, best[0]))
+        return best_first(best)
 
-    def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _on_fewer_hosts(self, bench: Bench, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
         if self.hosts == "all":
             return
-        task, best, each = bench.task, best_first(found)[0] if found else None, self.hosts == "each"
-        parts = fewer_hosts(task.cluster, each)
+        task, every = bench.task, self.hosts == "each"
+        best = best_first(candidates)[0] if candidates else None
+        parts = fewer_hosts(task.cluster, every)
         for part in parts:
-            if best is not None and not each and bench.least_work_s / part.num_devices > best.step_s:
+            if best is not None and not every and bench.least_work_s / part.num_devices > best.step_s:
                 continue
             thorough = best is None or is_small(task)
-            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
-            there: list[Candidate] = []
+            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.priced)
+            plans: list[Candidate] = []
             if best is not None and not thorough:
-                there = best_first(smaller.searched(_near_the_best(smaller, best), exactly=each))
-            close = best is not None and there and there[0].step_s <= best.step_s * (1 + _CLOSE)
-            if thorough or close or (each and len(parts) <= _WIDELY):
-                there = best_first(smaller.searched(self._search(smaller.task)))
-            yield from there
-            best = next(iter(best_first([*([] if best is None else [best]), *there])), None)
+                plans = best_first(smaller.searched(_near_the_best(smaller, best), exactly=every))
+            close = best is not None and plans and plans[0].step_s <= best.step_s * (1 + _CLOSE)
+            if thorough or close or (every and len(parts) <= _WIDELY):
+                plans = best_first(smaller.searched(self._search(smaller.task)))
+            yield from plans
+            best = next(iter(best_first([best, *plans])), None)
 
-    def _near(self, task: PlanningTask, schedule: str, found: Sequence[Candidate]) -> ShapeSearch:
+    def _near(self, task: PlanningTask, schedule: str, candidates: Sequence[Candidate]) -> ShapeSearch:
         """Returns a search about the best of some plans, with as many layers as its submeshes have chunks at least, and
         as many micro-batches or the next fewer ones, as bubbles count for less; the usual search if there are none.
         """
-        if not found:
+        if not candidates:
             return self._search(task)
-        best = best_first(found)[0]
+        best = best_first(candidates)[0]
         chunks = len(best.slicing.stages) * schedule_form(schedule).chunks
         layers = next((n for n in task.layers if n >= max(chunks, best.model.num_layers)), task.layers[-1])
         place = task.micro_batches.index(best.run.num_micro_batches)
@@ -145,11 +152,11 @@ class Searched(Chooser):
         return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
 
 
-def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
+def _on_all_devices(bench: Bench, candidates: Sequence[Candidate]) -> list[Candidate]:
     """The best plan on all devices, of the best one's shape, where slicers were free to leave some out and did."""
-    if not found or any(one.num_devices == bench.task.cluster.num_devices for one in found):
+    if not candidates or any(plan.num_devices == bench.task.cluster.num_devices for plan in candidates):
         return []
-    shape = _shape(best_first(found)[0])
+    shape = _shape(best_first(candidates)[0])
     whole = bench.costs(shape.layers, shape.micro_batches).sliced(bench.task.slicer, devices="exactly")
     return [] if whole is None else [whole]
 
@@ -161,32 +168,117 @@ def _shape(best: Candidate) -> Shape:
 def _near_the_best(bench: Bench, best: Candidate) -> ShapeSearch:
     """Returns a search at the best plan's number of layers, over the numbers of micro-batches whose costs are known."""
     layers = best.model.num_layers
-    counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == layers)
+    counts = sorted(costs.run.num_micro_batches for costs in bench.priced if costs.model.num_layers == layers)
     if not counts:
         return ShapeSearch(bench.task.layers, bench.task.micro_batches, _shape(best))
     return ShapeSearch([layers], counts)
 
 
-def _finest_first(found: list[Candidate]) -> list[Candidate]:
+def _finest_first(candidates: list[Candidate]) -> list[Candidate]:
     """Candidates in their order, but for the one of most layers among those that are as fast as the best one.
 
     Cuts between more layers are left to choose from once hosts are lost.
     """
-    if not found or len(found[0].cluster.hosts) == 1:
-        return found
-    as_fast = [one for one in found if one.step_s <= found[0].step_s * (1 + AS_FAST)]
-    finest = max(as_fast, key=lambda one: one.model.num_layers)
-    return [finest, *(one for one in found if one is not finest)]
+    if not candidates or len(candidates[0].cluster.hosts) == 1:
+        return candidates
+    as_fast = [plan for plan in candidates if plan.step_s <= candidates[0].step_s * (1 + AS_FAST)]
+    finest = max(as_fast, key=lambda plan: plan.model.num_layers)
+    return [finest, *(plan for plan in candidates if plan is not finest)]
 
 
-def _placed(task: PlanningTask, found: Candidate) -> Candidate:
+def _placed(task: PlanningTask, candidate: Candidate) -> Candidate:
     """The candidate on the very hosts that it is on, where it matters which those are: each stage's in the order of
     its mesh, or in the cluster's, by which an all-to-all may take less.
     """
-    used = {host for hosts in found.placed for host in hosts}
-    if len(used) == len(found.cluster.hosts) and found.space.hosts is None:
-        return found
-    names = host_names(found)
-    listed = [tuple(found.cluster.hosts[host].name for host in sorted(hosts)) for hosts in found.placed]
-    orders = dict.fromkeys((tuple(names), tuple(listed)))
-    return least((on_used_hosts(task, found, order) for order in orders), key=lambda one: one.step_s)
+    hosts = candidate.cluster.hosts
+    if len({host for on in candidate.placed for host in on}) == len(hosts) and candidate.space.hosts is None:
+        return candidate
+    listed = tuple(tuple(hosts[host].name for host in sorted(on)) for on in candidate.placed)
+    orders = dict.fromkeys((tuple(host_names(candidate)), listed))
+    return least((on_used_hosts(task, candidate, order) for order in orders), key=lambda plan: plan.step_s)
+
+
+def _with_shares(task: PlanningTask, candidate: Candidate) -> Candidate:
+    """Returns the best plan about a candidate whose stages may offload any quarters of what they keep; the candidate
+    itself where none of its stages offloads, or where no other plan is faster.
+
+    Stages have the submeshes and configs of the candidate, but for the shares; its layers are cut anew.
+    """
+    space = used_configs(candidate)
+    places = {config.offload.place for row in space.configs for config in row if config and config.offload.any}
+    if not places:
+        return candidate
+    micro_batch = task.micro_batch(candidate.run.num_micro_batches)
+    offered = task.space.restricted(with_all_shares(space, sorted(places)), candidate.cluster, micro_batch)
+    exact = candidate.costs.exact
+    costs = priced(task, candidate.model, candidate.cluster, offered, candidate.run, exact, partial=True)
+    other = costs.sliced(task.slicer, len(candidate.slicing.stages))
+    best = candidate if other is None or other.step_s >= candidate.step_s else other
+    # Bounds by these few configs alone say nothing of other plans.
+    return dataclasses.replace(best, slicing=dataclasses.replace(best.slicing, lower_bound_s=0.0))
+
+
+def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
+    """Returns smaller clusters that leave out hosts of a cluster, largest first; none where devices share one CPU.
+
+    If all hosts are alike, there is a cluster of each smaller number of hosts; where they are more than eight, only of
+    one host less, and of numbers that are a power of two or three times a power of two. If hosts are unlike, one host
+    of a kind is left out at a time, or all hosts of some kinds. With `every` there are more clusters, for plans that
+    are to be cheap: every choice of how many hosts of each kind, if there are few such choices.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> [len(part.hosts) for part in fewer_hosts(named_cluster("p3.16xlarge", 16))]
+    [15, 12, 8, 6, 4, 3, 2, 1]
+    """
+    if cluster.shared:
+        return []
+    members = members_of_kinds(cluster)
+    whole = tuple(map(len, members))
+    if every:
+        choices = numbers_of_hosts(cluster)
+    elif len(members) == 1:
+        near_powers = {times << n for times in (1, 3) for n in range(whole[0].bit_length())}
+        some = near_powers | ({whole[0] - 1} if whole[0] > _FEW_HOSTS else set(range(whole[0])))
+        choices = [(n,) for n in range(1, whole[0]) if n in some]
+    else:
+        choices = [tuple(n - (kind == k) for k, n in enumerate(whole)) for kind in range(len(whole))]
+        few = len(whole) <= 3  # each choice of few kinds that are whole, each one alone of many
+        masks = range(1, 2 ** len(whole) - 1) if few else [1 << kind for kind in range(len(whole))]
+        choices += [tuple(n * (mask >> kind & 1) for kind, n in enumerate(whole)) for mask in masks]
+    parts = [
+        part_of(cluster, sorted(host for hosts, n in zip(members, counts, strict=True) for host in hosts[:n]))
+        for counts in dict.fromkeys(choices)
+        if any(counts) and counts != whole
+    ]
+    return sorted(parts, key=lambda part: -part.num_devices)
+
+
+def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
+    """Returns how many hosts of each kind to plan for, as tuples with a number for each kind; never all hosts.
+
+    Every choice is returned if there are few. Else one host after the other is left out: in one row of choices from
+    the kinds that cost most for what they compute, in another from the slowest kinds.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> numbers_of_hosts(named_cluster("p3.16xlarge", 4))
+    [(1,), (2,), (3,)]
+    """
+    members = members_of_kinds(cluster)
+    whole = tuple(map(len, members))
+    if math.prod(count + 1 for count in whole) <= _ALL:
+        return [counts for counts in itertools.product(*(range(n + 1) for n in whole)) if any(counts)][:-1]
+    first = [cluster.hosts[hosts[0]] for hosts in members]
+    rates = [host.num_devices * host.device.rate("float32") for host in first]
+    dearest = sorted(range(len(first)), key=lambda kind: -(first[kind].price_per_hour or 0.0) / rates[kind])
+    slowest = sorted(range(len(first)), key=lambda kind: rates[kind])
+    return list(dict.fromkeys([*_left(whole, dearest), *_left(whole, slowest)]))
+
+
+def _left(whole: Sequence[int], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yields the numbers of hosts that are left as one host after the other is left out, kind by kind."""
+    left = list(whole)
+    for kind in order:
+        for _ in range(whole[kind]):
+            left[kind] -= 1
+            if any(left):
+                yield tuple(left)

@@ -105,7 +105,7 @@ class ShapeSearch:
 
     def _shapes(self, begin: Shape | None) -> Iterator[Shape]:
         yield from self._widely() if begin is None else self._uphill(begin)
-        for shape in self._best(_REFINED if begin is None or self._thorough else 1):
+        for shape in self._best()[: _REFINED if begin is None or self._thorough else 1]:
             if self.told[shape] <= _CLOSE * self._rival_s:
                 yield from self._numbers_of_stages(shape)
 
@@ -115,7 +115,7 @@ class ShapeSearch:
         counts, best, idle = self._close_counts(few), self._least(few), 0
         for number in more:
             yield from (Shape(number, count) for count in counts or self._counts[-1:])
-            for best_shape in self._best(1):
+            for best_shape in self._best()[:1]:
                 count, stages = best_shape.micro_batches, self._stages[best_shape]
                 if self._stages.get(Shape(number, count)) != stages:
                     yield Shape(number, count, stages)
@@ -140,9 +140,9 @@ class ShapeSearch:
             # What doesn't fit where smaller micro-batches did won't fit with larger ones either.
             if math.isfinite(least) and (hopeless == _PATIENCE or math.isinf(self.told[shape])):
                 break
-        best = self._best_counts(number)[:2]
-        for count in best:
-            place = self._counts.index(count)
+        best = self._best(number)[:2]
+        for shape in best:
+            place = self._counts.index(shape.micro_batches)
             yield from (Shape(number, beside) for beside in self._counts[max(place - 1, 0) : place + 2][::-1])
         if not best:
             yield from (Shape(number, count) for count in self._counts)
@@ -153,9 +153,8 @@ class ShapeSearch:
         if self._thorough:
             yield from (Shape(shape.layers, shape.micro_batches, n) for n in range(1, shape.layers + 1) if n != first)
             return
-        halved = Shape(shape.layers, shape.micro_batches, first // 2)
-        if halved.stages:
-            yield halved
+        if first // 2:
+            yield Shape(shape.layers, shape.micro_batches, first // 2)
         for way in (1, -1):
             least, number = self.told[shape], first + way
             while number > 0:
@@ -184,17 +183,16 @@ class ShapeSearch:
     def _least(self, layers: int) -> float:
         return min((step_s for shape, step_s in self.told.items() if shape.layers == layers), default=math.inf)
 
-    def _best_counts(self, layers: int) -> list[int]:
-        """The numbers of micro-batches that were tried with so many layers and fit, the best first."""
-        steps = {s.micro_batches: t for s, t in self.told.items() if s.layers == layers and not s.stages}
-        return ordered((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
-
     def _close_counts(self, layers: int) -> list[int]:
         """The best numbers of micro-batches with so many layers, without those that are far from the best one."""
         far = _CLOSE * self._least(layers)
-        return [count for count in self._best_counts(layers)[:_COUNTS] if self.told[Shape(layers, count)] <= far]
+        return [shape.micro_batches for shape in self._best(layers)[:_COUNTS] if self.told[shape] <= far]
 
-    def _best(self, count: int) -> list[Shape]:
-        """The best shapes with any number of stages."""
-        fitting = [shape for shape, step_s in self.told.items() if not shape.stages and math.isfinite(step_s)]
-        return ordered(fitting, key=lambda shape: self.told[shape])[:count]
+    def _best(self, layers: int | None = None) -> list[Shape]:
+        """The shapes that fit with any number of stages, and with so many layers, the best first."""
+        fitting = [
+            shape
+            for shape, step_s in self.told.items()
+            if not shape.stages and math.isfinite(step_s) and layers in (None, shape.layers)
+        ]
+        return ordered(fitting, key=lambda shape: self.told[shape])

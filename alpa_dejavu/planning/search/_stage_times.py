@@ -1,74 +1,61 @@
-"""The seconds of a slicing's stages, and the step that they make of a schedule."""
+"""The seconds of a slicing's stages, the step that they make of a schedule, and the chunks of schedules."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.problem.run import ScheduleForm
-from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
-__all__ = ["stage_times", "timeline_alone", "timeline_of"]
+__all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "timeline_alone", "timeline_of"]
 
 _ONE_EACH = ScheduleForm()
 _POSTED = 0.5
 """The share of a tensor's way through Ray that the stage which sends it can't compute in: it hands the tensor over, and
 the receiver takes it."""
+_COMPUTING = (
+    "forward_s", "backward_s", "per_step_s", "forward_collective_s", "backward_collective_s", "synchronisation_s",
+    "backward_weight_s",
+)  # fmt: skip
+_MOST_TASKS = 100_000
+"""A step of more passes takes too long to be simulated for every cut."""
 
 
-def timeline_of(
-    times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None
-) -> Timeline:
+def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
     """Returns the simulated training step of a pipeline, with what each stage does when.
 
-    Args:
-        times: the seconds and bytes of each stage.
-        cluster: the cluster that it runs on, whose devices may share the cores of one CPU.
-        run: the number of micro-batches, and the schedule.
-        schedule: another schedule for as many micro-batches; None: the run's.
+    The cluster's devices may share the cores of one CPU. The seconds are those of a device that has its share of these;
+    alone it is faster, and it does a half of its sends through Ray itself.
     """
     if cluster.cores is not None:
-        # The table's seconds are those of a device that has its share of the cores; alone it is faster.
-        alone = cluster.core_share(cluster.num_devices)
-        times = [_posting(_faster(stage, alone)) for stage in times]
-    return timeline_alone(times, cluster, run, schedule)
+        alone, posted = cluster.core_share(cluster.num_devices), _POSTED
+        times = [
+            dataclasses.replace(
+                stage,
+                **{name: getattr(stage, name) * alone for name in _COMPUTING},
+                forward_post_s=posted * stage.forward_send_s,
+                backward_post_s=posted * stage.backward_send_s,
+                forward_send_s=stage.forward_send_s - posted * stage.forward_send_s,
+                backward_send_s=stage.backward_send_s - posted * stage.backward_send_s,
+            )
+            for stage in times
+        ]
+    return timeline_alone(times, cluster, run)
 
 
-def timeline_alone(
-    times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None
-) -> Timeline:
-    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each, by
-    the run's schedule, or another one if given.
-    """
+def timeline_alone(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each."""
     if cluster.cores is None:
-        return simulate(times, run.num_micro_batches, schedule or run.schedule)
+        return simulate(times, run.num_micro_batches, run.schedule)
     shared = {"cores": float(cluster.cores), "waiting": cluster.waiting}
-    return simulate(times, run.num_micro_batches, schedule or run.schedule, sends="buffered", **shared)
-
-
-def _faster(stage: StageTimes, factor: float) -> StageTimes:
-    """The stage with its computations taking `factor` of their time."""
-    computing = (
-        "forward_s", "backward_s", "per_step_s", "forward_collective_s", "backward_collective_s", "synchronisation_s",
-        "backward_weight_s",
-    )  # fmt: skip
-    return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
-
-
-def _posting(stage: StageTimes) -> StageTimes:
-    """The stage with its sends through Ray, of which it does a half itself."""
-    ahead, back = (_POSTED * seconds for seconds in (stage.forward_send_s, stage.backward_send_s))
-    return dataclasses.replace(
-        stage,
-        forward_post_s=ahead,
-        backward_post_s=back,
-        forward_send_s=stage.forward_send_s - ahead,
-        backward_send_s=stage.backward_send_s - back,
-    )
+    return simulate(times, run.num_micro_batches, run.schedule, sends="buffered", **shared)
 
 
 def stage_times(
@@ -78,39 +65,36 @@ def stage_times(
     hosts: Sequence[Sequence[int]] | None = None,
     form: ScheduleForm = _ONE_EACH,
 ) -> tuple[StageTimes, ...]:
-    """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them.
+    """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them, by the form of
+    its schedule: which stages share a submesh, and whether backward passes are split.
 
-    Args:
-        table: the costs of all stages.
-        stages: the stages of the plan.
-        space: the submeshes and configs of the table.
-        hosts: the indices of each stage's hosts, by which transfers are priced; None: neighbouring stages are taken to
-            be on different hosts, of the kinds that their submeshes have.
-        form: the form of the schedule: which stages share a submesh, and whether backward passes are split.
+    Transfers are priced by the indices of each stage's hosts; without any, neighbouring stages are on different hosts,
+    of the kinds that their submeshes have.
     """
-    taken = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
-    entries = [stage.entry for stage in stages]
-    overlap = NO_OVERLAP if table.stage_costs is None else table.stage_costs.models.runtime.overlap
-    times = []
-    for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
-        memory = table.memory[stage.submesh][stage.config]
+    interstage_s = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
+    costs, times = table.stage_costs, []
+    overlap = NO_OVERLAP if costs is None else costs.models.runtime.overlap
+    for n, stage in enumerate(stages):
+        entry, where, memory = stage.entry, (stage.first, stage.last), table.memory[stage.submesh][stage.config]
         assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
-        where = stage.first, stage.last
+        computing_back_s, by_weight_s = float(table.compute_backward_s[entry]), 0.0
         collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
-        if overlap.hides and form.splits:
-            collective = collective[0], collective[1] + _hidden_backward_s(table, stage, space)
-        computing_back_s = float(table.compute_backward_s[entry])
+        if form.splits and costs is not None:
+            mesh = table.devices[stage.submesh], space.config(stage)
+            by_weight_s = float(costs.by_weight_shares(*mesh)[where]) * computing_back_s
+            if overlap.hides:  # behind the gradients of weights, which the schedule puts off
+                collective = collective[0], collective[1] + float(costs.hidden_s(*mesh)[1][where])
         times.append(
             StageTimes(
                 forward_s=float(table.compute_forward_s[entry]) + collective[0],
                 backward_s=computing_back_s + collective[1],
                 per_step_s=float(table.per_step_s[entry]),
-                forward_send_s=taken[n + 1][0] if n + 1 < len(entries) else 0.0,
-                backward_send_s=taken[n - 1][1] if n else 0.0,
+                forward_send_s=interstage_s[n + 1][0] if n + 1 < len(stages) else 0.0,
+                backward_send_s=interstage_s[n - 1][1] if n else 0.0,
                 forward_collective_s=collective[0],
                 backward_collective_s=collective[1],
                 synchronisation_s=float(table.synchronisation_s[entry]),
-                backward_weight_s=_by_weight_share(table, stage, space) * computing_back_s if form.splits else 0.0,
+                backward_weight_s=by_weight_s,
                 activation_bytes=float(memory.per_micro_batch[where]),
                 resident_bytes=float(memory.resident[where]),
                 temporary_bytes=float(memory.temporary[where]),
@@ -123,21 +107,62 @@ def stage_times(
     return tuple(times)
 
 
-def _hidden_backward_s(table: CostTable, stage: StageChoice, space: SearchSpace) -> float:
-    """Returns the seconds of a stage's collectives that hide in a backward pass: behind the gradients of weights, which
-    a schedule that splits the pass puts off.
+def impossible(run: Run, num_submeshes: int, num_layers: int) -> str:
+    """Returns in a few words why so many submeshes can't run a model of so many layers by a run's schedule; empty if
+    they can.
     """
-    config = space.config(stage)
-    assert table.stage_costs is not None, "a table that was priced keeps its prices"
-    hidden = table.stage_costs.hidden_s(table.devices[stage.submesh], config)
-    return float(hidden[1, stage.first, stage.last])
+    chunks = run.form.chunks
+    if num_submeshes * chunks > num_layers:
+        return f"{num_layers} layers are too few for {num_submeshes * chunks} stages"
+    if num_submeshes == 1 and chunks > 1:
+        return "one submesh has no pipeline"
+    if 3 * num_submeshes * chunks * run.num_micro_batches > _MOST_TASKS:
+        return "it has too many passes to be simulated for every cut"
+    check = schedule_kind(run.schedule).check
+    try:
+        if check is not None:
+            check(num_submeshes, run.num_micro_batches)
+    except ValueError as error:
+        return str(error).partition(";")[0]
+    return ""
 
 
-def _by_weight_share(table: CostTable, stage: StageChoice, space: SearchSpace) -> float:
-    """Returns the share of a stage's backward pass that only gradients of weights need; 0 where it isn't known, since
-    the table has no model of its costs.
+def chunks_of(table: CostTable, submeshes: Sequence[StageChoice], run: Run) -> tuple[StageChoice, ...]:
+    """Returns the stages of a run's schedule, of which each submesh has several, cut so that the slowest one takes as
+    little as it can; there is a stage for each submesh of the pipeline, in order, whose layers don't matter.
     """
-    if table.stage_costs is None:
-        return 0.0
-    shares = table.stage_costs.by_weight_shares(table.devices[stage.submesh], space.config(stage))
-    return float(shares[stage.first, stage.last])
+    layers, form = len(table.offered), run.form
+    on = [submeshes[n] for n in form.submesh_of(len(submeshes) * form.chunks)]
+    parts = table.compute_forward_s, table.compute_backward_s, table.collective_forward_s, table.collective_backward_s
+    least = np.full((len(on) + 1, layers + 1), np.inf)
+    least[0, 0] = 0.0
+    came = np.zeros_like(least, dtype=np.int64)
+    for n, choice in enumerate(on):
+        own = np.sum([part[:, :, choice.submesh, choice.config] for part in parts], axis=0)
+        for end in range(n + 1, layers - (len(on) - n) + 2):
+            slowest = np.maximum(least[n, :end], own[:end, end - 1])
+            came[n + 1, end] = int(slowest.argmin())
+            least[n + 1, end] = slowest[came[n + 1, end]]
+    cut = [layers]
+    for n in range(len(on), 0, -1):
+        cut.append(int(came[n, cut[-1]]))
+    cut.reverse()
+    return tuple(dataclasses.replace(choice, first=cut[n], last=cut[n + 1] - 1) for n, choice in enumerate(on))
+
+
+def needed_bytes(table: CostTable, stages: Sequence[StageChoice], step: Timeline) -> tuple[float, ...]:
+    """Returns the bytes of each device of each submesh that a simulated step needs at most, by the table's margin."""
+    times = []
+    for choice, stage in zip(stages, step.stages, strict=True):
+        memory, where = table.memory[choice.submesh][choice.config], (choice.first, choice.last)
+        assert memory is not None, "every config has its memory"
+        needed = table.margin.needed(memory)
+        times.append(
+            dataclasses.replace(
+                stage,
+                activation_bytes=float(needed.per_micro_batch[where]),
+                resident_bytes=float(needed.resident[where]),
+                temporary_bytes=float(needed.temporary[where]),
+            )
+        )
+    return dataclasses.replace(step, stages=tuple(times)).peak_bytes

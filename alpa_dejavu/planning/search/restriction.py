@@ -42,19 +42,20 @@ class Restriction:
             if config is not None and self._allows(config, cluster, micro_batch)
         }
         rows = [[entries.get((s, c)) for c in range(len(row))] for s, row in enumerate(space.configs)]
-        key = {entry: self._family(config) for entry, config in entries.items()}
-        families = [frozenset(entry for entry in entries if key[entry] == one) for one in dict.fromkeys(key.values())]
+        members: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        for entry, config in entries.items():
+            # Of a config what the stages of one plan share.
+            remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
+            members.setdefault((config.shape, config.offload, remat, zero), []).append(entry)
         cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)
-        return dataclasses.replace(space, configs=tuple(map(tuple, rows)), families=tuple(families), cuts=cuts)
-
-    def _family(self, config: MeshConfig) -> tuple[object, ...]:
-        """The part of a config that the stages of one plan share."""
-        limits = self.limits
-        remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
-        return config.shape, config.offload, remat, zero
+        return dataclasses.replace(
+            space, configs=tuple(map(tuple, rows)), families=tuple(map(frozenset, members.values())), cuts=cuts
+        )
 
     def _allows(self, config: MeshConfig, cluster: Cluster, micro_batch: int) -> bool:
         limits, size = self.limits, config.data_parallel * config.tensor_parallel
+        model = self.model
+        wholes = () if model is None else (model.num_heads, model.kv_heads, model.feed_forward)
         stages, count = cluster.num_devices // size, 0 if self.batch is None else self.batch // micro_batch
         return (
             # The one row that Alpa's own pass divides as it likes is no division that others can be told.
@@ -62,26 +63,16 @@ class Restriction:
             and not (self.alone and stages > 1)
             and config.zero in limits.zero_of(stages)
             and (limits.tensor_parallel or config.tensor_parallel == 1)
-            and all(whole % config.tensor_parallel == 0 for whole in self._wholes)
+            and all(whole % config.tensor_parallel == 0 for whole in wholes)
             and not (config.offload.any and stages > 1 and not limits.offload_in_pipeline)
             and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )
 
-    @property
-    def _wholes(self) -> tuple[int, ...]:
-        """The sizes that tensor-parallel devices divide."""
-        return () if self.model is None else (self.model.num_heads, self.model.kv_heads, self.model.feed_forward)
-
 
 def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | None:
-    """Returns the restriction to what a training framework can run; None for an empty name.
-
-    Args:
-        runs_on: the name of the framework, in `RUNTIMES`; empty: there is none.
-        batch: the samples of a step.
-        model: the model's name, or the text of a transformer's sizes.
+    """Returns the restriction to what a training framework in `RUNTIMES` can run; None for an empty name.
 
     Raises:
         ValueError: no framework of that name is known, or it can't leave a part of the model as it is.

@@ -30,8 +30,7 @@ class Runtime:
         unlike_remat: whether some stages may compute activations again and others not.
         unlike_zero: whether stages may have unlike ZeRO levels.
         cuts: where blocks of a transformer may be cut into stages.
-        zero: the ZeRO levels that stages may have under a pipeline.
-        zero_alone: those that a plan of one stage may have.
+        zero: the ZeRO levels that stages may have under a pipeline; a plan of one stage may have any.
         tensor_parallel: whether devices may divide the operators of a layer.
         offload: the kinds of tensors that it can offload to the memory of hosts, each set that goes together.
         offload_parts: the ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
@@ -51,7 +50,6 @@ class Runtime:
     unlike_zero: bool = False
     cuts: Cuts = ANY_CUTS
     zero: tuple[int, ...] = (0, 2, 3)
-    zero_alone: tuple[int, ...] = (0, 2, 3)
     tensor_parallel: bool = True
     offload: tuple[tuple[str, ...], ...] = ()
     offload_parts: tuple[int, ...] = ()
@@ -66,12 +64,10 @@ class Runtime:
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
-        return self.zero if num_stages > 1 else self.zero_alone
+        return self.zero if num_stages > 1 else (0, 2, 3)
 
     def why_not_frozen(self, model: str) -> str:
-        """Returns why it can't train a model of a name, or of a transformer's sizes, of which a part is frozen; empty
-        if it can, or if nothing is.
-        """
+        """Returns why it can't train a model of a name, of which a part is frozen; empty if it can, or nothing is."""
         sizes = None if self.frozen else transformer_size(model)
         if sizes is None or not sizes.train_last:
             return ""
@@ -81,11 +77,11 @@ class Runtime:
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
         unlike: list[list[str]] = [
-            [f"{name} is {value!r}, but must be {' or '.join(map(repr, known))}" for name, known in kind.items()
-             if (value := getattr(model, name)) not in known]
+            [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
+             if (value := getattr(model, name)) not in values]
             for kind in self.models
         ]  # fmt: skip
-        least: list[str] = min(unlike, key=len, default=[])
+        least = min(unlike, key=len, default=list[str]())
         return least[0] if least else ""
 
     def offloads(self, offload: Offload, zero: int) -> bool:
@@ -143,19 +139,13 @@ RUNTIMES = {
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
             {
-                "gated": (False,),
-                "rotary": (False,),
-                "rms_norm": (False,),
-                "latent_rank": (0,),
-                "biases": ("all",),
-                "qk_norm": (False,),
-                "num_experts": (0,),
-                "precision": ("bfloat16", "float32"),
+                "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,), "biases": ("all",),
+                "qk_norm": (False,), "num_experts": (0,), "precision": ("bfloat16", "float32"),
             },
         ),
     ),
     "jaxpp": Runtime(),
-}
+}  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 WITHOUT_FROZEN = "plan without --train-last"
 """The remedy where a framework's files can't say that a part of the model is frozen."""
@@ -168,10 +158,10 @@ def runtimes_of(plan: Plan) -> dict[str, str]:
     unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no framework is said to
     run it.
     """
-    found = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
-    why = {name: "" if first is None else first.why for name, first in found.items()}
+    first = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
+    why = {name: "" if hindrance is None else hindrance.why for name, hindrance in first.items()}
     sizes = transformer_size(plan.model)
-    for name in (name for name, said in why.items() if not said):
+    for name in (name for name, reason in why.items() if not reason):
         if plan.layer_option != "manual" and name != "alpa":
             why[name] = "its layers aren't the blocks of a transformer"
         elif sizes is not None:
@@ -200,11 +190,7 @@ def schedules_of(runtime: str) -> tuple[str, ...]:
 
 
 def check_schedule_of(runtime: str, schedule: str) -> None:
-    """Checks that a training framework has a schedule; a framework that isn't known may have any.
-
-    Raises:
-        ValueError: it hasn't; names those that it has.
-    """
+    """Raises ValueError where a known training framework hasn't a schedule; it names those that it has."""
     if runtime in RUNTIMES and runtime not in schedule_kind(schedule).runtimes:
         has = ", ".join(schedules_of(runtime))
         raise ValueError(
@@ -216,11 +202,8 @@ def check_schedule_of(runtime: str, schedule: str) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Hindrance:
-    """A reason why a training framework can't run a plan.
-
-    Attributes:
-        why: the rule that the plan breaks, with the stage that breaks it, in a few words.
-        remedy: what would do instead.
+    """A reason why a training framework can't run a plan: the rule that it breaks, with the stage that breaks it, and
+    what would do instead.
     """
 
     why: str
@@ -231,20 +214,16 @@ class Hindrance:
 
 
 def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
-    """Yields the reasons why a training framework can't run a plan; none if it can.
-
-    Args:
-        plan: the plan.
-        name: the framework's name, by which schedules know it.
-        limits: what it can run.
+    """Yields the reasons why a training framework can't run a plan: by its name, which schedules have, and what it can
+    run.
     """
     again = f"plan again with --for {name}"
     if name not in schedule_kind(plan.schedule).runtimes:
         has = ", ".join(schedules_of(name)) if name in RUNTIMES else "another schedule"
         yield Hindrance(f"no {plan.schedule} there", f"plan with one of {has}")
     divided = [n for n, stage in enumerate(plan.stages) if not stage.plain]
-    told = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams or divided
-    if not plan.runs_on_alpa and (plan.strategy or not told):
+    other_reason = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams or divided
+    if not plan.runs_on_alpa and (plan.strategy or not other_reason):
         what = plan.strategy or "reduction servers"
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
@@ -280,7 +259,7 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
-        meshes = [(one.submesh.num_devices, tuple(one.logical_mesh), one.offloaded) for one in (first, stage)]
+        meshes = [(on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded) for on in (first, stage)]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
             (limits.unlike_remat, first.remat != stage.remat, "remat"),
@@ -291,24 +270,22 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
 
 
 def _offloads(n: int, stage: StagePlan, limits: Runtime, again: str) -> Iterator[Hindrance]:
-    there = stage.offloaded
-    kinds = tuple(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share)
+    offload = stage.offloaded
+    kinds = tuple(kind for kind, share in zip(OFFLOADED, offload.shares, strict=True) if share)
     lacking = [kind for kind in kinds if kind not in itertools.chain(*limits.offload)]
     if lacking:
         yield Hindrance(f"no offload of {lacking[0]} there", again)
-    elif there.any and there.place == "nvme" and not limits.drives:
+    elif offload.any and offload.place == "nvme" and not limits.drives:
         yield Hindrance("no offload to nvme there", again)
     elif kinds and kinds not in limits.offload:
         yield Hindrance(f"no offload of {' and '.join(kinds)} without other kinds there", again)
-    elif not limits.offloads(there, stage.zero):
-        what = next(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1)
+    elif not limits.offloads(offload, stage.zero):
+        what = next(kind for kind, share in zip(OFFLOADED, offload.shares, strict=True) if 0 < share < 1)
         yield Hindrance(f"no part of {what} alone is offloaded there", f"stage {n}: offload all of it, or nothing")
 
 
 def _cut_elsewhere(plan: Plan, cuts: Cuts, again: str) -> Iterator[Hindrance]:
-    """Yields the stages whose layers aren't cut as a framework cuts blocks; only layers that are marked are known to be
-    blocks, between embeddings and a head.
-    """
+    """Yields the stages whose layers aren't cut as a framework cuts blocks, where these are marked."""
     cuts = dataclasses.replace(cuts, ends=1 if plan.layer_option == "manual" else 0)
     allowed = cuts.allowed(plan.num_layers, len(plan.stages))
     for n, stage in enumerate(plan.stages):

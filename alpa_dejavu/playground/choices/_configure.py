@@ -11,16 +11,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._gradient import programs
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
 from alpa_dejavu.playground.choices._options import Choice, Option, Segments, Vector, options
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["Configured", "configure_while_training", "look_ahead_gradient"]
 
 
 @final
@@ -95,7 +92,7 @@ def configure_while_training(
         step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)
         params = step.params
         count = sum(map(job.samples, range(segments.workers)))
-        drawn = draws(seed, 8, len(shares) - 1).integers(len(problem.held_out[0]), size=count)
+        drawn = np.random.default_rng([seed, 8, len(shares) - 1]).integers(len(problem.held_out[0]), size=count)
         batch = tuple(part[drawn] for part in problem.held_out)
         slopes = look_ahead_gradient(problem, params, step.displacements, batch)
         averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
@@ -138,7 +135,7 @@ def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, n
     whole_s = mixing.gradients * segments.workers * float(segments.planned_s.max())
     moved, seconds = np.zeros((len(shares), len(params)), np.float32), 0.0
     applied, at = np.zeros(len(shares), np.bool_), params
-    for option in draws(seed, 7, number).permutation(live):
+    for option in np.random.default_rng([seed, 7, number]).permutation(live):
         share_s = whole_s * float(shares[option]) * len(live)
         segment = segments.run(int(option), at, share_s, number)
         change, applied[option] = segment.params - at, segment.gradients > 0

@@ -12,8 +12,6 @@ from scipy.special import softmax
 
 from alpa_dejavu.problem import checks
 
-__all__ = ["Matrix", "Mixing"]
-
 Floats = NDArray[np.float64]
 
 
@@ -65,8 +63,8 @@ class Matrix:
     @classmethod
     def of(cls, places: Sequence[Sequence[int]]) -> Matrix:
         """Returns one of equal shares."""
-        each = np.array(places, np.int64)
-        return cls(tuple(np.zeros(count) for count in each.max(axis=0) + 1), each)
+        of_options = np.array(places, np.int64)
+        return cls(tuple(np.zeros(count) for count in of_options.max(axis=0) + 1), of_options)
 
     def shares(self) -> Floats:
         """Returns each option's share, shape (options,): the product of those of its choices."""

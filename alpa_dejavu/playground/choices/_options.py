@@ -10,14 +10,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["Choice", "Option", "Segment", "Segments", "options", "planned_seconds"]
 
 
 @final
@@ -148,7 +145,7 @@ class Segments:
             step: the step of the mix, for which samples and seconds are drawn anew.
         """
         option = self._every[number]
-        drawn = int(draws(self._seed, 6, step, number).integers(2**31))
+        drawn = int(np.random.default_rng([self._seed, 6, step, number]).integers(2**31))
         run = simulate(option.job, self._cluster, option.exchange, until=Until(seconds=seconds), seed=drawn, start=at,
                        looks=0)  # fmt: skip
         apart = self.meeting_s if run.consensus[-1] > 0 else 0.0

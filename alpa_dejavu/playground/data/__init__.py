@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
+from alpa_dejavu.playground._data import ByLoss, DataMove, Epoch, Handed, RandomShare, Shards, Split, SplitTask
 from alpa_dejavu.playground.data._dirichlet import Dirichlet
-from alpa_dejavu.playground.data._moves import ByLoss, RandomShare
 from alpa_dejavu.playground.data._nearness_splits import Clusters, MovedPoints
 from alpa_dejavu.playground.data._plain_splits import ByLabel, Independent, Sorted
 

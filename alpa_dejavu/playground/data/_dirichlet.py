@@ -12,8 +12,6 @@ from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.playground.data._plain_splits import check_enough, labels_of, sizes
 from alpa_dejavu.problem import checks
 
-__all__ = ["DEFINITIONS", "Dirichlet"]
-
 Ints = NDArray[np.int64]
 DEFINITIONS = ("labels-over-workers", "workers-over-labels")
 _TRIES = 1000
@@ -55,7 +53,7 @@ class Dirichlet(Split):
         labels, generator = labels_of(task.targets, self.bins), task.generator()
         by_label = [generator.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
         draw = self._over_workers if self.definition == DEFINITIONS[0] else self._over_labels
-        return Shards(draw(task, by_label, generator), task.samples)
+        return Shards(draw(task, by_label, generator))
 
     def _over_workers(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
         lengths = np.array([len(rows) for rows in by_label])

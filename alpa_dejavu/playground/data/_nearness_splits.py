@@ -14,12 +14,9 @@ from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, pieces
 from alpa_dejavu.problem import checks
 
-__all__ = ["Clusters", "MovedPoints"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 PROJECTIONS = ("pca", "umap")
-REPLACED_BY = ("samples", "inverse")
 
 
 @final
@@ -49,18 +46,17 @@ class Clusters(Split):
         inputs = task.inputs.reshape(task.samples, -1).astype(np.float64)
         labels = KMeans(count, n_init=4, random_state=task.seed).fit_predict(inputs)
         parts = pieces(np.unique(labels, return_inverse=True)[1], task.size, task.generator())
-        return Shards(dealt(parts, groups_of(task, 1), 1, similar=True), task.samples)
+        return Shards(dealt(parts, groups_of(task, 1), 1, similar=True))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class MovedPoints(Split):
     """A share of each worker's points of another split is moved in a projection to where the worker has none, and
-    replaced there by the nearest samples, which other workers have, too, or by the projection's inverse.
+    replaced there by the nearest samples, which other workers have, too.
 
     The points that are moved are those that others of the worker cover best, where they go are those of all points that
-    are the farthest from the worker's, one after the other, each farthest from the ones before, too. A sample that the
-    inverse makes is synthetic, and has the target of the nearest sample.
+    are the farthest from the worker's, one after the other, each farthest from the ones before, too.
 
     Attributes:
         base: the split whose points are moved.
@@ -68,7 +64,6 @@ class MovedPoints(Split):
         step: how much of the way they are moved.
         projection: "pca" or "umap".
         dimensions: coordinates of the projection.
-        replaced_by: "samples" or "inverse".
 
     References:
         Gonzalez, Clustering to Minimize the Maximum Intercluster Distance, Theoretical Computer Science 38, 1985
@@ -81,7 +76,6 @@ class MovedPoints(Split):
     step: float = 1.0
     projection: str = "pca"
     dimensions: int = 8
-    replaced_by: str = "samples"
 
     def __post_init__(self) -> None:
         checks.share("moved-points", "share", self.share)
@@ -93,29 +87,16 @@ class MovedPoints(Split):
         if self.projection == "umap" and importlib.util.find_spec("umap") is None:
             raise ValueError("moved-points: projection is 'umap', but must be one that is installed; pip install "
                              "\"alpa-dejavu[umap]\", or choose projection='pca'")  # fmt: skip
-        checks.one_of("moved-points", "replaced_by", self.replaced_by, REPLACED_BY)
 
     def split(self, task: SplitTask) -> Shards:
         from scipy.spatial import cKDTree
 
-        base = self.base.split(task)
-        if base.made_inputs is not None:
-            raise ValueError("moved-points: base makes samples itself, but must not; choose another one")
-        picture = _projected(task.inputs, self.projection, self.dimensions, task.seed)
-        near, rows, moved = cKDTree(picture.points), list[Ints](), list[Floats]()
-        for own in base.rows:
-            kept, points = self._moved(picture.points, own)
-            if self.replaced_by == "samples":
-                rows.append(np.concatenate([kept, near.query(points)[1].astype(np.int64)]))
-            else:
-                begun = task.samples + sum(map(len, moved))
-                rows.append(np.concatenate([kept, np.arange(begun, begun + len(points))]))
-                moved.append(points)
-        if not sum(map(len, moved)):
-            return Shards(tuple(rows), task.samples)
-        points = np.concatenate(moved)
-        synthetic = picture.inverse(points).astype(task.inputs.dtype)
-        return Shards(tuple(rows), task.samples, synthetic, task.targets[near.query(points)[1]])
+        every = _projected(task.inputs, self.projection, self.dimensions, task.seed)
+        near, rows = cKDTree(every), list[Ints]()
+        for own in self.base.split(task).rows:
+            kept, points = self._moved(every, own)
+            rows.append(np.concatenate([kept, near.query(points)[1].astype(np.int64)]))
+        return Shards(tuple(rows))
 
     def _moved(self, points: Floats, own: Ints) -> tuple[Ints, Floats]:
         """The rows of a worker that stay, and the points to which the others move."""
@@ -145,51 +126,24 @@ def farthest_first(points: Floats, begun: Floats, count: int) -> Ints:
     return order
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Projection:
-    """Points of samples.
-
-    Attributes:
-        points: shape (N, dimensions).
-        fitted: what made them, which has `inverse_transform`.
-        shape: of one sample.
-    """
-
-    points: Floats
-    fitted: Any
-    shape: tuple[int, ...]
-
-    def inverse(self, points: Floats) -> NDArray[Any]:
-        """Returns the samples that points stand for, shape (points, *shape)."""
-        return np.asarray(self.fitted.inverse_transform(points)).reshape(-1, *self.shape)
-
-
-def _projected(inputs: NDArray[Any], projection: str, dimensions: int, seed: int) -> _Projection:
-    """Returns samples as points, by PCA or UMAP.
-
-    Args:
-        inputs: shape (N, ...).
-        projection: one of `PROJECTIONS`.
-        dimensions: coordinates of a point; fewer where the samples have fewer.
-        seed: of UMAP.
+def _projected(inputs: NDArray[Any], projection: str, dimensions: int, seed: int) -> Floats:
+    """Returns samples, shape (N, ...), as points, shape (N, dimensions or fewer), by PCA or UMAP.
 
     References:
         McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, 2018.
     """
     rows = inputs.reshape(len(inputs), -1).astype(np.float64)
-    fitted = _named(projection, min(dimensions, *rows.shape), len(rows), seed)
-    return _Projection(np.asarray(fitted.fit_transform(rows), np.float64), fitted, inputs.shape[1:])
-
-
-def _named(projection: str, dimensions: int, samples: int, seed: int) -> Any:
+    most = min(dimensions, *rows.shape)
     if projection == "umap":
         with warnings.catch_warnings():
             # It warns of what it can't do without TensorFlow, which isn't asked for.
             warnings.simplefilter("ignore", ImportWarning)
             from umap import UMAP
 
-        return UMAP(n_components=dimensions, n_neighbors=min(15, samples - 1), init="pca", random_state=seed, n_jobs=1)
-    from sklearn.decomposition import PCA
+        near = min(15, len(rows) - 1)
+        fitted = UMAP(n_components=most, n_neighbors=near, init="pca", random_state=seed, n_jobs=1)
+    else:
+        from sklearn.decomposition import PCA
 
-    return PCA(dimensions, svd_solver="full")
+        fitted = PCA(most, svd_solver="full")
+    return np.asarray(fitted.fit_transform(rows), np.float64)

@@ -13,11 +13,6 @@ from numpy.typing import NDArray
 from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.problem import checks
 
-__all__ = [
-    "ByLabel", "Independent", "Sorted", "check_enough", "dealt", "groups_of", "labels_of", "pieces", "shares",
-    "sizes",
-]  # fmt: skip
-
 Ints = NDArray[np.int64]
 
 
@@ -100,13 +95,13 @@ def groups_of(task: SplitTask, group: int | None) -> list[list[int]]:
     return [list(members) for _, members in itertools.groupby(order, lambda worker: task.hosts[worker])]
 
 
-def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], each: int, similar: bool) -> tuple[Ints, ...]:
+def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], count: int, similar: bool) -> tuple[Ints, ...]:
     """Returns for each worker its pieces, `each` of them, of pieces that are in the order of their labels.
 
     Args:
         parts: the pieces.
         groups: the workers of each group.
-        each: pieces of a worker.
+        count: pieces of a worker.
         similar: whether a group's pieces follow each other, or are as far from each other as can be.
     """
     size = sum(map(len, groups))
@@ -114,8 +109,8 @@ def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], each: int, sim
     if similar:
         begun = 0
         for group in groups:
-            block = parts[begun : begun + each * len(group)]
-            begun += each * len(group)
+            block = parts[begun : begun + count * len(group)]
+            begun += count * len(group)
             pieces_of |= {worker: list(block[place :: len(group)]) for place, worker in enumerate(group)}
     else:
         turns = [worker for turn in itertools.zip_longest(*groups) for worker in turn if worker is not None]
@@ -137,7 +132,7 @@ class Independent(Split):
     def split(self, task: SplitTask) -> Shards:
         check_enough(task)
         order = task.generator().permutation(task.samples)
-        return Shards(shares(order, sizes(task, self.by_speed)), task.samples)
+        return Shards(shares(order, sizes(task, self.by_speed)))
 
 
 @final
@@ -156,7 +151,7 @@ class Sorted(Split):
         ranks = labels_of(task.targets, None)
         mixed = task.generator().permutation(task.samples)
         order = mixed[np.argsort(ranks[mixed], kind="stable")]
-        return Shards(shares(order, sizes(task, self.by_speed)), task.samples)
+        return Shards(shares(order, sizes(task, self.by_speed)))
 
 
 @final
@@ -192,4 +187,4 @@ class ByLabel(Split):
         check_enough(task, task.size * self.labels)
         parts = pieces(labels_of(task.targets, self.bins), task.size * self.labels, task.generator())
         groups = groups_of(task, self.group)
-        return Shards(dealt(parts, groups, self.labels, self.groups == "similar"), task.samples)
+        return Shards(dealt(parts, groups, self.labels, self.groups == "similar"))

@@ -7,14 +7,14 @@ Out: the program that it runs (`Exchange.run`).
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
-from alpa_dejavu.playground.exchanges._checkpoints import CheckpointedAllReduce, best_checkpoint_interval_s
+from alpa_dejavu.playground.exchanges._checkpoints import CheckpointedAllReduce
 from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
-from alpa_dejavu.playground.exchanges._hetpipe import HetPipe
 from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
-from alpa_dejavu.playground.exchanges._pipedream import PipeDream
+from alpa_dejavu.playground.exchanges._pipelines import HetPipe, PipeDream
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
     AsynchronousServer,

@@ -18,15 +18,9 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient, Vector
-from alpa_dejavu.playground._world import Effect, Program, Worker, World
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.problem import checks
-
-__all__ = [
-    "ALGORITHMS", "AllReduce", "LocalParameters", "LocalSteps", "all_reduce", "check_algorithm", "check_hosts", "mean",
-    "mean_gradient",
-]  # fmt: skip
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 

@@ -7,14 +7,10 @@ import functools
 import itertools
 from typing import Any, final
 
-from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._world import Program, Worker, World
+from alpa_dejavu.playground._world import Exchange, Program, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, check_algorithm
 from alpa_dejavu.problem import checks
-
-__all__ = ["CheckpointedAllReduce", "best_checkpoint_interval_s"]
 
 
 @dataclasses.dataclass

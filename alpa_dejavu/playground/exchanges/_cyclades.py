@@ -1,9 +1,6 @@
 """Samples that share no parameter are applied at the same time, on several workers.
 
 A group is an array of positions in a round's samples, in ascending order: they are applied in that order.
-
-References:
-    Aydin, Bateni and Mirrokni, Distributed Balanced Partitioning via Linear Embedding, WSDM 2016.
 """
 
 from __future__ import annotations
@@ -15,18 +12,13 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import squareform
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Rows, Vector
-from alpa_dejavu.playground._world import Effect, Program, Worker
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
-
-__all__ = ["Cyclades", "components", "cosines", "cut", "dealt", "embedded", "similar"]
 
 Group = NDArray[np.int64]
 
@@ -66,51 +58,20 @@ def cosines(gradients: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray((sizes + sizes.T) / 2)
 
 
-def cut(conflict: NDArray[np.float64], groups: Sequence[Group]) -> float:
-    """Returns the conflict between samples of different groups, each pair once."""
-    return float(conflict.sum() - sum(conflict[np.ix_(group, group)].sum() for group in groups)) / 2
-
-
 def similar(conflict: NDArray[np.float64], workers: int) -> list[Group]:
     """Returns groups of equal size, one after the other: each begins with the sample that is in conflict with the most
     of those that are left, and takes the one with the most conflict with the group.
     """
     left, groups = np.ones(len(conflict), bool), list[Group]()
-    for size in _sizes(len(conflict), workers):
+    for part in np.array_split(np.arange(len(conflict)), workers):
         group = list[int]()
         pull = conflict[:, left].sum(axis=1)
-        for _ in range(size):
+        for _ in part:
             group.append(int(np.argmax(np.where(left, pull, -1.0))))
             left[group[-1]] = False
             pull = conflict[:, group].sum(axis=1)
         groups.append(np.sort(np.array(group, np.int64)))
     return groups
-
-
-def embedded(conflict: NDArray[np.float64], workers: int) -> list[Group]:
-    """Returns groups of equal size by linear embedding: samples are put on a line, those in conflict near each other,
-    by clusters of clusters; the line is cut; then samples of two neighbouring groups change places while that helps.
-    """
-    line = np.arange(len(conflict))
-    if len(conflict) > 1:
-        line = leaves_list(linkage(squareform(1.0 - conflict, checks=False), "average", optimal_ordering=True))
-    groups = [group.copy() for group in np.split(line, np.cumsum(_sizes(len(conflict), workers))[:-1])]
-    for first, second in itertools.pairwise(groups):
-        for _ in range(len(first)):
-            pull = conflict[:, second].sum(axis=1) - conflict[:, first].sum(axis=1)
-            gains = pull[first][:, None] - pull[second] - 2 * conflict[np.ix_(first, second)]
-            if not gains.size or gains.max() <= 1e-12:
-                break
-            a, b = np.unravel_index(np.argmax(gains), gains.shape)
-            first[a], second[b] = second[b], first[a]
-    return [np.sort(group) for group in groups]
-
-
-def _sizes(samples: int, workers: int) -> list[int]:
-    return [len(part) for part in np.array_split(np.arange(samples), workers)]
-
-
-_GROUPS = {"cosine": similar, "embedding": embedded}
 
 
 @final
@@ -130,8 +91,8 @@ class Cyclades(Exchange):
     two numbers. A sample takes its share of a batch's seconds, which flatters devices that need large batches.
 
     Attributes:
-        groups: where there is one component: "random"; "cosine", samples whose gradients have large cosines together,
-            greedily; "embedding", a balanced cut by linear embedding of the same cosines.
+        groups: where there is one component: "random"; or "cosine", samples whose gradients have large cosines
+            together, greedily.
         server: the number of the worker that the server is on.
 
     References:
@@ -143,7 +104,7 @@ class Cyclades(Exchange):
     server: int = 0
 
     def __post_init__(self) -> None:
-        checks.one_of("cyclades", "groups", self.groups, ("random", *_GROUPS))
+        checks.one_of("cyclades", "groups", self.groups, ("random", "cosine"))
 
     def run(self, worker: Worker) -> Program:
         """Applies the samples that the server names; on the server's worker it starts the server.
@@ -177,19 +138,21 @@ class Cyclades(Exchange):
             worker.adopt(*message.payload)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, worker.replica()
+        world, model = worker.world, worker.replica()
         for number in itertools.count():
             if worker.finished:
                 return
             members = world.live
             batches = [world.learner.batch(member) for member in members]
-            groups = yield from self._grouped(worker, held.params, batches, number)
+            groups = yield from self._grouped(worker, model.params, batches, number)
             changed = yield from _asked(worker, groups, ("changed", number))
-            each = [_touched(worker, groups[member]) for member in sorted(changed)]
-            held.adopt(_merged(held.params, [changed[member] for member in sorted(changed)], each), held.version + 1)
-            world.shown = held.params
+            touched = [_touched(worker, groups[member]) for member in sorted(changed)]
+            model.adopt(
+                _merged(model.params, [changed[member] for member in sorted(changed)], touched), model.version + 1
+            )
+            world.shown = model.params
             for member in world.live:
-                worker.send(member, "params", (held.params, held.version), _bytes_of(worker, each))
+                worker.send(member, "params", (model.params, model.version), _bytes_of(worker, touched))
 
     def _grouped(self, worker: Worker, params: Vector, batches: Sequence[Rows], number: int
                  ) -> Generator[Effect, Any, dict[int, Rows]]:  # fmt: skip
@@ -208,7 +171,7 @@ class Cyclades(Exchange):
                 groups = [np.sort(part) for part in np.array_split(shuffled, len(members))]
             else:
                 yield from _asked(worker, dict(zip(members, batches, strict=True)), ("gradients", number))
-                groups = _GROUPS[self.groups](cosines(world.learner.each(params, rows)), len(members))
+                groups = similar(cosines(world.learner.each(params, rows)), len(members))
         return {member: rows[group] for member, group in zip(members, groups, strict=True)}
 
 
@@ -233,20 +196,20 @@ def _touched(worker: Worker, rows: Rows) -> Rows | None:
     return None if coordinates is None else np.unique(coordinates)
 
 
-def _bytes_of(worker: Worker, each: Sequence[Rows | None]) -> float:
+def _bytes_of(worker: Worker, touched: Sequence[Rows | None]) -> float:
     """Returns the bytes of the parameters that some changed, at most those of all parameters."""
-    changed = [coordinates for coordinates in each if coordinates is not None]
-    if len(changed) < len(each):
+    changed = [coordinates for coordinates in touched if coordinates is not None]
+    if len(changed) < len(touched):
         return worker.world.num_bytes
     return worker.world.num_bytes * min(2 * len(np.unique(np.concatenate(changed))) / len(worker.params), 1.0)
 
 
-def _merged(before: Vector, after: Sequence[Vector], each: Sequence[Rows | None]) -> Vector:
+def _merged(before: Vector, after: Sequence[Vector], touched_by: Sequence[Rows | None]) -> Vector:
     """Returns parameters with all workers' changes: one worker's as they are, several ones' by their mean."""
-    count, taken, total = np.zeros(len(before), np.int64), before.copy(), np.zeros_like(before)
-    for params, touched in zip(after, each, strict=True):
+    count, last, total = np.zeros(len(before), np.int64), before.copy(), np.zeros_like(before)
+    for params, touched in zip(after, touched_by, strict=True):
         where = slice(None) if touched is None else touched
         count[where] += 1
-        taken[where] = params[where]
+        last[where] = params[where]
         total[where] += params[where] - before[where]
-    return np.where(count > 1, before + total / np.maximum(count, 1).astype(np.float32), taken)
+    return np.where(count > 1, before + total / np.maximum(count, 1).astype(np.float32), last)

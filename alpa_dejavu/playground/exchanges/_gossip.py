@@ -10,13 +10,10 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._queue import Message
-from alpa_dejavu.playground._world import Effect, Program, Worker, World
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.playground.topology import Topology, topology
-
-__all__ = ["AsynchronousGossip", "Gossip", "PushSum"]
 
 _WEIGHT_BYTES = 4.0
 

@@ -8,13 +8,10 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
-
-__all__ = ["PartialReduce"]
 
 
 @final

@@ -6,14 +6,11 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Process
-from alpa_dejavu.playground._world import Effect, Program, Worker, World
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.problem import checks
-
-__all__ = ["RollingServer"]
 
 
 @dataclasses.dataclass
@@ -108,20 +105,20 @@ class RollingServer(Exchange):
         world = worker.world
         while True:
             (message,) = yield worker.receive("role")
-            term, held = message.payload
+            term, model = message.payload
             if term < role.term:
                 continue
-            role.needed, role.moments[worker.number] = (worker.number,), (held.version, held.state)
+            role.needed, role.moments[worker.number] = (worker.number,), (model.version, model.state)
             for update in range(self.updates):
-                gradients = yield from self._gradients(worker, role, held.version)
-                held.update(mean_gradient(gradients), *gradients)
+                gradients = yield from self._gradients(worker, role, model.version)
+                model.update(mean_gradient(gradients), *gradients)
                 role.sizes.append(len(gradients))
                 if update == self.updates - 1:
                     role.holder = role.following(world)
-                self._tell(worker, role, held)
-            role.needed, role.moments[worker.number] = (worker.number, role.holder), (held.version, held.state)
-            moments = world.num_bytes * world.learner.moments(held.state)
-            worker.send(role.holder, "role", (role.term, held), moments)
+                self._tell(worker, role, model)
+            role.needed, role.moments[worker.number] = (worker.number, role.holder), (model.version, model.state)
+            moments = world.num_bytes * world.learner.moments(model.state)
+            worker.send(role.holder, "role", (role.term, model), moments)
 
     def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[Gradient]]:
         """Waits for the gradients of all that were asked and are still there."""
@@ -138,13 +135,13 @@ class RollingServer(Exchange):
                     worker.drop(message.payload)
         return [gradient for _, gradient in sorted(gradients.items())]
 
-    def _tell(self, worker: Worker, role: _Role, held: Worker) -> None:
+    def _tell(self, worker: Worker, role: _Role, model: Worker) -> None:
         """Sends all workers the parameters, and who gathers the next gradients."""
         world = worker.world
-        world.shown, role.asked = held.params, set(world.live)
-        role.sender, role.version = worker.number, held.version
+        world.shown, role.asked = model.params, set(world.live)
+        role.sender, role.version = worker.number, model.version
         for number in world.live:
-            worker.send(number, "params", (role.term, held.params, held.version, role.holder), world.num_bytes)
+            worker.send(number, "params", (role.term, model.params, model.version, role.holder), world.num_bytes)
 
     def _stand_by(self, worker: Worker, role: _Role) -> Program:
         """Waits until the role is lost; the first worker that wakes acts for all."""
@@ -173,9 +170,9 @@ class RollingServer(Exchange):
         (newest,) = yield worker.receive(("newest", term))
         (kept,) = yield worker.receive(("kept", term))
         if term == role.term:
-            held = worker.replica()
-            held.adopt(*newest.payload)
-            held.state = kept.payload
+            model = worker.replica()
+            model.adopt(*newest.payload)
+            model.state = kept.payload
             role.needed = (worker.number,)
-            self._tell(worker, role, held)
-            worker.send(worker.number, "role", (term, held))
+            self._tell(worker, role, model)
+            worker.send(worker.number, "role", (term, model))

@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Message
-from alpa_dejavu.playground._world import Effect, Program, Worker
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.playground.exchanges._server_parts import (
     ServerModel,
@@ -22,8 +21,6 @@ from alpa_dejavu.playground.exchanges._server_parts import (
     replace,
 )
 from alpa_dejavu.problem import checks
-
-__all__ = ["AsynchronousServer", "ShardedServer", "StaleSynchronousServer", "SynchronousServer", "check_server", "push"]
 
 
 @final
@@ -66,7 +63,7 @@ class SynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, ServerModel(worker, combined(self.rule, self.wrong))
+        world, model = worker.world, ServerModel(worker, combined(self.rule, self.wrong))
         got = dict[int, Message]()
         last = had_their_steps(world)
 
@@ -80,14 +77,14 @@ class SynchronousServer(Exchange):
                 for message in (yield worker.receive("gradient", lambda: int(short()))):
                     if world.finished(message.sender) and is_here(world, message):
                         last.add(message.sender)
-                    if message.payload.version == held.version:
+                    if message.payload.version == model.version:
                         replace(got, message, worker.drop)
                     else:
                         worker.drop(message.payload)
-                        held.reply(message)
-            held.update(got)
+                        model.reply(message)
+            model.update(got)
             for _, message in sorted(got.items()):
-                held.reply(message)
+                model.reply(message)
             got.clear()
 
 
@@ -112,11 +109,11 @@ class AsynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        held = ServerModel(worker)
+        model = ServerModel(worker)
         while True:
             (message,) = yield worker.receive("gradient")
-            held.update({message.sender: message})
-            held.reply(message)
+            model.update({message.sender: message})
+            model.reply(message)
 
 
 @final
@@ -146,24 +143,24 @@ class StaleSynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, ServerModel(worker)
+        world, model = worker.world, ServerModel(worker)
         steps: dict[int, dict[int, Message]] = {}
         ahead: dict[int, Message] = {}
 
         def short() -> bool:
-            return len(counted(world, steps.get(held.version, {}))) < len(world.live)
+            return len(counted(world, steps.get(model.version, {}))) < len(world.live)
 
         while True:
             for message in (yield worker.receive("gradient", lambda: int(short()))):
                 ahead[message.sender] = message
-                if message.payload.step < held.version:  # its worker was lost meanwhile, so that nobody waited for it
+                if message.payload.step < model.version:  # its worker was lost meanwhile, so that nobody waited for it
                     worker.drop(message.payload)
                 else:
                     replace(steps.setdefault(message.payload.step, {}), message, worker.drop)
             while not short():
-                held.update(steps.pop(held.version))
-            for number in sorted(n for n, last in ahead.items() if last.payload.step + 1 - held.version <= self.bound):
-                held.reply(ahead.pop(number))
+                model.update(steps.pop(model.version))
+            for number in sorted(n for n, last in ahead.items() if last.payload.step + 1 - model.version <= self.bound):
+                model.reply(ahead.pop(number))
 
 
 @final
@@ -209,12 +206,12 @@ class ShardedServer(Exchange):
             world.board.pop(("settled", step - 1), None)
             settled = world.board.setdefault(("settled", step), set())  # gradients that a server applied or dropped
             got = yield from self._gathered(worker, step, settled)
-            held, gradients = world.board["held"], [message.payload for _, message in sorted(got.items())]
-            if held.version == step:  # the first shard of a step stands for the others, whose gradients are as known
+            model, gradients = world.board["held"], [message.payload for _, message in sorted(got.items())]
+            if model.version == step:  # the first shard of a step stands for the others, whose gradients are as known
                 settled.update(gradients)
-                held.update(mean_gradient(gradients), *gradients)
-                world.shown = held.params
-                world.board["sent"] = held.params, held.version
+                model.update(mean_gradient(gradients), *gradients)
+                world.shown = model.params
+                world.board["sent"] = model.params, model.version
             for gradient in gradients:
                 _drop_once(worker, gradient, settled)
             for _, message in sorted(got.items()):

@@ -17,8 +17,6 @@ from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 if TYPE_CHECKING:
     from alpa_dejavu.training.robust import Rule
 
-__all__ = ["ServerModel", "check_count", "combined", "counted", "had_their_steps", "is_here", "replace"]
-
 
 @final
 class ServerModel:
@@ -128,7 +126,7 @@ def check_count(name: str, wrong: int, count: int) -> None:
 
         chosen = _chosen(name, wrong)
         gradients = jax.ShapeDtypeStruct((count, 1), np.float32)
-        jax.eval_shape(lambda given: chosen.aggregate(given).gradient, gradients)
+        jax.eval_shape(lambda rows: chosen.aggregate(rows).gradient, gradients)
 
 
 def _chosen(name: str, wrong: int) -> Rule:

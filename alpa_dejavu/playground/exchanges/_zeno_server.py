@@ -8,14 +8,11 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server, push
 from alpa_dejavu.playground.exchanges._server_parts import ServerModel
 from alpa_dejavu.problem import checks
-
-__all__ = ["ZenoServer"]
 
 _KNOWN = 10
 """A worker is named a suspect when so many of its gradients have been judged, and over half of them weren't taken."""

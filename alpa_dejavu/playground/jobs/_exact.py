@@ -14,8 +14,6 @@ from alpa_dejavu.playground.jobs._state import Places, PoolDecision, State, adva
 from alpa_dejavu.playground.jobs._workload import Workload
 from alpa_dejavu.problem import checks
 
-__all__ = ["ExactSearch"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +105,7 @@ class _Search:
         open_jobs += [(jobs[n].arrival_s, jobs[n].steps, n) for n in range(state.come, len(jobs))]
         alone_s = math.fsum(from_s + left * self._least_s[n] for from_s, left, n in open_jobs)
         in_turn_s = [
-            _shortest_first([(from_s, left * each[n]) for from_s, left, n in open_jobs]) for each in self._whole_s
+            _shortest_first([(from_s, left * whole_s[n]) for from_s, left, n in open_jobs]) for whole_s in self._whole_s
         ]
         return math.fsum(end_s for _, end_s in state.ended) + max(alone_s, *in_turn_s)
 
@@ -122,17 +120,17 @@ class _Search:
         choices = [(0, *self._workload.sizes(job.number)) for job in state.jobs]
         most = self._workload.pool.devices * sum(state.there)
         for sizes in itertools.product(*choices):
-            given = {job.number: size for job, size in zip(state.jobs, sizes, strict=True) if size}
-            if not state.jobs or (given and sum(sizes) <= most):
-                yield from self._divisions(state, given)
+            devices = {job.number: size for job, size in zip(state.jobs, sizes, strict=True) if size}
+            if not state.jobs or (devices and sum(sizes) <= most):
+                yield from self._divisions(state, devices)
 
-    def _divisions(self, state: State, given: dict[int, int]) -> list[PoolDecision]:
+    def _divisions(self, state: State, devices: dict[int, int]) -> list[PoolDecision]:
         """Returns ways to share cores and memory out where jobs have so many devices, without those that are slower for
         all jobs than another.
         """
-        places = placed(self._workload.pool, state, given)
+        places = placed(self._workload.pool, state, devices)
         key = tuple(sorted(places.items()))
-        if len(places) < len(given):
+        if len(places) < len(devices):
             return []
         if key not in self._known:
             self._known[key] = self._undominated(places)

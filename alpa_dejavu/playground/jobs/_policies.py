@@ -21,8 +21,6 @@ from alpa_dejavu.playground.jobs._state import (
 from alpa_dejavu.playground.jobs._workload import Pool, Workload
 from alpa_dejavu.problem import checks
 
-__all__ = ["EqualShares", "Fifo", "Policy", "Sensitivity", "by_need", "in_proportion"]
-
 
 class Policy(abc.ABC):
     """A rule by which a cluster's hosts, cores and memory are allotted to jobs."""
@@ -136,9 +134,7 @@ class Sensitivity(Policy):
         return dataclasses.replace(equal, allotments=parts)
 
 
-def by_need(
-    workload: Workload, places: Mapping[int, Places], floor_s: Mapping[int, float]
-) -> dict[int, Allotment]:
+def by_need(workload: Workload, places: Mapping[int, Places], floor_s: Mapping[int, float]) -> dict[int, Allotment]:
     """Returns parts with the places given: each has what its slowest allowed step needs, and then in turn what shortens
     its step as far as there is something left.
 

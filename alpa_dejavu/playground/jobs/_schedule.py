@@ -12,8 +12,6 @@ from alpa_dejavu.playground.jobs._policies import Policy
 from alpa_dejavu.playground.jobs._state import State, advanced, beginning, check_decision
 from alpa_dejavu.playground.jobs._workload import Workload
 
-__all__ = ["Outcome", "outcome", "schedule"]
-
 Floats = NDArray[np.float64]
 
 

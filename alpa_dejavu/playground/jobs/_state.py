@@ -13,11 +13,6 @@ from typing import TypeAlias, final
 
 from alpa_dejavu.playground.jobs._workload import Pool, Workload
 
-__all__ = [
-    "Allotment", "Places", "PoolDecision", "Running", "State", "advanced", "beginning", "check_decision",
-    "kept_places", "placed", "placed_with", "step_s",
-]  # fmt: skip
-
 Places: TypeAlias = "tuple[tuple[int, int], ...]"
 """Indices of hosts, each with a number of devices."""
 _ROUNDING = 1e-9
@@ -233,7 +228,7 @@ def placed_with(
     for places in had.values():
         for host, count in places:
             free[host] -= count
-    given = dict(had)
+    all_places = dict(had)
     for number in sorted((number for number in sizes if number not in had), key=lambda number: -sizes[number]):
         size = sizes[number]
         if size > pool.devices:
@@ -242,7 +237,7 @@ def placed_with(
         else:
             places = tuple((host, size) for _, host in sorted((c, h) for h, c in enumerate(free) if c >= size)[:1])
         if sum(count for _, count in places) == size:
-            given[number] = places
+            all_places[number] = places
             for host, count in places:
                 free[host] -= count
-    return given
+    return all_places

@@ -9,8 +9,6 @@ from typing import Any, final
 
 from alpa_dejavu.problem import Cluster, checks
 
-__all__ = ["ClusterJob", "HostChange", "Pool", "StepCurve", "Workload", "planned_curve"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

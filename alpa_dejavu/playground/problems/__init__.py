@@ -16,12 +16,12 @@ from alpa_dejavu.playground.job import Problem
 __all__ = ["PROBLEMS", "problem", "problem_summary"]
 
 PROBLEMS = {
-    "digits-mlp": ("_digits", "digits_mlp"),
-    "digits-cnn": ("_digits", "digits_cnn"),
-    "digits-wide-cnn": ("_digits", "digits_wide_cnn"),
-    "digits-residual": ("_digits", "digits_residual"),
-    "sparse-least-squares": ("_least_squares", "sparse_least_squares"),
-    "text-gpt": ("_text", "text_gpt"),
+    "digits-mlp": ("_makers", "digits_mlp"),
+    "digits-cnn": ("_makers", "digits_cnn"),
+    "digits-wide-cnn": ("_makers", "digits_wide_cnn"),
+    "digits-residual": ("_makers", "digits_residual"),
+    "sparse-least-squares": ("_makers", "sparse_least_squares"),
+    "text-gpt": ("_makers", "text_gpt"),
 }
 """For each name the module and the function that makes the problem; making it imports JAX."""
 

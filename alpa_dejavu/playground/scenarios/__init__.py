@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import Answer, Compared, ComparedCurve, answer, answer_lines, compared
-from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
-from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
+from alpa_dejavu.playground.scenarios._read_job import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._scenario import (
     Question,
     Runs,
@@ -20,7 +19,7 @@ from alpa_dejavu.playground.scenarios._scenario import (
     growing_runs,
     run_scenario,
 )
-from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, details, runs_page, tables, target_text
 from alpa_dejavu.playground.scenarios.runs_file import read_runs, runs_text, write_runs
 
 __all__ = [

@@ -16,8 +16,6 @@ from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.scenarios._scenario import Runs, ScenarioRun, Target
 
-__all__ = ["AXES", "Answer", "Compared", "ComparedCurve", "answer", "answer_lines", "compared"]
-
 Floats = NDArray[np.float64]
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
 """What curves and targets are told by, and a history's field of it."""
@@ -82,24 +80,26 @@ def compared(every: Sequence[Runs]) -> list[Compared]:
         for run in runs.runs:
             by_name.setdefault(run.exchange, []).append(run)
         prefix = f"{runs.name}: " if len(every) > 1 else ""
-        exchanges += [_compared(prefix + name, tuple(each), runs) for name, each in by_name.items()]
+        exchanges += [_compared(prefix + name, tuple(of_exchange), runs) for name, of_exchange in by_name.items()]
     return exchanges
 
 
 def _compared(name: str, runs: tuple[ScenarioRun, ...], whole: Runs) -> Compared:
     histories, target = [run.history for run in runs], whole.target
-    measures = [each for each in ("loss", "accuracy") if all(np.isfinite(getattr(h, each)).any() for h in histories)]
+    measures = [
+        measure for measure in ("loss", "accuracy") if all(np.isfinite(getattr(h, measure)).any() for h in histories)
+    ]
     looks = [(history, None if target is None else target.look(history)) for history in histories]
     reached = [(history, look) for history, look in looks if look is not None]
     return Compared(
         name,
         runs,
         target,
-        {(each, axis): _curve(histories, each, field) for each in measures for axis, field in AXES.items()},
+        {(measure, axis): _curve(histories, measure, field) for measure in measures for axis, field in AXES.items()},
         len(reached),
         {axis: Interval.of([float(getattr(h, field)[look]) for h, look in reached])
          for axis, field in AXES.items() if reached},
-        {each: Interval.of([float(getattr(h, each)[-1]) for h in histories]) for each in measures},
+        {measure: Interval.of([float(getattr(h, measure)[-1]) for h in histories]) for measure in measures},
         Interval.of([history.end_s for history in histories]),
         Interval.of([float(history.sent_bytes[-1]) for history in histories]),
         Interval.of([_idle(history) for history in histories]),
@@ -159,7 +159,7 @@ def answer(runs: Runs) -> Answer | None:
     better, than = by_name[question.better], by_name[question.than]
     figures = [np.array([_figure(exchange, run, question.by) for run in exchange.runs]) for exchange in (better, than)]
     as_text = _UNITS[question.by]
-    if not all(np.isfinite(each).all() for each in figures):
+    if not all(np.isfinite(of_runs).all() for of_runs in figures):
         return _by_reaching(better, than, question.by)
     more = 1 if question.by == "accuracy" else -1
     ratio = _ratio(figures[0], figures[1])
@@ -176,8 +176,8 @@ def answer_lines(every: Sequence[Runs]) -> list[str]:
     """Returns a line with question and answer for each of the scenarios that has one."""
     pairs = [(runs.question, answer(runs)) for runs in every]
     return [
-        f"{question.text} {given.verdict.capitalize()}. {given.text}"
-        for question, given in pairs if question is not None and given is not None
+        f"{question.text} {reply.verdict.capitalize()}. {reply.text}"
+        for question, reply in pairs if question is not None and reply is not None
     ]  # fmt: skip
 
 

@@ -14,21 +14,17 @@ from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.yaml_file import read_checked_yaml
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.condition import CONDITIONS, Condition
 from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
-from alpa_dejavu.playground.scenarios._named import name_and_settings, object_named
-from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster
+from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster, name_and_settings, object_named
 from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Target
 from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["read_scenario"]
 
 T = TypeVar("T")
 _REMEDY = "docs/guides/playground-scenarios.md has every key, and `alpa-dejavu playground list` has all names"

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.fault import Fault
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
-
-__all__ = ["INTERVALS", "Question", "Runs", "Scenario", "ScenarioRun", "Target", "growing_runs", "run_scenario"]
 
 INTERVALS = 10_000
 """So many intervals of workers' time has the timeline of a run at most."""
@@ -98,7 +96,7 @@ class Scenario:
         """Returns the names of its exchanges, with their variant's name before them where there are variants."""
         if not self.variants:
             return tuple(self.exchanges)
-        return tuple(_named(each, name) for each in self.variants for name in each.exchanges)
+        return tuple(_named(variant, name) for variant in self.variants for name in variant.exchanges)
 
 
 @final

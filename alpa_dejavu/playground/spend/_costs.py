@@ -10,8 +10,6 @@ from typing import final
 from alpa_dejavu.planning import PlanningResult
 from alpa_dejavu.problem import Cluster, NoPlanError, Plan
 
-__all__ = ["KINDS", "Cost", "SpendCosts", "Way", "part_of", "ways"]
-
 KINDS = ("plain", "batch", "starts", "optex")
 HISTORY = 20
 """Points that OptEx keeps."""
@@ -109,11 +107,11 @@ class SpendCosts:
             planned = [self._planned(part, self._batch) for part in parts.values()]
         except NoPlanError as error:
             return Cost(float("inf"), devices=devices, why=_first_line(error))
-        step_s = max(each.plan.step_s for each in planned)
+        step_s = max(part_plan.plan.step_s for part_plan in planned)
         if way.kind == "starts":
             return Cost(whole.plan.step_s, step_s, devices=devices)
-        lacking = next((why for each in planned if (why := _history_lacks(each, devices))), "")
-        exchange_s = max(_exchange_s(each, self._cluster, way.times, devices) for each in planned)
+        lacking = next((why for part_plan in planned if (why := _history_lacks(part_plan, devices))), "")
+        exchange_s = max(_exchange_s(part_plan, self._cluster, way.times, devices) for part_plan in planned)
         return Cost(step_s + exchange_s, None, exchange_s, devices, lacking)
 
 

@@ -16,8 +16,6 @@ from alpa_dejavu.playground.spend._trainings import WINDOW, Trainings, means, st
 from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.problem import checks
 
-__all__ = ["USUAL", "Gain", "MeasuredGains", "Trial", "gains"]
-
 RATES = (0.001, 0.003, 0.01, 0.03)
 """Adam's, of which the best for plain training is taken; larger batches have theirs tuned anew."""
 POWERS = (0.0, 0.5, 1.0)
@@ -125,8 +123,8 @@ def _tuned(runs: Trainings, trial: Trial) -> tuple[float, float]:
     at = round(TARGET_AT * trial.steps)
     lowest = {}
     for rate in RATES:
-        each = [itertools.islice(runs.batches(1, rate, TUNING_SEED + n), at - WINDOW, at) for n in range(3)]
-        lowest[rate] = statistics.median(statistics.fmean(losses) for losses in each)
+        trainings = [itertools.islice(runs.batches(1, rate, TUNING_SEED + n), at - WINDOW, at) for n in range(3)]
+        lowest[rate] = statistics.median(statistics.fmean(losses) for losses in trainings)
     rate, target = min(lowest.items(), key=lambda pair: pair[1] if math.isfinite(pair[1]) else math.inf)
     if not math.isfinite(target):
         raise ValueError(
@@ -163,8 +161,7 @@ def _larger_rate(times: int, runs: Trainings, rate: float, target: float, trial:
 
 def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], trial: Trial) -> Gain:
     most = 2 * trial.steps
-    taken, taken_by_plain = ([steps or most for steps in each] for each in (reached, plain))
-    ratio = Interval.of([math.log(a / b) for a, b in zip(taken, taken_by_plain, strict=True)]).exp()
-    race = RACE * trial.steps / statistics.fmean(taken) if way.kind == "starts" else 0.0
+    steps_of_way, taken_by_plain = ([steps or most for steps in counts] for counts in (reached, plain))
+    ratio = Interval.of([math.log(a / b) for a, b in zip(steps_of_way, taken_by_plain, strict=True)]).exp()
+    race = RACE * trial.steps / statistics.fmean(steps_of_way) if way.kind == "starts" else 0.0
     return Gain(ratio, min(1.0, race), sum(steps is None for steps in reached))
-

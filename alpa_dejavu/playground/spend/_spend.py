@@ -14,8 +14,6 @@ from alpa_dejavu.playground.spend._trial_model import trial_model
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.checks import positive
 
-__all__ = ["SpendRow", "Spending", "spend"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -154,5 +152,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _finite(part) for key, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, (list, tuple)) else value

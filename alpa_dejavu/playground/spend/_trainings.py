@@ -23,8 +23,6 @@ from alpa_dejavu.playground.spend._costs import HISTORY
 from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["WINDOW", "Trainings", "means", "steps_to"]
-
 WINDOW = 20
 """Losses are means over so many steps."""
 
@@ -38,6 +36,7 @@ class Trainings:
         self._unravel = ravel_pytree(model.init(jax.random.PRNGKey(0)))[1]
         self._gradient = jax.jit(jax.value_and_grad(lambda vector, batch: model.loss(self._unravel(vector), batch)))
         self._update = jax.jit(self._updated)
+        self._raced = functools.cache(self._racing_step)  # all seeds of a rate share a program
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
         """Yields the loss of each step of a training.
@@ -67,9 +66,8 @@ class Trainings:
         rounds = starts.bit_length() - 1
         rungs = [race_steps // 2 ** (rounds - 1) * 2**number for number in range(rounds)]
         result = parallel_initialize(
-            self._start, self._raced, lambda step: self._batch(seed, step), num_candidates=starts,
-            budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, rates=(rate,), lanes=1,
-            average=False,
+            self._start, self._raced(rate), lambda step: self._batch(seed, step), num_candidates=starts,
+            budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, lanes=1,
         )  # fmt: skip
         yield from result.losses.tolist()
         vector, _ = ravel_pytree(result.state["params"])
@@ -81,15 +79,15 @@ class Trainings:
         vector = self._begun(seed)
         state = walks.init(vector)
         for step in itertools.count():
-            each = [self._batch(seed, step * points + point) for point in range(points)]
-            batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *each)
+            of_points = [self._batch(seed, step * points + point) for point in range(points)]
+            batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *of_points)
             vector, state, report = walks.step(vector, state, evaluator, batches)
             yield float(report.loss)
 
     def _trained(self, vector: Any, moments: Any, times: int, rate: float, seed: int, first: int) -> Iterator[float]:
         for step in itertools.count(first):
-            each = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
-            losses, gradients = zip(*each, strict=True)
+            computed = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
+            losses, gradients = zip(*computed, strict=True)
             vector, moments = self._update(vector, moments, sum(gradients) / times, rate)
             yield sum(map(float, losses)) / times
 
@@ -109,11 +107,14 @@ class Trainings:
         params = self._model.init(key)
         return {"params": params, "moments": self._optimizer.init(ravel_pytree(params)[0])}
 
-    def _raced(self, state: Any, batch: Any, rate: Any) -> Any:
-        vector, _ = ravel_pytree(state["params"])
-        loss, gradient = self._gradient(vector, batch)
-        vector, moments = self._updated(vector, state["moments"], gradient, rate)
-        return {"params": self._unravel(vector), "moments": moments}, loss
+    def _racing_step(self, rate: float) -> Callable[[Any, Any], Any]:
+        def step(state: Any, batch: Any) -> Any:
+            vector, _ = ravel_pytree(state["params"])
+            loss, gradient = self._gradient(vector, batch)
+            vector, moments = self._updated(vector, state["moments"], gradient, rate)
+            return {"params": self._unravel(vector), "moments": moments}, loss
+
+        return step
 
 
 @final

@@ -10,8 +10,6 @@ import numpy as np
 
 from alpa_dejavu.playground.problems import problem
 
-__all__ = ["TrialModel", "stand_in", "trial_model"]
-
 MOST_PARAMETERS = 2_000_000
 """A larger model isn't trained here."""
 ROWS = 8
@@ -76,12 +74,12 @@ def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialMo
         return stand_in("digits-cnn" if is_of_pictures else "text-gpt", f"{model} is known by its shapes alone")
     function = resolve(model)
     name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")
-    step, given = function(ROWS)
+    step, arguments = function(ROWS)
     if not own:
-        return stand_in(_like(given[1]), "a stand-in is asked for")
-    if not _is_concrete(given):
-        return stand_in(_like(given[1]), f"{name} returns shapes, not arrays")
-    return _own(name, function, step, given)
+        return stand_in(_like(arguments[1]), "a stand-in is asked for")
+    if not _is_concrete(arguments):
+        return stand_in(_like(arguments[1]), f"{name} returns shapes, not arrays")
+    return _own(name, function, step, arguments)
 
 
 def stand_in(name: str, why: str) -> TrialModel:
@@ -90,10 +88,10 @@ def stand_in(name: str, why: str) -> TrialModel:
     return TrialModel(chosen.name, chosen.init, chosen.loss, chosen.train, why=why)
 
 
-def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], given: tuple[Any, ...]) -> TrialModel:
+def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], arguments: tuple[Any, ...]) -> TrialModel:
     import jax
 
-    state, batch, *rest = given
+    state, batch, *rest = arguments
     params = _parameters(state)
     leaves = jax.tree_util.tree_leaves(params)
     if not all(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) for leaf in leaves):
@@ -134,10 +132,10 @@ def _check_loss(name: str, result: Any) -> None:
         )
 
 
-def _is_concrete(given: Any) -> bool:
+def _is_concrete(arguments: Any) -> bool:
     import jax
 
-    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(given))
+    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(arguments))
 
 
 def _like(batch: Any) -> str:

@@ -23,10 +23,7 @@ class Fill:
     """A sampler of random submeshes that together use up a cluster's devices; it remembers which draws can't be
     completed.
 
-    Args:
-        uses: for each submesh, how many devices it takes of each kind of host.
-        exactly: whether all devices have to be used.
-        rng: the source of randomness.
+    `uses` is how many devices each submesh takes of each kind of host; if `exactly`, all devices have to be used.
     """
 
     def __init__(self, uses: Sequence[Use], exactly: bool, rng: random.Random) -> None:
@@ -40,8 +37,8 @@ class Fill:
         self._steps = 0
 
     def draw(self, count: int, available: Use) -> list[int]:
-        """Returns the indices of `count` random submeshes, shuffled, that use all available devices, or at most these;
-        [] if none are found. `available` has the number of devices of each kind of host.
+        """Returns `count` random submeshes, shuffled, that use all available devices of each kind, or at most these; []
+        if none are found.
         """
         self._steps = MOST_STEPS + count * len(self._uses)
         drawn = self._rest(count, available)
@@ -82,8 +79,8 @@ MOST_REMADE = 3
 
 @final
 class RandomMoves:
-    """A generator of random plans (cuts of layers into stages, on submeshes) of one slicing problem, and of random
-    changes to plans, as simulated annealing needs them.
+    """A generator of random plans of one slicing problem, and of random changes to plans, as simulated annealing needs
+    them.
 
     Each plan covers the layers and takes the devices that it should. A stage's cost may be infinite, where no config is
     offered for it.
@@ -99,9 +96,7 @@ class RandomMoves:
         self._offered: dict[tuple[int, int, int], list[int]] = {}
 
     def plan(self) -> Stages:
-        """Returns a random plan of any number of stages, cut anywhere, on any submeshes; no stages if no plan was
-        found.
-        """
+        """Returns a random plan of any number of stages, cut anywhere, on any submeshes; () if none was found."""
         problem, rng = self._problem, self._rng
         most = min(problem.num_layers, problem.num_devices // int(problem.submesh_sizes.min()))
         counts = range(1, most + 1) if problem.num_stages is None else range(problem.num_stages, problem.num_stages + 1)
@@ -112,8 +107,8 @@ class RandomMoves:
         return ()
 
     def moved(self, stages: Stages) -> Stages:
-        """Returns a plan after one random move: of a cut between stages, of a stage's config, of two stages' submeshes,
-        or of a few neighbouring stages that are drawn anew; the same plan if that move can't be made.
+        """Returns a plan after one random move: of a cut, of a stage's config, of two stages' submeshes, or of a few
+        neighbouring stages that are drawn anew; the same plan if that move can't be made.
         """
         kind, several = self._rng.random(), len(stages) > 1
         if kind < CUT and several:
@@ -128,12 +123,12 @@ class RandomMoves:
         """Returns how far a plan breaks a problem's rules: how many of its stages aren't offered at a finite cost, plus
         for each stage by how many stages too many follow it for its memory.
         """
-        costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
+        costs, limits = self._problem.costs_s, self._problem.max_n_succ_stages
         total = 0
         for n, stage in enumerate(stages):
             total += not math.isfinite(costs[stage.entry])
-            if room is not None:
-                total += max(len(stages) - 1 - n - int(room[stage.entry]), 0)
+            if limits is not None:
+                total += max(len(stages) - 1 - n - int(limits[stage.entry]), 0)
         return total
 
     def _cut(self, stages: Stages) -> Stages:

@@ -14,7 +14,7 @@ from typing import final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem, checks
 from alpa_dejavu.slicing._base import Slicer, best_of_families
-from alpa_dejavu.slicing._uniform import Uniform
+from alpa_dejavu.slicing._baselines import Uniform
 from alpa_dejavu.slicing.experimental._random_moves import RandomMoves, Stages
 
 Energy = tuple[int, float]
@@ -23,7 +23,7 @@ COLDEST = 1e-4
 """At the end, what is worse by this fraction of the best is taken once in e times."""
 PER_VIOLATION = 0.25
 """One more rule broken counts as this fraction of the best. What is allowed can lie scattered in what isn't."""
-MOST_KNOWN = 20_000
+MOST_ENERGIES = 20_000
 """The number of plans that are remembered with their costs."""
 
 
@@ -72,17 +72,17 @@ class Mcmc(Slicer):
         checks.one_of("mcmc", "start", self.start, ("uniform", "random"))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Anneals plans in one chain after the other, each from a first plan of its own, and returns the best allowed
-        slicing that was met.
-        """
+        """Anneals plans in one chain after the other, and returns the best allowed slicing that was met."""
         if problem.families is not None:
             return best_of_families(self, problem)
         started = time.perf_counter()
         rng = random.Random(self.seed)
-        walk = _Walk(problem, RandomMoves(problem, rng), rng)
+        walk = _PlanWalk(problem, RandomMoves(problem, rng), rng)
         first = Uniform().slice(problem).stages if self.start == "uniform" else ()
         for chain in range(self.chains):
-            budget = _Budget.part(self, chain)
+            # Each chain has its part of the budget; some have one proposal more.
+            proposals = len(range(chain, self.proposals, self.chains))
+            budget = _Budget(proposals, None if self.seconds is None else self.seconds / self.chains, self.clock)
             if not walk.begin(first if chain == 0 else ()):
                 break
             while (progress := budget.progress()) < 1:
@@ -99,14 +99,6 @@ class _Budget:
         self._proposals, self._seconds, self._clock = proposals, seconds, clock
         self._done, self._started = 0, clock()
 
-    @classmethod
-    def part(cls, whole: Mcmc, chain: int) -> _Budget:
-        """Returns one annealing chain's share of the whole budget of proposed moves or seconds; some chains have one
-        move more.
-        """
-        proposals = len(range(chain, whole.proposals, whole.chains))
-        return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains, whole.clock)
-
     def progress(self) -> float:
         """Returns the share of the chain's budget that is spent, from 0 to 1; each call counts one proposal."""
         if self._seconds is not None:
@@ -116,13 +108,13 @@ class _Budget:
 
 
 @final
-class _Walk:
+class _PlanWalk:
     """A walk: the plan that it is at, the best plan that it came by (nothing if none was allowed), and its steps."""
 
     def __init__(self, problem: SlicingProblem, moves: RandomMoves, rng: random.Random) -> None:
         self._problem, self._moves, self._rng = problem, moves, rng
-        self._known: dict[Stages, Energy] = {}
-        self._here: Stages = ()
+        self._energies: dict[Stages, Energy] = {}
+        self._plan: Stages = ()
         self._energy: Energy = (0, math.inf)
         self.best: Stages = ()
         self._best_s = math.inf
@@ -132,21 +124,21 @@ class _Walk:
         """Moves the random walk over plans to a plan, to a random one if none is given, and returns whether there is
         one.
         """
-        self._here = stages or self._moves.plan()
-        if self._here:
-            self._energy = self._of(self._here)
+        self._plan = stages or self._moves.plan()
+        if self._plan:
+            self._energy = self._of(self._plan)
             self._keep()
-        return bool(self._here)
+        return bool(self._plan)
 
     def step(self, temperature: float) -> None:
         """Proposes one random move of the plan, and takes it if it is better or by the chance that the temperature
         gives.
         """
         self.steps += 1
-        proposed = self._moves.moved(self._here)
+        proposed = self._moves.moved(self._plan)
         energy = self._of(proposed)
         if energy <= self._energy or self._rng.random() < self._chance(energy, temperature):
-            self._here, self._energy = proposed, energy
+            self._plan, self._energy = proposed, energy
             self._keep()
 
     def _chance(self, energy: Energy, temperature: float) -> float:
@@ -161,15 +153,15 @@ class _Walk:
         return math.exp(-worse / temperature)
 
     def _of(self, stages: Stages) -> Energy:
-        energy = self._known.get(stages)
+        energy = self._energies.get(stages)
         if energy is None:
             total_s = self._problem.total_s(stages)
             energy = 0 if math.isfinite(total_s) else max(self._moves.violations(stages), 1), total_s
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[stages] = energy
+            if len(self._energies) >= MOST_ENERGIES:
+                self._energies.clear()
+            self._energies[stages] = energy
         return energy
 
     def _keep(self) -> None:
         if self._energy[0] == 0 and self._energy[1] < self._best_s:
-            self.best, self._best_s = self._here, self._energy[1]
+            self.best, self._best_s = self._plan, self._energy[1]

@@ -17,12 +17,12 @@ BoolArray = NDArray[np.bool_]
 
 
 def firsts_of(ends: IntArray) -> IntArray:
-    """Returns the first layer of each stage of N plans, given one past each stage's last layer; shape (N, K)."""
+    """Returns the first layer of each stage, given one past each stage's last layer; both of shape (N, K)."""
     return np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
 
 
 def is_stage_of(ends: IntArray, count: IntArray) -> BoolArray:
-    """Returns which of K places in arrays of plans hold a stage, given each plan's number of stages; shape (N, K)."""
+    """Returns which of K places hold a stage, given each plan's number of stages; shape (N, K)."""
     return np.asarray(np.arange(ends.shape[1]) < count[:, None])
 
 
@@ -47,7 +47,6 @@ class Batch:
 
     @classmethod
     def of(cls, plans: Sequence[Sequence[StageChoice]]) -> Batch:
-        """Returns a batch of plans that are given as sequences of `StageChoice`."""
         width = max((len(plan) for plan in plans), default=1) or 1
         ends, submesh, config = (np.zeros((len(plans), width), dtype=np.int64) for _ in range(3))
         for n, plan in enumerate(plans):
@@ -58,53 +57,40 @@ class Batch:
 
     @property
     def firsts(self) -> IntArray:
-        """Returns the first layer of each stage of each plan; shape (N, K)."""
+        """Returns the first layer of each stage; shape (N, K)."""
         return firsts_of(self.ends)
 
     @property
     def is_stage(self) -> BoolArray:
-        """Returns which of the K places of each plan hold a stage; shape (N, K)."""
+        """Returns which places hold a stage; shape (N, K)."""
         return is_stage_of(self.ends, self.count)
 
     @property
     def counts_met(self) -> IntArray:
-        """Returns, for each number of stages that any of the N plans has, the index of the first plan with so many;
-        ascending, of shape (up to N,).
-        """
+        """Returns the index of the first plan with each number of stages that any has, ascending."""
         return np.sort(np.unique(self.count, return_index=True)[1])
 
     def stages(self, n: int) -> tuple[StageChoice, ...]:
-        """Returns the stages of the plan with an index, as a tuple of `StageChoice`."""
         rows = zip(self.firsts[n], self.ends[n] - 1, self.submesh[n], self.config[n], strict=True)
         return tuple(StageChoice(*map(int, row)) for row in list(rows)[: int(self.count[n])])
 
     def take(self, where: IntArray | BoolArray) -> Batch:
-        """Returns a batch of some of the plans, by indices or a mask."""
+        """Returns some of the plans, by indices or a mask."""
         return Batch(self.ends[where], self.submesh[where], self.config[where], self.count[where])
-
-    def widened(self, width: int) -> Batch:
-        """Returns the same plans in arrays with places for at least `width` stages."""
-        more = max(width - self.ends.shape[1], 0)
-        last = np.repeat(self.ends[:, -1:], more, axis=1)
-        none = np.zeros((len(self), more), dtype=np.int64)
-        ends, submesh, config = (
-            np.concatenate([old, new], axis=1)
-            for old, new in ((self.ends, last), (self.submesh, none), (self.config, none))
-        )
-        return Batch(ends, submesh, config, self.count)
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Returns the plans of all given batches as one batch, in order."""
-        width = max(each.ends.shape[1] for each in batches)
-        wide = [each.widened(width) for each in batches]
-        ends, submesh, config, count = (
-            np.concatenate([getattr(each, field.name) for each in wide]) for field in dataclasses.fields(cls)
+        width = max(batch.ends.shape[1] for batch in batches)
+        more = [((0, 0), (0, width - batch.ends.shape[1])) for batch in batches]
+        return cls(
+            np.concatenate([np.pad(batch.ends, pad, mode="edge") for batch, pad in zip(batches, more, strict=True)]),
+            np.concatenate([np.pad(batch.submesh, pad) for batch, pad in zip(batches, more, strict=True)]),
+            np.concatenate([np.pad(batch.config, pad) for batch, pad in zip(batches, more, strict=True)]),
+            np.concatenate([batch.count for batch in batches]),
         )
-        return cls(ends, submesh, config, count)
 
     def distinct(self) -> Batch:
-        """Returns the batch without repeated plans, in the order in which they are first met."""
+        """Returns the plans without repeated ones, in the order in which they are first met."""
         rows = np.concatenate([self.ends, self.submesh, self.config, self.count[:, None]], axis=1).astype(np.int32)
         whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 4))).ravel()
         _, first = np.unique(whole, return_index=True)
@@ -117,8 +103,8 @@ class Batch:
 
 
 @final
-class Table:
-    """The arrays of a slicing problem, with methods that evaluate the stages of N plans of up to K stages at once."""
+class PlanTable:
+    """The arrays of a slicing problem: they evaluate the stages of N plans of up to K stages at once."""
 
     def __init__(self, problem: SlicingProblem) -> None:
         self.problem = problem
@@ -127,31 +113,24 @@ class Table:
         self._uses = problem.submesh_sizes[:, None] if problem.sites is None else problem.sites.uses
         self._available = np.array([problem.num_devices]) if problem.sites is None else problem.sites.available
 
-    def _of(self, table: NDArray[np.generic], batch: Batch) -> FloatArray:
+    def entries(self, table: NDArray[np.generic], batch: Batch) -> FloatArray:
+        """Returns each stage's entry in an array of the shape of the problem's costs, (L, L, S, C); shape (N, K)."""
         lasts = np.clip(batch.ends - 1, 0, self._layers - 1)
         firsts = np.clip(batch.firsts, 0, self._layers - 1)
         entries = table[firsts, lasts, batch.submesh, batch.config].astype(np.float64)
         return np.asarray(np.where(batch.is_stage, entries, 0.0))
 
     def costs_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of each plan's stages for one micro-batch, without transfers between stages; shape
-        (N, K).
-        """
-        return self._of(self.problem.costs_s, batch)
+        """Returns each stage's seconds for one micro-batch, without transfers; shape (N, K)."""
+        return self.entries(self.problem.costs_s, batch)
 
     def once_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of each plan's stages that come once a step, such as the update; shape (N, K)."""
+        """Returns each stage's seconds that come once a step, such as the update; shape (N, K)."""
         per_step = self.problem.per_step_s
-        return np.zeros(batch.ends.shape) if per_step is None else self._of(per_step, batch)
-
-    def part_s(self, part: FloatArray, batch: Batch) -> FloatArray:
-        """Returns for each stage of each plan its entry in an array of the shape of the problem's costs, (L, L, S, C);
-        shape (N, K).
-        """
-        return self._of(part, batch)
+        return np.zeros(batch.ends.shape) if per_step is None else self.entries(per_step, batch)
 
     def crossing_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of a micro-batch's transfer to each stage from the one before, and back; shape (N, K)."""
+        """Returns a micro-batch's seconds of the way to each stage from the one before, and back; shape (N, K)."""
         crossed = np.zeros(batch.ends.shape)
         sites = self.problem.sites
         if sites is not None and crossed.shape[1] > 1:
@@ -161,21 +140,19 @@ class Table:
         return crossed
 
     def largest_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of the largest stage of each of N plans for one micro-batch, the transfer to it included;
-        shape (N,).
-        """
+        """Returns the largest stage's seconds for one micro-batch with the transfer to it; shape (N,)."""
         return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
 
     def devices(self, batch: Batch) -> FloatArray:
-        """Returns the share of all devices that each stage of each plan takes; shape (N, K)."""
+        """Returns the share of all devices that each stage takes; shape (N, K)."""
         return np.where(batch.is_stage, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
-        """Returns for each stage of each plan how many stages more than its memory allows follow it; shape (N, K)."""
+        """Returns how many stages more than its memory allows follow each stage; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
-        return np.asarray(np.where(batch.is_stage, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
+        return np.asarray(np.where(batch.is_stage, np.maximum(followed - self.entries(self._room, batch), 0), 0.0))
 
     def allowed(self, batch: Batch) -> BoolArray:
         """Returns which plans keep to the problem's layers, devices, memory and number of stages; shape (N,)."""
@@ -184,8 +161,8 @@ class Table:
         total = used if problem.devices == "exactly" else np.minimum(used, self._available)
         fits = (total == self._available).all(axis=1) if problem.devices == "exactly" else (used == total).all(axis=1)
         if problem.sites is not None and problem.sites.packing is not None:
-            taken = np.einsum("nk,nkr->nr", is_stage.astype(np.int64), problem.sites.packing[batch.submesh])
-            fits &= (taken <= problem.sites.capacity).all(axis=1)
+            packed = np.einsum("nk,nkr->nr", is_stage.astype(np.int64), problem.sites.packing[batch.submesh])
+            fits &= (packed <= problem.sites.capacity).all(axis=1)
         ends = np.where(batch.count > 0, batch.ends[np.arange(len(batch)), np.maximum(batch.count - 1, 0)], 0)
         whole = (ends == self._layers) & ((batch.firsts < batch.ends) | ~is_stage).all(axis=1)
         if problem.num_stages is not None:
@@ -194,9 +171,7 @@ class Table:
         return np.asarray(fits & whole & finite & (self.risk(batch) <= 0).all(axis=1))
 
     def totals_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of a step of each plan by the problem's named objective; shape (N,), infinite where not
-        allowed.
-        """
+        """Returns the seconds of a step by the problem's named objective; (N,), infinite where not allowed."""
         problem, allowed = self.problem, self.allowed(batch)
         costs = np.where(allowed[:, None], self.costs_s(batch) + self.crossing_s(batch), 0.0)
         once = np.where(allowed[:, None], self.once_s(batch), 0.0).sum(axis=1)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.slicing._choices import Choices
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing._choices import Choices, alike_sites
 from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, is_stage_of
 
 NEVER = 1e4
@@ -32,8 +32,8 @@ SMALL, FEWEST, GROUPS, RESOURCES = 8, 48, 8, 4
 
 
 class Arrays(NamedTuple):
-    """A slicing problem's arrays in the form that JAX programs take, by L layers, Z choices, G groups and R resources,
-    all rounded up; times are in units of `Lattice.unit_s` seconds.
+    """A slicing problem's arrays as JAX programs take them, by L layers, Z choices, G groups and R resources, all
+    rounded up; times are in units of `Lattice.unit_s` seconds.
 
     A choice is a class of sites (submeshes with the same devices and links) with a way to run layers there (one of them
     with a config). A group is of classes with equal links to what follows. Resources are devices of a kind of host.
@@ -46,11 +46,10 @@ class Arrays(NamedTuple):
         entry_cost: shape (L, Z), what that transfer adds to a cost, on the mean over the groups.
         uses: shape (Z, R), the share of each resource that a choice takes.
         group: shape (Z, G), the group of each choice, one-hot.
-        steepness: the penalty for each unit by which a stage is over the bound on the largest stage, such as B - 1.
-        share: how much each unit of that bound itself costs, such as B - 1 for B micro-batches.
+        steepness, share: what a unit over the bound on the largest stage costs, and a unit of the bound itself; as B -
+            1.
         per_stage: how often the bound counts for each stage: once in inference, else never.
-        exact: shape (R,), 1 where all of a resource has to be used.
-        offered: shape (R,), 1 where there is any of a resource.
+        exact, offered: shape (R,), 1 where all of a resource has to be used; 1 where there is any.
         num_layers: the number of layers, before it is rounded up.
     """
 
@@ -71,13 +70,13 @@ class Arrays(NamedTuple):
 
 def rounded_up(count: int) -> int:
     """Returns an array dimension rounded up to one of a few sizes, so that few programs are compiled."""
-    return next((known for known in COUNTS if known >= count), -(-count // 64) * 64)
+    return next((size for size in COUNTS if size >= count), -(-count // 64) * 64)
 
 
 @final
 class Lattice:
-    """A slicing problem prepared for the relaxations: its ways to run stages, without those that are hardly of use, and
-    its `Arrays` for JAX.
+    """A slicing problem prepared for the relaxations: its ways to run stages, but those that are hardly of use, and its
+    `Arrays`.
 
     Attributes:
         choices: the problem's arrays by Q classes of sites (submeshes with the same devices and links).
@@ -91,67 +90,59 @@ class Lattice:
 
     def __init__(self, problem: SlicingProblem) -> None:
         self.problem = problem
-        self.choices = Choices(problem, problem.sites if problem.sites is not None else _anywhere(problem))
-        costs, room = self.choices.costs_s, self.choices.room
-        self._names = _names(self.choices)
+        self.choices = choices = Choices(problem, problem.sites or alike_sites(problem))
+        costs, num_layers = choices.costs_s, problem.num_layers
+        stages = [[choices.stage(0, 0, q, way) for way in range(costs.shape[3])] for q in range(costs.shape[2])]
+        # What a class doesn't have is never chosen.
+        self._names = np.array([[(max(stage.submesh, 0), stage.config) for stage in row] for row in stages])
         self.num_kinds = 1 if problem.sites is None else len(problem.sites.available)
         finite = np.isfinite(costs)
-        left = np.arange(problem.num_layers - 1, -1, -1)
-        self.limited = bool((finite & (room < left[None, :, None, None])).any())
-        self.way = self._thinned(problem)
-        at_least = _bottleneck(costs)
-        self.feasible = bool(np.isfinite(at_least)) and bool((self.choices.available >= 0).all())
-        even = self._even(costs)
-        reference_s = max(at_least, even) if self.feasible else 1.0
+        left = np.arange(num_layers - 1, -1, -1)
+        self.limited = bool((finite & (choices.room < left[None, :, None, None])).any())
+        kept = [costs.argmin(axis=3)]
+        if problem.per_step_s is not None:
+            kept.append(choices.weights.argmin(axis=3))
+        if self.limited:
+            kept.append(np.where(finite, choices.room, -2).argmax(axis=3))
+        self.way: IntArray = np.stack(kept, axis=-1)
+        at_least = float(_cheapest_around(costs.min(axis=(2, 3))).max())
+        self.feasible = bool(np.isfinite(at_least)) and bool((choices.available >= 0).all())
+        reference_s = max(at_least, self._balanced(costs)) if self.feasible else 1.0
         self.unit_s = (reference_s or 1.0) * (problem.num_micro_batches + 3)
         self.reference = (reference_s or 1.0) / self.unit_s
         alike_s = min(self._alike(costs), float(costs.max(initial=0.0, where=finite)))
         self.highest = max(WIDER * alike_s / self.unit_s, LEAST_RANGE * self.reference)
         self.arrays = self._arrays(problem)
 
-    def _thinned(self, problem: SlicingProblem) -> IntArray:
-        costs, weights, room = self.choices.costs_s, self.choices.weights, self.choices.room
-        usable = np.isfinite(costs)
-        picked = [costs.argmin(axis=3)]
-        if problem.per_step_s is not None:
-            picked.append(weights.argmin(axis=3))
-        if self.limited:
-            picked.append(np.where(usable, room, -2).argmax(axis=3))
-        return np.stack(picked, axis=-1)
-
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns the entries of an array over all ways to run stages, shape (L, L, Q, P), for those ways alone that
-        are kept; shape (L, L, Z).
+        """Returns the entries of an array over all ways to run stages, (L, L, Q, P), for the kept ones alone: (L, L,
+        Z).
         """
-        found = np.take_along_axis(table, self.way, axis=3)
-        return found.reshape(*found.shape[:2], -1)
+        kept = np.take_along_axis(table, self.way, axis=3)
+        return kept.reshape(*kept.shape[:2], -1)
 
     def by_ways(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns an array of the problem, by submesh and config (L, L, S, C), rearranged by class of sites and way:
-        (L, L, Q, P).
-        """
+        """Returns an array of the problem, (L, L, S, C), by class of sites and way: (L, L, Q, P)."""
         return table[:, :, self._names[..., 0], self._names[..., 1]]
 
-    def _even(self, costs: FloatArray) -> float:
+    def _balanced(self, costs: FloatArray) -> float:
         """Returns the cost of a stage if each layer has the devices that it makes best use of, and all are busy."""
         shares = self.choices.uses / np.maximum(self.choices.available, 1)
-        taken = costs * shares.max(axis=1)[None, None, :, None]
+        busy = costs * shares.max(axis=1)[None, None, :, None]
         lengths = np.maximum(np.arange(len(costs))[None, :] - np.arange(len(costs))[:, None] + 1, 1)
-        each = taken.min(axis=(2, 3)) / lengths
-        total = float(_cheapest_around(each).sum())
+        total = float(_cheapest_around(busy.min(axis=(2, 3)) / lengths).sum())
         return total if np.isfinite(total) else 0.0
 
     def _alike(self, costs: FloatArray) -> float:
         """Returns the least cost of the largest stage if all have as many layers, and devices of one class."""
-        found, size = np.inf, len(costs)
+        least, size, available = np.inf, len(costs), self.choices.available
         for q, uses in enumerate(self.choices.uses):
-            if (uses > self.choices.available).any():
-                continue
-            taken = uses > 0
-            count = min(int((self.choices.available[taken] // uses[taken]).min()), size)
-            ends = np.round(np.linspace(0, size, count + 1)).astype(np.int64)
-            found = min(found, float(costs[ends[:-1], ends[1:] - 1, q].min(axis=1).max()))
-        return found
+            if (uses <= available).all():
+                used = uses > 0
+                count = min(int((available[used] // uses[used]).min()), size)
+                ends = np.round(np.linspace(0, size, count + 1)).astype(np.int64)
+                least = min(least, float(costs[ends[:-1], ends[1:] - 1, q].min(axis=1).max()))
+        return least
 
     def _arrays(self, problem: SlicingProblem) -> Arrays:
         choices, unit_s = self.choices, self.unit_s
@@ -197,13 +188,8 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Returns N plans of up to K stages as a `Batch`, in which submeshes and configs are as the problem numbers
-        them.
-
-        Args:
-            ends: shape (N, K), one past each stage's last layer.
-            chosen: shape (N, K), the index of each stage's choice among the kept ways of all classes of sites.
-            count: shape (N,), the number of stages of each plan.
+        """Returns N plans as a `Batch`, given one past each stage's last layer and each stage's choice, both of shape
+        (N, K), and the number of stages, (N,).
         """
         of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
@@ -212,44 +198,13 @@ class Lattice:
         return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
-        """Returns N plans of up to K stages as a `Batch`, in which submeshes and configs are as the problem numbers
-        them.
-
-        Args:
-            ends: shape (N, K), one past each stage's last layer.
-            of_class: shape (N, K), the class of sites of each stage.
-            way: shape (N, K), the number of the way, a submesh and config, to run each stage there.
-            count: shape (N,), the number of stages of each plan.
-        """
+        """Returns the same given the class of sites of each stage and the way to run it there, of shape (N, K)."""
         is_stage = is_stage_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
         return Batch(ends, np.where(is_stage, submesh, 0), np.where(is_stage, config, 0), count)
 
 
-def _names(choices: Choices) -> IntArray:
-    """Returns submesh and config of each way of each class, (Q, P, 2). What a class doesn't have is never taken."""
-    of_class, ways = choices.costs_s.shape[2:]
-    stages = [[choices.stage(0, 0, q, way) for way in range(ways)] for q in range(of_class)]
-    return np.array([[(max(stage.submesh, 0), stage.config) for stage in row] for row in stages])
-
-
-def _anywhere(problem: SlicingProblem) -> Sites:
-    """Sites on hosts that are alike, with nothing to cross."""
-    num = len(problem.submesh_sizes)
-    return Sites(
-        problem.submesh_sizes[:, None],
-        np.array([problem.num_devices]),
-        np.zeros((num, num), dtype=np.int64),
-        np.zeros((problem.num_layers, 1)),
-    )
-
-
-def _cheapest_around(each: FloatArray) -> FloatArray:
+def _cheapest_around(costs: FloatArray) -> FloatArray:
     """Returns for each layer the least entry of a stage that has it; (L, L) to (L,)."""
-    least = np.minimum.accumulate(each, axis=0)
+    least = np.minimum.accumulate(costs, axis=0)
     return np.diagonal(np.minimum.accumulate(least[:, ::-1], axis=1)[:, ::-1])
-
-
-def _bottleneck(costs: FloatArray) -> float:
-    """Returns a lower bound on the cost of any plan's largest stage."""
-    return float(_cheapest_around(costs.min(axis=(2, 3))).max())

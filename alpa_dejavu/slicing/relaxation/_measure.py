@@ -10,8 +10,9 @@ import numpy as np
 from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.problem import Objective, SlicingProblem
 from alpa_dejavu.slicing.makespan import Makespan
-from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, Table
-from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
+from alpa_dejavu.slicing.relaxation import Cost, RelaxedPlan
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, PlanTable
+from alpa_dejavu.slicing.relaxation.pipeline import many, pipeline_s
 
 FORWARD = 1 / 3
 """The share of a stage that is forward, where nothing says how much is."""
@@ -20,20 +21,18 @@ PLANS, PLACES, MICRO_BATCHES = 64, 8, 8
 
 
 @final
-class Measure:
-    """A function from plans (cuts of layers into stages) to seconds, by which they are compared; infinite where a plan
-    isn't allowed.
+class PlanCost:
+    """A function from plans to seconds, by which they are compared; infinite where a plan isn't allowed.
 
     Attributes:
         table: the arrays of the slicing problem.
-        cost: the differentiable function of a relaxed plan by which plans are annealed and compared; None: they are
-            compared by the problem's objective.
+        cost: the function of a relaxed plan by which plans are annealed and compared; None: the problem's objective is.
         forward_s: shape (L, L, S, C), the forward part of the problem's costs.
         final: whether the best plans have to be compared once more, by the problem's objective itself.
     """
 
     def __init__(self, problem: SlicingProblem, cost: Cost | None) -> None:
-        self.table, self.cost = Table(problem), cost
+        self.table, self.cost = PlanTable(problem), cost
         self.forward_s = problem.costs_s * FORWARD
         objective = problem.objective
         self.final = False
@@ -51,19 +50,17 @@ class Measure:
             if not isinstance(problem.objective, Objective):
                 return self.table.totals_s(plans)
             return np.array([problem.total_s(plans.stages(n)) for n in range(len(plans))])
-        from alpa_dejavu.slicing.relaxation.pipeline import many
-
         allowed = self.table.allowed(plans)
         totals = np.full(len(plans), np.inf)
         if allowed.any():
             some = plans.take(allowed)
-            found = np.asarray(many(self.cost, self.seen(some)), dtype=np.float64)[: len(some)]
-            totals[allowed] = np.where(np.isnan(found), np.inf, found)
+            seconds = np.asarray(many(self.cost, self.seen(some)), dtype=np.float64)[: len(some)]
+            totals[allowed] = np.where(np.isnan(seconds), np.inf, seconds)
         return totals
 
     def seen(self, plans: Batch) -> RelaxedPlan:
-        """Returns N plans as a `RelaxedPlan`, the form that differentiable cost functions take, with a first axis for
-        the plans; array shapes are padded to a few sizes, so that JAX compiles less often.
+        """Returns N plans as a `RelaxedPlan` with a first axis for the plans; shapes are padded to a few sizes, so that
+        JAX compiles less often.
         """
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)
@@ -73,7 +70,7 @@ class Measure:
             out[: len(plans), : plans.ends.shape[1]] = values
             return out
 
-        costs, forward = table.costs_s(plans), table.part_s(self.forward_s, plans)
+        costs, forward = table.costs_s(plans), table.entries(self.forward_s, plans)
         count = np.ones(num, dtype=np.int32)
         count[: len(plans)] = plans.count
         size = np.full(num, table.problem.num_micro_batches, dtype=np.int32)
@@ -84,9 +81,7 @@ class Measure:
         return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
 
     def settled(self, plans: Batch) -> int:
-        """Returns the index of the best of some plans, by the problem's objective itself where plans were compared by
-        another cost so far.
-        """
+        """Returns the index of the best of some plans, by the problem's objective itself."""
         if not self.final:
             return int(first_least(self(plans)))
         totals = [self.table.problem.total_s(plans.stages(n)) for n in range(len(plans))]
@@ -102,6 +97,4 @@ def _rounded(count: int, least: int) -> int:
 @functools.lru_cache
 def _pipeline(most_micro_batches: int) -> Cost:
     """Returns the pipeline's cost for a number of micro-batches: one function each time, so it is compiled once."""
-    from alpa_dejavu.slicing.relaxation.pipeline import pipeline_s
-
     return functools.partial(pipeline_s, most_micro_batches=most_micro_batches)

@@ -6,32 +6,20 @@ Only allowed plans are given: what takes too many devices, or leaves some, is le
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, Table
+from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray, PlanTable
+from alpa_dejavu.slicing.relaxation._measure import PlanCost
 
-__all__ = ["by_moves"]
-
-Measure = Callable[[Batch], FloatArray]
-"""A function from plans to their costs; shape (N,), infinite where one isn't allowed."""
 POOL, FAR = 64, 1.1
 """So many plans are kept, and moved from if they cost less than so many times the best."""
 
 
-def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together: int) -> Batch:
+def by_moves(measure: PlanCost, plans: Batch, rounds: int, together: int) -> Batch:
     """Improves plans by a best-first search: moves are made from the best plans met that none were made from yet.
 
-    Args:
-        table: the arrays of the slicing problem.
-        measure: a function that gives the costs of plans, which are to be least.
-        plans: the plans to begin with.
-        rounds: how many rounds of moves are made at most.
-        together: how many plans moves are made from in a round; if one, the search ends where no move makes it better.
-
-    Returns:
-        The best plans met, best first.
+    Moves are made from `together` plans in each of at most `rounds` rounds; if from one, the search ends where no move
+    makes it better. Returns the best plans met, best first.
     """
     pool, moved = plans.distinct(), set[bytes]()
     totals = measure(pool)
@@ -48,24 +36,25 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
             break
         moved |= {pool.key(m) for m in fresh}
         before = len(pool)
-        pool = Batch.joined([pool, *(_neighbours(table, pool.take(np.array([m]))) for m in fresh)]).distinct()
+        pool = Batch.joined([pool, *(_neighbours(measure.table, pool.take(np.array([m]))) for m in fresh)]).distinct()
         totals = np.concatenate([totals, measure(pool.take(np.arange(before, len(pool))))])
     return pool.take(np.argsort(totals, kind="stable")[:POOL])
 
 
-def _neighbours(table: Table, plan: Batch) -> Batch:
-    """Returns the allowed plans that are one move away from a single plan, some of them more than once.
-
-    A move puts a cut between layers elsewhere, gives a stage another submesh and config, swaps those of two stages,
-    merges two neighbouring stages, or splits one.
-    """
+def _neighbours(table: PlanTable, plan: Batch) -> Batch:
+    """Returns the allowed plans that are one move away from a single plan, some of them more than once."""
     count = int(plan.count[0])
-    ends, submesh, config = (part[0, :count] for part in (plan.ends, plan.submesh, plan.config))
-    rows = [_cuts(ends, submesh, config), _choices(table, ends, submesh, config), _swaps(ends, submesh, config)]
+    own = ends, submesh, config = plan.ends[0, :count], plan.submesh[0, :count], plan.config[0, :count]
+    choices = tuple(table.problem.costs_s.shape[2:])
+    moved = [_cuts(*own), _rechosen(np.arange(count), *own, choices), _swaps(*own)]
     if table.problem.num_stages is None:
-        rows += [_merges(table, ends, submesh, config), _splits(table, ends, submesh, config)]
-    moved = Batch.joined([each for each in rows if len(each)] or [plan])
-    return moved.take(table.allowed(moved))
+        if count > 1:
+            # Of two neighbours that become one, the later one's end stays.
+            kept = np.array([np.delete(np.arange(count), k) for k in range(count - 1)])
+            moved.append(_rechosen(np.arange(count - 1), ends[kept], submesh[kept], config[kept], choices))
+        moved += _splits(table, *own)
+    plans = Batch.joined([rows for rows in moved if len(rows)] or [plan])
+    return plans.take(table.allowed(plans))
 
 
 def _many(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
@@ -86,14 +75,15 @@ def _cuts(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
     return _many(every, np.tile(submesh, (len(every), 1)), np.tile(config, (len(every), 1)))
 
 
-def _choices(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Returns plans with each stage on each submesh with each config, its own included."""
-    num_submeshes, num_configs = table.problem.costs_s.shape[2:]
-    stage, s, c = (each.ravel() for each in np.indices((len(ends), num_submeshes, num_configs)))
-    submeshes, configs = np.tile(submesh, (len(stage), 1)), np.tile(config, (len(stage), 1))
-    rows = np.arange(len(stage))
-    submeshes[rows, stage], configs[rows, stage] = s, c
-    return _many(np.tile(ends, (len(stage), 1)), submeshes, configs)
+def _rechosen(stages: IntArray, ends: IntArray, submesh: IntArray, config: IntArray, choices: tuple[int, ...]) -> Batch:
+    """Returns plans, each with one of `stages` on each submesh with each config, its own included; the arrays are of
+    one plan, or of one for each of the stages.
+    """
+    row, s, c = (index.ravel() for index in np.indices((len(stages), *choices)))
+    every = [np.broadcast_to(part, (len(stages), part.shape[-1]))[row] for part in (ends, submesh, config)]
+    at = np.arange(len(row)), stages[row]
+    every[1][at], every[2][at] = s, c
+    return _many(*every)
 
 
 def _swaps(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
@@ -106,45 +96,20 @@ def _swaps(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
     return _many(np.tile(ends, (len(first), 1)), submeshes, configs)
 
 
-def _merges(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Returns plans with each two neighbours as one stage, with each choice."""
-    num_submeshes, num_configs = table.problem.costs_s.shape[2:]
-    if len(ends) == 1:
-        return _many(*(np.zeros((0, 1), dtype=np.int64),) * 3)
-    stage, s, c = (each.ravel() for each in np.indices((len(ends) - 1, num_submeshes, num_configs)))
-    kept = np.array([np.delete(np.arange(len(ends)), k) for k in range(len(ends) - 1)])
-    submeshes, configs = submesh[kept][stage], config[kept][stage]
-    rows = np.arange(len(stage))
-    submeshes[rows, stage], configs[rows, stage] = s, c
-    return _many(ends[kept][stage], submeshes, configs)
-
-
-def _splits(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+def _splits(table: PlanTable, ends: IntArray, submesh: IntArray, config: IntArray) -> list[Batch]:
     """Returns plans with each stage cut in two, at each place, on submeshes that take as much, with each config."""
-    sizes = table.problem.submesh_sizes
-    firsts = np.concatenate([[0], ends[:-1]])
-    rows = []
-    for k in range(len(ends)):
-        places = np.arange(firsts[k] + 1, ends[k])
+    sizes, num_configs = table.problem.submesh_sizes, table.problem.costs_s.shape[3]
+    plans = []
+    for k, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        places = np.arange(first + 1, end)
         pairs = np.argwhere(sizes[:, None] + sizes[None, :] == sizes[submesh[k]])
         if table.problem.devices == "at most" and not len(pairs):
             pairs = np.argwhere(sizes[:, None] + sizes[None, :] <= sizes[submesh[k]])
-        configs = np.arange(table.problem.costs_s.shape[3])
-        at, pair, c = (each.ravel() for each in np.indices((len(places), len(pairs), len(configs))))
-        if not len(at):
-            continue
-        rows.append(
-            tuple(
-                np.concatenate(
-                    [np.tile(old[:k], (len(at), 1)), new, np.tile(old[k + 1 :], (len(at), 1))], axis=1
-                ).astype(np.int64)
-                for old, new in (
-                    (ends, np.stack([places[at], np.full(len(at), ends[k])], axis=1)),
-                    (submesh, pairs[pair]),
-                    (config, np.stack([configs[c]] * 2, axis=1)),
-                )
-            )
-        )
-    if not rows:
-        return _many(*(np.zeros((0, len(ends) + 1), dtype=np.int64),) * 3)
-    return _many(*(np.concatenate([row[n] for row in rows]) for n in range(3)))
+        at, pair, c = (index.ravel() for index in np.indices((len(places), len(pairs), num_configs)))
+        both = np.stack([places[at], np.full(len(at), end)], 1), pairs[pair], np.stack([c, c], 1)
+        rows = [
+            np.concatenate([np.tile(old[:k], (len(at), 1)), new, np.tile(old[k + 1 :], (len(at), 1))], axis=1)
+            for old, new in zip((ends, submesh, config), both, strict=True)
+        ]
+        plans.append(_many(*rows))
+    return plans

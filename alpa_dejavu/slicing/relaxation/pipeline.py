@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
+from alpa_dejavu.slicing.relaxation import Cost, RelaxedPlan
 
 __all__ = ["many", "pipeline_s", "recurrence_s"]
 
@@ -51,13 +51,13 @@ def _filling(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
     stage = jnp.arange(before.shape[0])
     ahead = (stage <= tick) & (tick < plan.num_stages) & (tick - stage < plan.num_micro_batches)
     half = plan.crossing_s / 2
-    held = ahead & (stage > 0) & (half > 0)
+    blocked = ahead & (stage > 0) & (half > 0)
 
     def sent(last: Any, to: Any) -> tuple[Any, None]:
         source = jnp.maximum(to - 1, 0)
         met = jnp.maximum(last[source], last[to]) + half[to]
         both = last.at[source].set(met).at[to].set(met)
-        return jnp.where(held[to], both, last), None
+        return jnp.where(blocked[to], both, last), None
 
     last, _ = lax.scan(sent, before, stage)
     return _computed(last, _from_left(before), ahead, plan.forward_s), None
@@ -73,10 +73,10 @@ def _turning(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
     half = plan.crossing_s / 2
     # Of a stage and the one to its left.
     gets, gives = ahead & (stage > 0), jnp.roll(back, 1) & (stage > 0) & (stage < count)
-    held = (gets | gives) & (half > 0)
+    blocked = (gets | gives) & (half > 0)
     met = jnp.maximum(before, _from_left(before)) + half * (gets.astype(half.dtype) + gives.astype(half.dtype))
-    last = jnp.where(held, met, before)
-    last = jnp.where(jnp.roll(held, -1), jnp.roll(met, -1), last)
+    last = jnp.where(blocked, met, before)
+    last = jnp.where(jnp.roll(blocked, -1), jnp.roll(met, -1), last)
     last = _computed(last, _from_left(before), ahead, plan.forward_s)
     return _computed(last, _from_right(before, count), back, plan.backward_s), None
 
@@ -84,7 +84,7 @@ def _turning(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
 def _computed(last: Any, arrived: Any, doing: Any, seconds: Any) -> Any:
     """Returns when stages are free after computing, once they are free before and what they wait for has arrived.
 
-    A stage that a transfer held up was held up until that had arrived, so it waits no longer.
+    A stage that a transfer blocked up was blocked up until that had arrived, so it waits no longer.
     """
     return jnp.where(doing, jnp.maximum(last, arrived) + seconds, last)
 

@@ -15,19 +15,11 @@ from alpa_dejavu.training.initialization._layout import FloatArray
 @dataclasses.dataclass(eq=False)
 class RacingCandidate:
     """One of the initializations that are trained side by side, in its present state, with the attributes of a
-    `Curve`.
-
-    `reached` has its measures at the rungs (steps of judging) that it has reached. What its parents had spent when it
-    began is `first_spent`, in rows where candidates' batches have rows of their own, else in steps.
+    `Curve`; `reached` has its measures at the rungs (steps of judging) that it has reached.
     """
 
     number: int
-    first_step: int = 0
-    first_spent: int = 0
-    batch_rows: int | None = None
-    rate: float | None = None
     method: str = ""
-    parents: tuple[int, ...] = ()
     point: tuple[float, ...] = ()
     losses: list[float] = dataclasses.field(default_factory=list)
     relative_gradients: list[float] = dataclasses.field(default_factory=list)
@@ -43,38 +35,15 @@ class RacingCandidate:
 
     @property
     def step(self) -> int:
-        return self.first_step + len(self.losses)
+        return len(self.losses)
 
-    @property
-    def step_cost(self) -> int:
-        return cost_of(self.batch_rows)
+    def measure(self, horizon: int) -> Measure:
+        """Returns the measure of its curve, whose trend is followed to a step."""
+        return measured(np.array(self.losses), np.array(self.relative_gradients), 0, horizon)
 
-    @property
-    def spent(self) -> int:
-        return self.first_spent + len(self.losses) * self.step_cost
-
-    def steps_left(self, limit: int) -> int:
-        """Returns how many more steps it can take until it has spent a limit, which is in rows where batches have rows
-        of their own; 0 if not even one.
-        """
-        return max(0, (limit - self.spent) // self.step_cost)
-
-    def measure(self, limit: int) -> Measure:
-        """Returns the measure of its curve, whose trend is followed to where a limit is spent."""
-        horizon = self.step + self.steps_left(limit)
-        return measured(np.array(self.losses), np.array(self.relative_gradients), self.first_step, horizon)
-
-    def curve(self, unit: int) -> Curve:
-        """Returns its curve; compute is counted in steps that cost a unit each."""
-        own = vars(self)
-        values = {field.name: own[field.name] for field in dataclasses.fields(Curve) if field.name in own}
-        values |= {"losses": np.array(self.losses), "relative_gradients": np.array(self.relative_gradients)}
-        return Curve(**values | {"began_at": self.first_spent / unit})
-
-
-def cost_of(batch_rows: int | None) -> int:
-    """Returns the cost of a step, in rows where candidates' batches have rows of their own, else 1."""
-    return 1 if batch_rows is None else batch_rows
+    def curve(self) -> Curve:
+        values = {field.name: vars(self)[field.name] for field in dataclasses.fields(Curve)}
+        return Curve(**values | {name: np.array(values[name]) for name in ("losses", "relative_gradients")})
 
 
 @final
@@ -83,10 +52,7 @@ class Curve:
     """The course of one candidate, a training from one initialization: its losses, and why it was dropped or chosen.
 
     Attributes:
-        number: its number, from 0; means have numbers after those that began by themselves.
-        parents: the numbers of the candidates that a mean was made of.
-        batch_rows: how many rows of each batch it took; None: all.
-        first_step: the step at which it began, counted from 0; a mean begins at the step of its parents.
+        number: its number, from 0.
         losses: shape (T,), the loss of each of its T steps; if it diverged, of those before that.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
@@ -94,15 +60,10 @@ class Curve:
         why: a sentence on why it was dropped, or chosen, or neither yet.
         point: the coordinates that its first weights were made from, such as scales of tensors; (): none.
         started, ended: shape (D,), its first and its last weights, if they were to be kept.
-        method: the name of the start that gave it its first weights; a mean has its first parent's.
-        rate: its learning rate, if candidates carry one.
-        began_at: the compute that its ancestors had spent when it began, in steps of the largest batch.
+        method: the name of the start that gave it its first weights.
     """
 
     number: int
-    parents: tuple[int, ...]
-    batch_rows: int | None
-    first_step: int
     losses: FloatArray
     relative_gradients: FloatArray
     dropped_step: int | None
@@ -111,8 +72,6 @@ class Curve:
     started: FloatArray | None = None
     ended: FloatArray | None = None
     method: str = ""
-    rate: float | None = None
-    began_at: float = 0.0
 
 
 @final
@@ -123,12 +82,10 @@ class Initialized:
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
         chosen: the number of the chosen candidate.
-        steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted, or more
-            if it took smaller batches than others.
+        steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted.
         curves: those of all candidates, by number.
         rungs: the steps at which candidates were judged.
-        total_steps: steps of all candidates together, and of measuring means: the compute. Where candidates' batches
-            have rows of their own, a step counts by its rows, next to one with the most.
+        total_steps: steps of all candidates together: the compute.
         padded_steps: steps that programs took in lanes without a candidate: compute that isn't in `total_steps`.
         diverged: how many candidates were dropped since their loss or weights were no number.
         lost: how many candidates were dropped since their worker died again and again.
@@ -156,12 +113,5 @@ class Initialized:
 
     @property
     def losses(self) -> FloatArray:
-        """Returns the chosen candidate's losses, from the first step of its first ancestor on; shape (steps,)."""
-        by_number = {curve.number: curve for curve in self.curves}
-        curve = by_number[self.chosen]
-        losses = curve.losses[: self.steps - curve.first_step]
-        while curve.parents:
-            first = curve.first_step
-            curve = by_number[curve.parents[0]]
-            losses = np.concatenate([curve.losses[: first - curve.first_step], losses])
-        return losses
+        """Returns the chosen candidate's losses, shape (steps,)."""
+        return next(curve for curve in self.curves if curve.number == self.chosen).losses[: self.steps]

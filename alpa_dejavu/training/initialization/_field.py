@@ -1,7 +1,8 @@
-"""The candidates of a run: their states, their curves, and the steps that they took."""
+"""The candidates of a run: their states, their curves, and the race in which the poor ones are dropped."""
 
 from __future__ import annotations
 
+import collections
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,15 +10,13 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._util.by_name import name_of
-from alpa_dejavu.training.initialization._curve import RacingCandidate, cost_of
+from alpa_dejavu.training.initialization._curve import RacingCandidate
 from alpa_dejavu.training.initialization._layout import Leaves, flat
 from alpa_dejavu.training.initialization._setting import RaceSetting
 from alpa_dejavu.training.initialization._store import StateStore
-from alpa_dejavu.training.initialization._trainer import TaskOutcome, Trainer, TrainingTask, width_of
+from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, width_of
 from alpa_dejavu.training.initialization.rules import Standing
-from alpa_dejavu.training.initialization.starts import KNOWN
-from alpa_dejavu.training.initialization.starts._base import Ask, Started, Tried
+from alpa_dejavu.training.initialization.starts import Ask, name_of_start
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -32,53 +31,30 @@ class Field:
     def __init__(self, setting: RaceSetting, trainer: Trainer, store: StateStore, gives_gradient: bool) -> None:
         self.setting, self.layout, self.store = setting, trainer.layout, store
         self.candidates: dict[int, RacingCandidate] = {}
-        self.diverged = self.lost = self._spent = self._padded = 0
+        self.diverged = self.lost = self.total_steps = self.padded_steps = 0
         self.on_change: Callable[[], None] = lambda: None
         self._trainer, self._gives_gradient = trainer, gives_gradient
-        self._started: dict[int, Started] = {}
 
-    @property
-    def total_steps(self) -> int:
-        """Returns the steps of all candidates, to train and to be measured, each counted by its rows."""
-        return math.ceil(self._spent / self.setting.unit)
-
-    @property
-    def padded_steps(self) -> int:
-        """Returns the steps of programs' unused lanes, counted as those of candidates are."""
-        return math.ceil(self._padded / self.setting.unit)
-
-    def begin(self, numbers: Sequence[int], wave: int = 0) -> None:
-        """Begins candidates that have no parents, in a wave counted from 0: gives each its number, its first weights,
-        and what else it carries.
-        """
-        setting = self.setting
-        own: dict[int, Leaves] = {}
+    def begin(self) -> None:
+        """Begins all candidates: gives each its number and its first weights."""
+        setting, layout = self.setting, self.layout
+        model_leaves: dict[int, Leaves] = {}
 
         def own_weights(number: int) -> Leaves:
-            own[number] = self._trainer.start(setting.seed, number)
-            return self.layout.weights(own[number])
+            model_leaves[number] = self._trainer.start(setting.seed, number)
+            return layout.weights(model_leaves[number])
 
-        ask = Ask(self.layout.tensors, own_weights, tuple(numbers), setting.seed, self._tried(), wave)
-        begun = setting.start.start(ask)
+        numbers = tuple(range(setting.num_candidates))
+        begun = setting.start.start(Ask(layout.tensors, own_weights, numbers, setting.seed))
         for number, started in zip(numbers, begun, strict=True):
-            member, rate, rows = setting.carried(number)
-            candidate = RacingCandidate(
-                number, batch_rows=rows, rate=rate, method=name_of(member, KNOWN), point=started.point
-            )
-            leaves = own.pop(number, None) or self._trainer.start(setting.seed, number)
-            if len(setting.start.waves) > 1:
-                self._started[number] = started
-            self._add(candidate, self.layout.with_weights(leaves, started.weights))
-
-    def adopt(self, parents: tuple[int, ...], leaves: Leaves) -> int:
-        """Adds a candidate that is the mean of others, its parents, and returns its number; it has the first parent's
-        step, method, rate and size of batches.
-        """
-        first = self.candidates[parents[0]]
-        number = len(self.candidates)
-        carried = first.step, first.spent, first.batch_rows, first.rate, first.method
-        self._add(RacingCandidate(number, *carried, parents), leaves)
-        return number
+            method = setting.start.members[number % len(setting.start.members)]
+            candidate = RacingCandidate(number, name_of_start(method), started.point)
+            leaves = model_leaves.pop(number, None) or self._trainer.start(setting.seed, number)
+            leaves = layout.with_weights(leaves, started.weights)
+            if setting.keep_weights:
+                candidate.started = flat(layout.weights(leaves), layout.tensors)
+            self.candidates[number] = candidate
+            self.store.put(number, leaves)
 
     def living(self) -> tuple[int, ...]:
         return tuple(number for number, candidate in self.candidates.items() if candidate.is_living)
@@ -97,51 +73,36 @@ class Field:
             weights = self.layout.weights(self.store.get(number))
             self.candidates[number].ended = flat(weights, self.layout.tensors)
 
-    def chunks(self, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-        """Splits candidates, given by number, into groups to train side by side on one device: neighbours by number
-        that are at the same step and take batches of the same size.
-        """
-        groups: dict[tuple[int | None, int], list[int]] = {}
-        for number in sorted(numbers):
-            candidate = self.candidates[number]
-            groups.setdefault((candidate.batch_rows, candidate.step), []).append(number)
-        lanes = self.setting.lanes
-        return [tuple(group[n : n + lanes]) for group in groups.values() for n in range(0, len(group), lanes)]
+    def train_to(self, runner: Runner, numbers: Iterable[int], until: int) -> None:
+        """Trains candidates, which are all at one step, to another one, from checkpoint to checkpoint."""
+        lanes, ordered = self.setting.lanes, sorted(numbers)
+        queue = collections.deque(tuple(ordered[n : n + lanes]) for n in range(0, len(ordered), lanes))
 
-    def task(self, numbers: tuple[int, ...], until: int) -> TrainingTask:
-        """Returns the task of training candidates, which are all at one step, until a rung or the next checkpoint."""
-        first = self.candidates[numbers[0]]
-        steps = min(self.steps_left(numbers[0], until), self.setting.checkpoint_steps)
-        return TrainingTask(
-            numbers, width_of(len(numbers), self.setting.lanes), first.step, steps, first.batch_rows,
-            self.rates(numbers),
-        )  # fmt: skip
+        def next_task() -> TrainingTask | None:
+            while queue:
+                left = tuple(number for number in queue.popleft() if self.candidates[number].is_living)
+                step = self.candidates[left[0]].step if left else until
+                if step < until:
+                    steps = min(until - step, self.setting.checkpoint_steps)
+                    return TrainingTask(left, width_of(len(left), lanes), step, steps)
+            return None
 
-    def rates(self, numbers: Iterable[int]) -> tuple[float, ...]:
-        """Returns candidates' learning rates; (): they carry none."""
-        return tuple(rate for number in numbers if (rate := self.candidates[number].rate) is not None)
+        for outcome in runner.outcomes(next_task):
+            self._absorb(outcome)
+            queue.appendleft(outcome.task.numbers)
 
-    def steps_left(self, number: int, until: int) -> int:
-        """Returns how many more steps a candidate takes until it has spent what so many of the dearest steps cost."""
-        return self.candidates[number].steps_left(until * self.setting.unit)
-
-    def at(self, number: int) -> float:
-        """Returns what a candidate and its ancestors have spent, in the dearest steps."""
-        return self.candidates[number].spent / self.setting.unit
-
-    def absorb(self, outcome: TaskOutcome) -> None:
-        """Records the outcome of a training task: new states, losses and gradients; candidates that diverged are
-        dropped.
-        """
+    def _absorb(self, outcome: TaskOutcome) -> None:
+        """Records the outcome of a task: new states, losses and gradients; candidates that diverged are dropped."""
         task = outcome.task
         if outcome.lost:
             self.lost += len(task.numbers)
             for number in task.numbers:
                 self.drop(number, outcome.lost)
             return
-        self.count(task)
-        ways = outcome.gradients if self._gives_gradient else outcome.losses
-        is_number = np.isfinite(outcome.losses) & np.isfinite(outcome.weights) & np.isfinite(ways)
+        self.total_steps += len(task.numbers) * task.num_steps
+        self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
+        gradients = outcome.gradients if self._gives_gradient else outcome.losses
+        is_number = np.isfinite(outcome.losses) & np.isfinite(outcome.weights) & np.isfinite(gradients)
         relative = outcome.gradients / np.maximum(outcome.weights, np.finfo(np.float32).tiny)
         for lane, number in enumerate(task.numbers):
             candidate = self.candidates[number]
@@ -156,58 +117,61 @@ class Field:
                 self.drop(number, f"diverged in step {candidate.step}: its loss, gradient or weights are no number")
         self.on_change()
 
-    def count(self, task: TrainingTask) -> None:
-        """Adds the steps that a task's candidates take, to train or to be measured, to the run's total of steps. Steps
-        of the program's unused lanes are counted apart.
-        """
-        cost = task.num_steps * cost_of(task.batch_rows)
-        self._spent += len(task.numbers) * cost
-        self._padded += (task.width - len(task.numbers)) * cost
-
-    def extra_left(self, step: float) -> float:
-        """Returns how many training steps the run's budget still allows, not counting those of one candidate up to a
-        step.
-        """
-        return self.setting.extra_steps - (self._spent / self.setting.unit - step)
-
-    def nobody_left(self) -> RuntimeError:
-        """Returns the error that says that all candidates were dropped, and why one of them was."""
-        whys = sorted({candidate.why for candidate in self.candidates.values()})
-        return RuntimeError(
-            f"all {len(self.candidates)} candidates are dropped ({whys[0]}); take smaller steps, or start "
-            "from smaller weights (init=)"
-        )
-
-    def measure(self, numbers: Iterable[int]) -> None:
-        """Measures the loss curves of candidates that have just reached a rung (step of judging), and records it."""
-        for number in numbers:
-            self.candidates[number].reached.append(self.candidates[number].measure(self.setting.limit))
-
-    def standing(self, waiting: tuple[int, ...]) -> Standing:
-        reached = {number: tuple(candidate.reached) for number, candidate in self.candidates.items()}
-        return Standing(self.setting.rungs, reached, waiting, self.setting.judge, self.setting.seed)
-
     def best_so_far(self) -> int | None:
-        """Returns the number of the candidate that the judge puts first among those that have spent the most; None if
-        none has begun.
+        """Returns the number of the candidate that the judge puts first among those that came farthest; None if none
+        has begun.
         """
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None
-        most = max(self.at(number) for number in living)
-        first = [number for number in living if self.at(number) == most]
-        if any(not self.candidates[number].losses for number in first):
+        most = max(self.candidates[number].step for number in living)
+        first = [number for number in living if self.candidates[number].step == most]
+        if not most:
             return first[0]
-        return self.setting.judge.order({n: self.candidates[n].measure(self.setting.limit) for n in first})[0]
+        horizon = self.setting.budget_steps
+        return self.setting.judge.order({n: self.candidates[n].measure(horizon) for n in first})[0]
 
-    def _add(self, candidate: RacingCandidate, leaves: Leaves) -> None:
-        if self.setting.keep_weights:
-            candidate.started = flat(self.layout.weights(leaves), self.layout.tensors)
-        self.candidates[candidate.number] = candidate
-        self.store.put(candidate.number, leaves)
 
-    def _tried(self) -> tuple[Tried, ...]:
-        """Returns how earlier candidates did at the first rung, the best first."""
-        begun = {number: self.candidates[number].reached for number in self._started}
-        known = {number: reached[0] for number, reached in begun.items() if reached}
-        return tuple(Tried(self._started[n], known[n].promised, n) for n in self.setting.judge.order(known))
+def race(field: Field, runner: Runner) -> tuple[int, ...]:
+    """Trains all candidates from rung to rung (steps of judging), drops poor ones at each, and returns those at the
+    last rung, the best first; raises RuntimeError if none is left.
+
+    All wait for each other at each rung, so that the result doesn't depend on workers.
+    """
+    field.begin()
+    rungs = field.setting.rungs
+    for rung, step in enumerate(rungs):
+        field.train_to(runner, field.living(), step)
+        living = field.living()
+        if not living:
+            whys = sorted({candidate.why for candidate in field.candidates.values()})
+            raise RuntimeError(f"all {len(field.candidates)} candidates are dropped ({whys[0]}); take smaller steps, "
+                               "or start from smaller weights (init=)")  # fmt: skip
+        for number in living:
+            candidate = field.candidates[number]
+            candidate.reached.append(candidate.measure(field.setting.budget_steps))
+        if step != rungs[-1]:
+            _choose(field, living, step, rungs[rung + 1] - step)
+    return field.setting.judge.order({number: field.candidates[number].reached[-1] for number in living})
+
+
+def _choose(field: Field, living: Sequence[int], step: int, next_steps: int) -> None:
+    """Asks the rule, and drops the candidates that don't go on, or can't as far as the budget goes."""
+    setting = field.setting
+    reached = {number: tuple(candidate.reached) for number, candidate in field.candidates.items()}
+    standing = Standing(setting.rungs, reached, tuple(living), setting.judge, setting.seed)
+    decision = setting.rule.decide(standing)
+    if not decision.kept or not set(decision.kept) <= set(living):
+        raise ValueError(
+            f"{type(setting.rule).__name__} keeps {decision.kept} of the candidates {living} at step {step}; a "
+            "rule must keep one of them at least, and no others"
+        )
+    kept = decision.kept
+    if setting.extra_steps < math.inf:  # one among them isn't extra
+        left = setting.extra_steps - (field.total_steps - step)
+        kept = kept[: 1 + max(0, int(left // next_steps))]
+    order = standing.waiting_best_first()
+    for place, number in enumerate(order):
+        if number not in kept:
+            why = "more would cost more than the budget" if number in decision.kept else decision.why
+            field.drop(number, f"place {place + 1} of {len(order)} at step {step}: {why}")

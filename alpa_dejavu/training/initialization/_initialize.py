@@ -14,17 +14,10 @@ from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
 from alpa_dejavu.training.initialization._layout import Parameters
-from alpa_dejavu.training.initialization._means import Units, groups_of
 from alpa_dejavu.training.initialization._model import Batches, RacedModel, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import InitializationRun, Progress
-from alpa_dejavu.training.initialization._setting import (
-    RaceSetting,
-    check_numbers,
-    check_waits,
-    extra_allowed,
-    race_rungs,
-)
+from alpa_dejavu.training.initialization._setting import RaceSetting, extra_allowed, race_rungs
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, fitting_lanes
 from alpa_dejavu.training.initialization.rules import RaceRule, rule
@@ -44,15 +37,11 @@ def parallel_initialize(
     seed: int = 0,
     budget: str = "full",
     rungs: Sequence[int] | None = None,
-    rates: Sequence[float] = (),
-    batch_rows: Sequence[int] = (),
     lanes: int = 4,
     workers: int | None = None,
     worker_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     memory_bytes: float | None = None,
     parameters: Parameters | None = None,
-    average: bool = True,
-    units: str | Units | None = None,
     checkpoints: str | pathlib.Path | None = None,
     checkpoint_steps: int = 100,
     save: str | pathlib.Path | None = None,
@@ -62,31 +51,27 @@ def parallel_initialize(
     """Trains a model from many initializations (candidates) a little, drops the poor ones early, and trains the best
     one to the end.
 
-    All candidates see the same batch at the same step, and `jax.vmap` trains `lanes` of them side by side. With a rule
-    that waits, results are the same to the last bit for any number of workers of one kind with equally many threads
-    each, and without workers there.
+    All candidates see the same batch at the same step, and `jax.vmap` trains `lanes` of them side by side. Results are
+    the same to the last bit for any number of workers of one kind with equally many threads each, and without workers
+    there.
 
     Args:
         init_fn: gives a state for a key of `jax.random.PRNGKey`: the parameters, a flax `TrainState`, or any pytree of
             arrays. Candidate n's key is `fold_in(PRNGKey(seed), n)`.
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
-            norm lets a judge look for large gradients. With `rates` it takes `(state, batch, rate)`.
+            norm lets a judge look for large gradients.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
-        num_candidates: how many candidates begin, means of others not counted.
+        num_candidates: how many candidates begin.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
         init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
             docs/results/parallel-initialization.md "sobol" saves steps on all four networks, and several methods do on
             three; the others are experimental.
         keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `RaceRule`.
-            With "asha" the result depends on who arrives first.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
         seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
-        rates: the learning rates that candidates carry, in turn. Experimental: no better than one start there.
-        batch_rows: the numbers of first rows of each batch that candidates take, in turn; (): all. Steps of budgets and
-            rungs are then those of the largest: half the rows take twice the steps, so equal compute is judged.
         lanes: how many candidates are trained side by side at most, on each worker; more go in waves.
         workers: how many actors of the connected Ray cluster do the work; None: this process does.
         worker_options: Ray's options of the actors, as `{"num_gpus": 1}`, or one mapping for each, as
@@ -94,9 +79,6 @@ def parallel_initialize(
         memory_bytes: the memory of a device, which limits `lanes`; None: the least that jax says of workers' devices.
         parameters: a function that picks the parameters out of a state; None: what is in `.params` or `["params"]`,
             else the state.
-        average: whether means of the finalists are measured, too; the better is trained on.
-        units: what may be permuted before candidates are averaged: "chain", or names of tensors with their axes for
-            each group; None: they aren't averaged.
         checkpoints: a folder for candidates' states; None: they are kept in this process's memory.
         checkpoint_steps: a state is kept at least every so many steps; if a worker dies, its candidates begin from it.
         save: a JSON file for the result, with an NPZ file beside it. Written at the end of the race, at the end, and
@@ -116,14 +98,18 @@ def parallel_initialize(
         Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016.
     """
     begun_s = time.perf_counter()
-    check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows, rates)
+    for name, value, least in (
+        ("num_candidates", num_candidates, 1), ("budget_steps", budget_steps, 1), ("lanes", lanes, 1),
+        ("checkpoint_steps", checkpoint_steps, 1), ("workers", 1 if workers is None else workers, 1), ("seed", seed, 0),
+    ):  # fmt: skip
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"parallel_initialize: {name} is {value!r}, but must be a whole number of at least "
+                             f"{least}")  # fmt: skip
     begin, go_on, order = start(init), rule(keep), judge_of(judge)
-    check_waits(go_on, begin)
     at = race_rungs(rungs, num_candidates, budget_steps, go_on.eta, budget)
-    model = RacedModel(init_fn, train_step, batches, parameters, bool(rates))
+    model = RacedModel(init_fn, train_step, batches, parameters)
     trainer = Trainer(model)
-    with_gradient = gives_gradient(model, trainer.layout, batch_rows)
-    groups = () if units is None else groups_of(units, trainer.layout)
+    with_gradient = gives_gradient(model, trainer.layout)
     saved = None if save is None else pathlib.Path(save)
     if saved is not None:
         check_folder(saved)
@@ -135,7 +121,7 @@ def parallel_initialize(
         fitting, note = runner.fitting(min(lanes, num_candidates), memory_bytes)
         setting = RaceSetting(
             num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), begin, go_on, order, seed,
-            tuple(batch_rows), tuple(rates), fitting, checkpoint_steps, groups, average, keep_weights,
+            fitting, checkpoint_steps, keep_weights,
         )  # fmt: skip
         field = Field(setting, trainer, store, with_gradient)
         run = InitializationRun(field, begun_s, saved, [note] if note else [])

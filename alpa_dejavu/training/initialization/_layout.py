@@ -13,8 +13,6 @@ Array: TypeAlias = NDArray[Any]
 FloatArray: TypeAlias = NDArray[np.float64]
 Leaves: TypeAlias = tuple[Array, ...]
 Parameters: TypeAlias = Callable[[Any], Any]
-Group: TypeAlias = tuple[tuple[int, int], ...]
-"""Axes whose units are permuted together: pairs of a parameter's index and an axis of it."""
 
 
 @final

@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
-import numpy as np
-
 from alpa_dejavu.training.initialization._layout import Parameters, StateLayout
 
 Batches: TypeAlias = Sequence[Any] | Callable[[int], Any]
@@ -25,35 +23,29 @@ class RacedModel:
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
         batches: a sequence, which begins again at its end, or a function of the step.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
-        takes_rate: whether the training step takes a learning rate, too: `(state, batch, rate)`.
     """
 
     init_fn: Callable[[Any], Any]
     train_step: Callable[..., Any]
     batches: Batches
     parameters: Parameters | None = None
-    takes_rate: bool = False
 
-    def batch(self, step: int, rows: int | None = None) -> Any:
-        """Returns the batch of a training step, counted from 0; only its first `rows` rows if that is given."""
-        import jax
-
-        batch = self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
-        return batch if rows is None else jax.tree_util.tree_map(lambda leaf: leaf[:rows], batch)
+    def batch(self, step: int) -> Any:
+        """Returns the batch of a training step, counted from 0."""
+        return self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
 
 
-def gives_gradient(model: RacedModel, layout: StateLayout, batch_rows: Sequence[int] = ()) -> bool:
+def gives_gradient(model: RacedModel, layout: StateLayout) -> bool:
     """Returns whether a model's training step returns the norm of its gradient; checks all that the step takes and
     returns, by shapes alone.
 
     Args:
         model: the model.
         layout: the layout of its training states.
-        batch_rows: numbers of rows that batches must have at least.
 
     Raises:
         TypeError: batches are neither a sequence nor a function.
-        ValueError: there are no batches, or too few rows in one, or the step doesn't give what it should.
+        ValueError: there are no batches, or the step doesn't give what it should.
     """
     import jax
 
@@ -65,40 +57,25 @@ def gives_gradient(model: RacedModel, layout: StateLayout, batch_rows: Sequence[
             )
         if len(model.batches) == 0:
             raise ValueError("batches is empty; give at least one batch")
-    batch = model.batch(0)
-    for leaf in jax.tree_util.tree_leaves(batch) if batch_rows else ():
-        if len(leaf.shape) == 0 or leaf.shape[0] < max(batch_rows):
-            raise ValueError(
-                f"batch_rows has {max(batch_rows)}, but a batch holds an array of shape {leaf.shape}; give "
-                "as many rows as the batches have at most"
-            )
     state = layout.state(tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in layout.leaves))
-    rate = (jax.ShapeDtypeStruct((), np.float32),) if model.takes_rate else ()
-    _check_takes(model.train_step, len(rate))
-    return _checked(jax.eval_shape(model.train_step, state, batch, *rate), layout)
-
-
-def _check_takes(train_step: Callable[..., Any], num_rates: int) -> None:
     with contextlib.suppress(ValueError):  # some callables don't say what they take
-        signature = inspect.signature(train_step)
+        signature = inspect.signature(model.train_step)
         try:
-            signature.bind(None, None, *[None] * num_rates)
+            signature.bind(None, None)
         except TypeError:
-            given, wanted = ("rates are given", "(state, batch, rate)") if num_rates else ("", "(state, batch)")
-            raise TypeError(
-                f"train_step is {signature}, but must take {wanted}{', as ' * bool(given)}{given}; "
-                f"{'let it use the rate' if num_rates else 'give rates= if it takes a learning rate'}"
-            ) from None
+            raise TypeError(f"train_step is {signature}, but must take (state, batch); give a function of both"
+                            ) from None  # fmt: skip
+    return _checked(jax.eval_shape(model.train_step, state, model.batch(0)), layout)
 
 
-def _checked(message: Any, layout: StateLayout) -> bool:
+def _checked(returned: Any, layout: StateLayout) -> bool:
     import jax
     import jax.numpy as jnp
 
-    if not isinstance(message, tuple) or len(message) not in (2, 3):
-        got = f"{len(message)} parts" if isinstance(message, tuple) else f"a {type(message).__name__}"
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        got = f"{len(returned)} parts" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
         raise ValueError(f"train_step returned {got}; return (state, loss) or (state, loss, gradient_norm)")
-    new = jax.tree_util.tree_leaves(message[0])
+    new = jax.tree_util.tree_leaves(returned[0])
     if len(new) != len(layout.leaves):
         raise ValueError(
             f"train_step returned a state of {len(new)} arrays for one of {len(layout.leaves)}; return the "
@@ -110,8 +87,8 @@ def _checked(message: Any, layout: StateLayout) -> bool:
                 f"train_step made {tensor.name} of {tensor.dtype}{list(tensor.shape)} into "
                 f"{leaf.dtype}{list(leaf.shape)}; a step must keep shapes and dtypes"
             )
-    for name, value in zip(("loss", "gradient_norm"), message[1:], strict=False):
+    for name, value in zip(("loss", "gradient_norm"), returned[1:], strict=False):
         shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
         if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"train_step returned a {name} of {dtype}{list(shape)}; return one real number")
-    return len(message) == 3
+    return len(returned) == 3

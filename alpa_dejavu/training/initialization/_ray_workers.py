@@ -48,10 +48,11 @@ def ray_workers(
             What others use at the moment is waited for, and said so.
         TypeError: the model can't be sent to workers.
     """
-    each = [options] * workers if isinstance(options, Mapping) else list(options)
-    if len(each) != workers:
-        raise ValueError(f"worker_options has {len(each)} mappings for {workers} workers; give one for each, or one")
-    runner = _RayRunner(model, [{"num_cpus": 1, **mapping} for mapping in each], store)
+    mappings = [options] * workers if isinstance(options, Mapping) else list(options)
+    if len(mappings) != workers:
+        raise ValueError(f"worker_options has {len(mappings)} mappings for {workers} workers; give one for each, or "
+                         "one")  # fmt: skip
+    runner = _RayRunner(model, [{"num_cpus": 1, **mapping} for mapping in mappings], store)
     try:
         yield runner
     finally:
@@ -99,7 +100,7 @@ class _RayRunner(Runner):
                 "%d of %d workers haven't begun after %s; they are waited for: see that a host has what one of them "
                 "needs, or ask for fewer", len(late), len(asked), units.seconds(PATIENCE_S),
             )  # fmt: skip
-        least, note = min(self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked))
+        least, note = min(self._fitting(call, place, lanes, memory_bytes) for place, call in enumerate(asked))
         if not least:
             raise ValueError(note)
         return least, note
@@ -109,19 +110,21 @@ class _RayRunner(Runner):
         again: list[TrainingTask] = []
         while True:
             while self._idle and (task := again.pop() if again else next_task()) is not None:
-                wanted = task.numbers, task.first_step
-                place = next((place for place in self._idle if self._left.get(place) == wanted), self._idle[-1])
+                held_task = task.numbers, task.first_step
+                place = next((place for place in self._idle if self._left.get(place) == held_task), self._idle[-1])
                 self._idle.remove(place)
-                states = None if self._left.get(place) == wanted else self._store.side_by_side(task.numbers)
+                states = None if self._left.get(place) == held_task else self._store.side_by_side(task.numbers)
                 self._running[self.actors[place].train.remote(task, states)] = (place, task)
             if not self._running:
                 return
             done = self.actors.ray.wait(list(self._running), num_returns=1)[0][0]
             place, task = self._running.pop(done)
             self._idle.append(place)
-            outcome: TaskOutcome | None = self._got(done, place, "its candidates begin again at their last checkpoint")
+            outcome: TaskOutcome | None = self._answer(
+                done, place, "its candidates begin again at their last checkpoint"
+            )
             if outcome is not None:
-                self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
+                self._left[place] = task.numbers, task.first_step + task.num_steps
                 yield outcome
                 continue
             deaths[task] += 1
@@ -132,16 +135,16 @@ class _RayRunner(Runner):
                 yield TaskOutcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
                                       f"{task.first_step + task.num_steps - 1}")  # fmt: skip
 
-    def _answer(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+    def _fitting(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
         for left in range(MOST_TRIES - 1, -1, -1):
-            answer: tuple[int, str] | None = self._got(asked, place, "another one is asked for its memory")
+            answer: tuple[int, str] | None = self._answer(asked, place, "another one is asked for its memory")
             if answer is not None:
                 return answer
             asked = self.actors[place].fitting.remote(lanes, memory_bytes) if left else None
         raise RuntimeError(f"a worker died {MOST_TRIES} times when it was asked how much memory its device has; see "
                            "Ray's logs, or give worker_options that leave it out")  # fmt: skip
 
-    def _got(self, asked: Any, place: int, then: str) -> Any:
+    def _answer(self, asked: Any, place: int, then: str) -> Any:
         answer = self.actors.answer(asked, place, then)
         if answer is None:
             self._left.pop(place, None)

@@ -17,8 +17,8 @@ from alpa_dejavu.training.initialization._layout import FloatArray, Parameters, 
 from alpa_dejavu.training.initialization._store import read_leaves, write_leaves
 
 _REMEDY = "give the JSON file that parallel_initialize or write_result has written"
-_CARRIED = ("method", "rate", "began_at")
-"""These aren't written where a candidate has none."""
+_BEFORE: dict[str, Any] = {"parents": [], "batch_rows": None, "first_step": 0}
+"""Keys of candidates in version 1 of the format, by which releases before could say more."""
 
 
 def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
@@ -42,8 +42,8 @@ def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
     content |= {key: _plain(getattr(result, key)) for key in ResultData.__annotations__ if hasattr(result, key)}
     # Weights aren't written: they may be large.
     content["candidates"] = [
-        {key: _plain(getattr(curve, key)) for key in CandidateData.__annotations__
-         if key not in _CARRIED or getattr(curve, key)}
+        {key: _BEFORE[key] if key in _BEFORE else _plain(getattr(curve, key)) for key in CandidateData.__annotations__
+         if key in _BEFORE or (hasattr(curve, key) and (key != "method" or curve.method))}
         for curve in result.curves
     ]  # fmt: skip
     write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -74,12 +74,12 @@ def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | No
     name = data["state_file"]
     if pathlib.PurePath(name).name != name:
         raise file.problem(("state_file",), f"state_file is {name!r}, but must be a file beside it")
-    candidates: Sequence[Mapping[str, Any]] = data["candidates"]
     counts: Mapping[str, Any] = data
     curves = tuple(
-        Curve(**dict(candidate, parents=tuple(candidate["parents"]), point=tuple(candidate["point"]),
-                     losses=_floats(candidate["losses"]), relative_gradients=_floats(candidate["relative_gradients"])))
-        for candidate in candidates
+        Curve(candidate["number"], _floats(candidate["losses"]), _floats(candidate["relative_gradients"]),
+              candidate["dropped_step"], candidate["why"], tuple(candidate["point"]),
+              method=candidate.get("method", ""))
+        for candidate in data["candidates"]
     )  # fmt: skip
     if data["chosen"] not in {curve.number for curve in curves}:
         raise file.problem(("chosen",), f"chosen is {data['chosen']}, which isn't among the candidates")

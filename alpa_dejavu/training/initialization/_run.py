@@ -10,9 +10,7 @@ import time
 from typing import final
 
 from alpa_dejavu.training.initialization._curve import Curve, Initialized
-from alpa_dejavu.training.initialization._field import Field
-from alpa_dejavu.training.initialization._means import best_of_means
-from alpa_dejavu.training.initialization._race import race, race_asynchronously, train_to
+from alpa_dejavu.training.initialization._field import Field, race
 from alpa_dejavu.training.initialization._result_file import state_file_of, write_result
 from alpa_dejavu.training.initialization._trainer import Runner
 
@@ -27,7 +25,7 @@ class Progress:
     Attributes:
         step: the step of the candidate that has come farthest.
         living: how many candidates aren't dropped.
-        begun: how many candidates and means there are.
+        begun: how many candidates there are.
         total_steps: the steps of all candidates so far.
     """
 
@@ -51,9 +49,6 @@ class InitializationRun:
         if waves > 1:
             message = f"{workers} x {setting.lanes} at a time"
             self._notes.append(f"{setting.num_candidates} candidates go in {waves} waves, {message}")
-        if not setting.rule.waits:
-            name = type(setting.rule).__name__
-            self._notes.append(f"{name} doesn't wait, so the result depends on who arrives first")
         for note in self._notes:
             _log.info("%s", note)
 
@@ -66,42 +61,36 @@ class InitializationRun:
         chosen: int | None = None
         try:
             chosen = self._trained(runner)
-            return self._made(chosen, runner, interrupted=False)
+            return self._result(chosen, runner, interrupted=False)
         except BaseException:
             best = self._field.best_so_far()
             if chosen is None and best is not None and self._save is not None:
-                self._made(best, runner, interrupted=True)
+                self._result(best, runner, interrupted=True)
             raise
 
     def _trained(self, runner: Runner) -> int:
         """Races, trains the chosen candidate to the end, and returns it; if it diverges, the next finalist is it."""
         field, setting = self._field, self._field.setting
-        first = (race if setting.rule.waits else race_asynchronously)(field, runner)
-        best = best_of_means(field, runner, first) if setting.average else first[0]
+        finalists = race(field, runner)
         if self._save is not None:
-            self._made(best, runner, interrupted=True)
-        for number in [best, *(finalist for finalist in first if finalist != best)]:
-            train_to(field, runner, [number], setting.budget_steps)
-            if field.candidates[number].is_living:
-                field.candidates[number].why = self._why(number, first)
-                for place, other in enumerate(first):
+            self._result(finalists[0], runner, interrupted=True)
+        for place, number in enumerate(finalists, 1):
+            candidate = field.candidates[number]
+            field.train_to(runner, [number], setting.budget_steps)
+            if candidate.is_living:
+                candidate.why = f"chosen: place {place} of {len(finalists)} finalists"
+                if len(setting.start.members) > 1:
+                    candidate.why += f", begun by {candidate.method}"
+                for other_place, other in enumerate(finalists, 1):
                     if other != number and field.candidates[other].is_living:
-                        field.drop(other, f"place {place + 1} of {len(first)} finalists")
+                        field.drop(other, f"place {other_place} of {len(finalists)} finalists")
                 return number
         raise RuntimeError(
-            f"all {len(first)} finalists are dropped after the race ({field.candidates[best].why}); take "
+            f"all {len(finalists)} finalists are dropped after the race ({field.candidates[finalists[0]].why}); take "
             "smaller steps, or start from smaller weights (init=)"
         )
 
-    def _why(self, number: int, first: tuple[int, ...]) -> str:
-        if number in first:
-            why = f"chosen: place {first.index(number) + 1} of {len(first)} finalists"
-            is_of_several = len(self._field.setting.start.members) > 1
-            return f"{why}, begun by {self._field.candidates[number].method}" if is_of_several else why
-        parents = ", ".join(map(str, self._field.candidates[number].parents))
-        return f"chosen: the mean of {parents}, which is better than {first[0]} alone"
-
-    def _made(self, chosen: int, runner: Runner, interrupted: bool) -> Initialized:
+    def _result(self, chosen: int, runner: Runner, interrupted: bool) -> Initialized:
         field, setting = self._field, self._field.setting
         field.remember_end(chosen)
         result = Initialized(
@@ -127,7 +116,7 @@ class InitializationRun:
     def _curve(self, number: int, chosen: int, interrupted: bool) -> Curve:
         """Returns a candidate's curve; where the run was interrupted, it says so of one that wasn't dropped."""
         candidate = self._field.candidates[number]
-        curve = candidate.curve(self._field.setting.unit)
+        curve = candidate.curve()
         if not interrupted or not candidate.is_living:
             return curve
         message = f"one of {len(self._field.living())} that weren't dropped"

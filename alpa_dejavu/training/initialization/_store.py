@@ -56,9 +56,9 @@ def _names(layout: StateLayout) -> list[str]:
 
 def _difference(file: zipfile.ZipFile, layout: StateLayout) -> str | None:
     """Returns in what a file's arrays, by their names and headers, aren't the layout's; None if in nothing."""
-    names, found = _names(layout), file.namelist()
-    if sorted(found) != sorted(names):
-        return f"{len(found)} arrays, but the state has {len(names)}"
+    names, stored_names = _names(layout), file.namelist()
+    if sorted(stored_names) != sorted(names):
+        return f"{len(stored_names)} arrays, but the state has {len(names)}"
     for name, tensor in zip(names, layout.leaves, strict=True):
         with file.open(name) as content:
             version = np.lib.format.read_magic(content)

@@ -21,25 +21,19 @@ from alpa_dejavu.training.initialization._model import RacedModel
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainingTask:
-    """A task for a worker: to train (or measure) a few candidates side by side for some steps.
+    """A task for a worker: to train a few candidates side by side for some steps.
 
     Attributes:
         numbers: the candidates' numbers, `width` at most.
         width: for how many candidates the program is compiled; places left over repeat the last candidate.
         first_step: the step that the candidates are at, counted from 0.
         num_steps: how many steps they take.
-        batch_rows: how many rows of each batch they take; None: all.
-        rates: the candidates' learning rates; (): they carry none.
-        is_measure: whether nothing is trained: each step's loss is then that of the states as they are.
     """
 
     numbers: tuple[int, ...]
     width: int
     first_step: int
     num_steps: int
-    batch_rows: int | None = None
-    rates: tuple[float, ...] = ()
-    is_measure: bool = False
 
 
 @final
@@ -83,16 +77,9 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
-        """Asks `next_task` for a training task whenever a worker is free, and yields each task's outcome as it
-        comes.
-
-        Which task is next may be known only after an outcome was yielded, so a free worker asks again after each one.
-        The iteration ends when no task is being done and there is no other.
+        """Asks `next_task` for a task whenever a worker is free, and yields each task's outcome as it comes; a free
+        worker asks again after each outcome. It ends when no task is being done and there is no other.
         """
-
-
-PROGRAMS = 4
-"""So many models' programs are kept."""
 
 
 @final
@@ -105,9 +92,9 @@ class Trainer:
 
     def __init__(self, model: RacedModel) -> None:
         self._model = model
-        given = model.init_fn, model.train_step, model.parameters, model.takes_rate
-        programs = _programs if all(isinstance(one, Hashable) for one in given) else _programs.__wrapped__
-        self.layout, self._start, self._program = programs(*given)
+        functions = model.init_fn, model.train_step, model.parameters
+        programs = _programs if all(isinstance(part, Hashable) for part in functions) else _programs.__wrapped__
+        self.layout, self._start, self._program = programs(*functions)
 
     def start(self, seed: int, number: int) -> Leaves:
         """Returns the arrays of the training state in which the model itself begins, by seed and candidate."""
@@ -122,13 +109,11 @@ class Trainer:
 
         count = len(task.numbers)
         leaves = [_widened(leaf, task.width) for leaf in states]
-        rates = (_widened(np.array(task.rates, np.float32), task.width),) if task.rates else ()
-        message = []
+        figures = []
         for step in range(task.first_step, task.first_step + task.num_steps):
-            after, row = self._program(leaves, self._model.batch(step, task.batch_rows), *rates)
-            message.append(row)
-            leaves = leaves if task.is_measure else after
-        rows = np.asarray(jax.device_get(message), np.float64).reshape(task.num_steps, task.width, 3)
+            leaves, row = self._program(leaves, self._model.batch(step))
+            figures.append(row)
+        rows = np.asarray(jax.device_get(figures), np.float64).reshape(task.num_steps, task.width, 3)
         losses, gradients, weights = (rows[:, :count, n].T.copy() for n in range(3))
         return TaskOutcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
@@ -139,16 +124,15 @@ class Trainer:
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
-        rates = (jax.ShapeDtypeStruct((width,), np.float32),) if self._model.takes_rate else ()
-        message = self._program.lower(leaves, self._model.batch(0), *rates).compile().memory_analysis()
-        if message is None:
+        analysis = self._program.lower(leaves, self._model.batch(0)).compile().memory_analysis()
+        if analysis is None:
             return 4 * width * self.layout.num_bytes
-        return int(message.argument_size_in_bytes + message.output_size_in_bytes + message.temp_size_in_bytes)
+        return int(analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes)
 
 
-@functools.lru_cache(maxsize=PROGRAMS)
+@functools.lru_cache(maxsize=4)
 def _programs(
-    init_fn: Callable[[Any], Any], train_step: Callable[..., Any], parameters: Parameters | None, takes_rate: bool
+    init_fn: Callable[[Any], Any], train_step: Callable[..., Any], parameters: Parameters | None
 ) -> tuple[StateLayout, Any, Any]:
     """Returns the states' layout, and the compiled start and step; the next run of the same functions has them too."""
     import jax
@@ -156,17 +140,15 @@ def _programs(
     layout = layout_of(init_fn, parameters)
     step = functools.partial(_step, train_step, layout)
     start = jax.jit(lambda key: jax.tree_util.tree_leaves(init_fn(key)))
-    return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None, 0) if takes_rate else (0, None)))
+    return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None)))
 
 
-def _step(
-    train_step: Callable[..., Any], layout: StateLayout, leaves: list[Any], batch: Any, *rate: Any
-) -> tuple[list[Any], Any]:
+def _step(train_step: Callable[..., Any], layout: StateLayout, leaves: list[Any], batch: Any) -> tuple[list[Any], Any]:
     """Returns the leaves after one candidate's step, and its loss with the norms of gradient and parameters."""
     import jax
     import jax.numpy as jnp
 
-    state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch, *rate)
+    state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch)
     new = jax.tree_util.tree_leaves(state)
     weights = [new[place] for place in layout.places if layout.leaves[place].is_float]
     squares = sum(jnp.sum(jnp.square(weight.astype(jnp.float32))) for weight in weights)
@@ -221,5 +203,5 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
 def _memory_of_device() -> float | None:
     import jax
 
-    message = jax.devices()[0].memory_stats()
-    return None if message is None or "bytes_limit" not in message else float(message["bytes_limit"])
+    memory = jax.devices()[0].memory_stats() or {}
+    return float(memory["bytes_limit"]) if "bytes_limit" in memory else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.training.initialization._judge import Judge, Measure
 
-__all__ = ["Asha", "Halving", "OptunaPruner", "RaceDecision", "RaceRule", "Standing", "rule"]
+__all__ = ["Halving", "OptunaPruner", "RaceDecision", "RaceRule", "Standing", "rule"]
 
 
 @final
@@ -22,7 +22,7 @@ class Standing:
     Attributes:
         rungs: the steps at which candidates are judged, ascending.
         reached: for each candidate, dropped ones too, its measures at the rungs that it has reached.
-        waiting: the candidates that can go on: neither dropped, nor being trained, nor at the last rung.
+        waiting: the candidates that can go on; all have reached the same rung.
         judge: the judge that orders candidates by their measures.
         seed: the seed for rules that draw random numbers.
     """
@@ -33,26 +33,9 @@ class Standing:
     judge: Judge
     seed: int
 
-    def rung(self, number: int) -> int:
-        """Returns the index of the last rung that a candidate has reached; -1: none."""
-        return len(self.reached[number]) - 1
-
-    def at(self, rung: int) -> tuple[int, ...]:
-        """Returns the candidates that were measured at a rung, those dropped since included."""
-        return tuple(number for number in sorted(self.reached) if rung <= self.rung(number))
-
-    @property
-    def last_rung(self) -> int:
-        """Returns the index of the last rung that any waiting candidate has reached; -1: none, or nobody waits."""
-        return max(map(self.rung, self.waiting), default=-1)
-
     def waiting_best_first(self) -> tuple[int, ...]:
-        """Returns the waiting candidates in the judge's order; all must have reached the same last rung."""
-        return self.best_first(self.last_rung, self.waiting)
-
-    def best_first(self, rung: int, among: Iterable[int]) -> tuple[int, ...]:
-        """Returns some candidates that were measured at a rung in the judge's order, the best first."""
-        return self.judge.order({number: self.reached[number][rung] for number in among})
+        """Returns the waiting candidates in the judge's order by their last measures."""
+        return self.judge.order({number: self.reached[number][-1] for number in self.waiting})
 
 
 @final
@@ -70,16 +53,14 @@ class RaceDecision:
 
 
 class RaceRule(abc.ABC):
-    """An interface of rules, which decide at each rung (step of judging) which candidates go on.
+    """An interface of rules, which decide which candidates go on once all have reached a rung (step of judging); the
+    others are dropped.
 
     Attributes:
         eta: about one candidate in so many goes on from a rung; each rung is so many times farther than the last.
-        waits: whether the rule is asked when all candidates have reached a rung, and those not kept are dropped.
-            If not, it is asked whenever some have arrived, the others wait, and results depend on the order of arrival.
     """
 
     eta: int = 2
-    waits: bool = True
 
     @abc.abstractmethod
     def decide(self, standing: Standing) -> RaceDecision:
@@ -95,10 +76,7 @@ def at_least_two(owner: str, eta: int) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Halving(RaceRule):
-    """A rule of successive halving: it waits until all candidates (initializations in training) have reached a rung, a
-    step of judging, and lets the best one in `eta` go on from it.
-
-    Results are the same however many workers there are.
+    """A rule of successive halving: the best one in `eta` of the candidates goes on from each rung.
 
     Attributes:
         eta: one candidate in so many goes on from a rung.
@@ -122,43 +100,9 @@ class Halving(RaceRule):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Asha(RaceRule):
-    """A rule of asynchronous successive halving: a candidate (an initialization in training) goes on once it is among
-    the best one in `eta` of those that have arrived at its rung, a step of judging, so far.
-
-    No worker is ever idle, but who goes on depends on who arrived first: with several workers a run can't be repeated
-    exactly, and its result isn't that of another number of workers.
-
-    Attributes:
-        eta: one candidate in so many goes on from a rung.
-
-    Raises ValueError for an eta below 2.
-
-    References:
-        Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
-    """
-
-    eta: int = 2
-    waits = False
-
-    def __post_init__(self) -> None:
-        at_least_two("asha", self.eta)
-
-    def decide(self, standing: Standing) -> RaceDecision:
-        for rung in range(len(standing.rungs) - 2, -1, -1):
-            arrived = standing.at(rung)
-            best = standing.best_first(rung, arrived)[: len(arrived) // self.eta]
-            kept = tuple(number for number in best if number in standing.waiting and standing.rung(number) == rung)
-            if kept:
-                return RaceDecision(kept, why=f"asha promotes from step {standing.rungs[rung]}")
-        return RaceDecision((), why="asha hasn't promoted it")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
 class OptunaPruner(RaceRule):
-    """A rule by which a pruner of Optuna decides at each rung, a step of judging, whether each candidate
-    (initialization in training) goes on, as if all others were complete trials.
+    """A rule by which a pruner of Optuna decides at each rung whether each candidate goes on, as if all others were
+    complete trials.
 
     The pruner is told the losses that candidates' trends promise. It is told all of them again each time, so it need
     not remember; if it would prune all candidates, the judge's best one stays.
@@ -193,18 +137,17 @@ def _is_pruned(optuna: Any, pruner: Any, standing: Standing, number: int) -> boo
     name, sampler = f"seed {standing.seed}", optuna.samplers.RandomSampler(seed=standing.seed)
     study = optuna.create_study(study_name=name, pruner=pruner, sampler=sampler)
     others = [other for other in sorted(standing.reached) if other != number and standing.reached[other]]
-    for each in [*others, number]:
+    for racing in [*others, number]:
         trial, is_pruned = study.ask(), False
-        for step, measure in zip(standing.rungs, standing.reached[each], strict=False):
+        for step, measure in zip(standing.rungs, standing.reached[racing], strict=False):
             trial.report(measure.promised, step)
             is_pruned = trial.should_prune()
-        if each != number:
-            study.tell(trial, standing.reached[each][-1].promised)
+        if racing != number:
+            study.tell(trial, standing.reached[racing][-1].promised)
     return bool(is_pruned)
 
 
 KNOWN: dict[str, type[RaceRule]] = {
-    "asha": Asha,
     "halving": Halving,
     "optuna": OptunaPruner,
 }

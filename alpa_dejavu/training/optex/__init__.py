@@ -9,8 +9,7 @@ suites. What needs Alpa is passed in. See docs/concepts/optex.md.
 
 from __future__ import annotations
 
-from alpa_dejavu.training.optex._optex import optex
-from alpa_dejavu.training.optex._side_by_side import OptEx, OptExState, StepReport
-from alpa_dejavu.training.optex._walk import Walk
+from alpa_dejavu.training.optex._optex import OptEx, optex
+from alpa_dejavu.training.optex._walk import OptExState, StepReport, Walk
 
 __all__ = ["OptEx", "OptExState", "StepReport", "Walk", "optex"]

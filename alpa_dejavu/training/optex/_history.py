@@ -177,8 +177,8 @@ def _anchored(
 
 def _weighted(weights: jax.Array, rows: Any) -> Any:
     # Row by row: XLA makes float32 copies of all rows for a product with a matrix of bfloat16 on CPUs.
-    def plus(total: Any, one: Any) -> tuple[Any, None]:
-        return total + one[0] * one[1].astype(jnp.float32), None
+    def plus(total: Any, row: Any) -> tuple[Any, None]:
+        return total + row[0] * row[1].astype(jnp.float32), None
 
     return jax.lax.scan(plus, jnp.zeros(rows.shape[1:], jnp.float32), (weights, rows), unroll=5)[0]
 

@@ -55,8 +55,8 @@ class GradientLayout:
             of_leaves: for each leaf an array of one shape, a sum over its picked coordinates.
         """
         sums: list[Any] = [0.0] * len(self.groups)
-        for group, weight, one in zip(self.group_of, self.weights, of_leaves, strict=True):
-            sums[group] = sums[group] + (one if weight == 1 else weight * one)
+        for group, weight, own in zip(self.group_of, self.weights, of_leaves, strict=True):
+            sums[group] = sums[group] + (own if weight == 1 else weight * own)
         return jnp.stack(sums)
 
 

@@ -1,4 +1,6 @@
-"""The walk ahead: some steps of the optimizer on estimated gradients, as far as the kernel is sure of them."""
+"""The walk ahead: some steps of the optimizer on estimated gradients, as far as the kernel is sure of them; and what
+is known after a step.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,7 @@ def walked(
     def step(place: _Place) -> _Place:
         walk, at = place.walk, place.count - 1
         weights, variance = of_each(
-            lambda *one: weights_at(kernel, *one), seen, process, place.near, reference(place.leaves)
+            lambda *group: weights_at(kernel, *group), seen, process, place.near, reference(place.leaves)
         )
         length = jnp.einsum("gi,gij,gj->", weights, seen.products, weights)
         expected = jnp.sqrt(jnp.sum(variance) / length)
@@ -142,3 +144,65 @@ def walked(
     place = _Place(jnp.int32(1), jnp.any(seen.is_known), begin, moments, seen.reference, walk)
     place = jax.lax.while_loop(lambda p: p.goes_on & (p.count < parallel), step, place)
     return place.walk._replace(count=place.count)
+
+
+class OptExState(NamedTuple):
+    """The state between steps; a pytree of arrays, for checkpoints too.
+
+    Attributes:
+        optimizer: the state of the optimizer inside.
+        history: points and their gradients; None where one point is evaluated at a time.
+        scale: the length scale of each group.
+        noise: of each group: the variance of a gradient by its replicas, or the level that was fitted.
+        steps: how many there were.
+        dropped: how many gradients weren't finite.
+        lost: how many points haven't arrived.
+    """
+
+    optimizer: Any
+    history: GradientHistory | None
+    scale: jax.Array
+    noise: jax.Array
+    steps: jax.Array
+    dropped: jax.Array
+    lost: jax.Array
+
+
+class StepReport(NamedTuple):
+    """How a step went.
+
+    Attributes:
+        loss: at the parameters where it began.
+        losses: at all points, shape [N]; NaN where none was evaluated.
+        walked: how many points were evaluated.
+        kept: how many of them have a part in the new parameters, the dropped ones among them; 0: they are the old ones.
+        dropped: how many gradients weren't finite.
+        lost: how many points haven't arrived.
+        expected: the error of the estimate at each point that the kernel expected, over the estimate's length, [N].
+        errors: the error of the estimate at each point over the true gradient's length, shape [N]; NaN where there is
+            none. On the picked coordinates, as `expected`.
+        cosines: of the angle between both, shape [N].
+    """
+
+    loss: jax.Array
+    losses: jax.Array
+    walked: jax.Array
+    kept: jax.Array
+    dropped: jax.Array
+    lost: jax.Array
+    expected: jax.Array
+    errors: jax.Array
+    cosines: jax.Array
+
+
+def judged(
+    history: GradientHistory, walk: Walk, products: jax.Array, among: jax.Array, is_valid: jax.Array
+) -> tuple[Any, Any]:
+    """The errors and cosines of a walk's estimates, by products of gradients alone, shape [N] each."""
+    lengths = jnp.sum(jnp.diagonal(among, axis1=1, axis2=2), axis=0)
+    told = jnp.einsum("gnt,gnt->n", walk.weights, products)
+    own = jnp.einsum("gni,gij,gnj->n", walk.weights, history.products, walk.weights)
+    is_there = is_valid & jnp.isfinite(walk.expected)
+    errors = jnp.sqrt(jnp.maximum(own - 2 * told + lengths, 0) / lengths)
+    cosines = told / jnp.sqrt(own * lengths)
+    return jnp.where(is_there, errors, jnp.nan), jnp.where(is_there, cosines, jnp.nan)

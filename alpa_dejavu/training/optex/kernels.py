@@ -35,49 +35,53 @@ class Kernel(abc.ABC):
         """
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class RBF(Kernel):
-    """The squared exponential: gradients change as smoothly as can be."""
+class _OfDistance(Kernel):
+    """Kernels of the distance r of both points alone."""
 
     def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
-        """Returns exp(-r²/2)."""
-        del left, right
-        return jnp.exp(-between / 2)
+        """Returns the covariances, which don't depend on the point of reference."""
+        return self._covariance(between)
 
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Matern12(Kernel):
-    """The exponential: gradients are continuous, and have no derivative."""
-
-    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
-        """Returns exp(-r)."""
-        del left, right
-        return jnp.exp(-jnp.sqrt(between))
+    @abc.abstractmethod
+    def _covariance(self, square: jax.Array) -> Any:
+        """Returns the covariances of points whose squared distance is given."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Matern32(Kernel):
-    """Gradients have one derivative."""
+class RBF(_OfDistance):
+    """The squared exponential, exp(-r²/2): gradients change as smoothly as can be."""
 
-    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
-        """Returns (1 + √3 r) exp(-√3 r)."""
-        del left, right
-        r = jnp.sqrt(3 * between)
+    def _covariance(self, square: jax.Array) -> Any:
+        return jnp.exp(-square / 2)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Matern12(_OfDistance):
+    """The exponential, exp(-r): gradients are continuous, and have no derivative."""
+
+    def _covariance(self, square: jax.Array) -> Any:
+        return jnp.exp(-jnp.sqrt(square))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Matern32(_OfDistance):
+    """Gradients have one derivative: (1 + √3 r) exp(-√3 r)."""
+
+    def _covariance(self, square: jax.Array) -> Any:
+        r = jnp.sqrt(3 * square)
         return (1 + r) * jnp.exp(-r)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Matern52(Kernel):
-    """Gradients have two derivatives."""
+class Matern52(_OfDistance):
+    """Gradients have two derivatives: (1 + √5 r + 5/3 r²) exp(-√5 r)."""
 
-    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
-        """Returns (1 + √5 r + 5/3 r²) exp(-√5 r)."""
-        del left, right
-        r = jnp.sqrt(5 * between)
+    def _covariance(self, square: jax.Array) -> Any:
+        r = jnp.sqrt(5 * square)
         return (1 + r + r**2 / 3) * jnp.exp(-r)
 
 

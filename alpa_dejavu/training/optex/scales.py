@@ -154,8 +154,8 @@ def _median(seen: Seen) -> Any:
 
 def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
     scales = _median(seen) * jnp.asarray(factors, jnp.float32)
-    each = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
-    each = jnp.where(jnp.isfinite(each), each, jnp.inf)
+    measures = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
+    measures = jnp.where(jnp.isfinite(measures), measures, jnp.inf)
     # The first of nearly equal ones: of few points many are equal, and rounding must not choose among them.
-    best = jnp.argmax(each <= jnp.min(each) + _TIE * jnp.maximum(jnp.abs(jnp.min(each)), 1e-30))
+    best = jnp.argmax(measures <= jnp.min(measures) + _TIE * jnp.maximum(jnp.abs(jnp.min(measures)), 1e-30))
     return scales[best % len(factors)], noises[best // len(factors)]

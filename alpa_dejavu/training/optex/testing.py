@@ -61,10 +61,10 @@ def check_evaluator(evaluator: Evaluator, loss: Callable[[Any, Any], Any], param
         value, gradient = reference(*jax.tree_util.tree_map(lambda x, i=i: x[i], (points, batches)))
         np.testing.assert_allclose(first.losses[i], value, rtol=1e-5, err_msg=f"the loss of point {i}")
         for name, evaluated in (("gradient", first), ("gradient, asked for again,", again)):
-            for one, right in zip(jax.tree_util.tree_leaves(evaluated.gradients), jax.tree_util.tree_leaves(gradient),
+            for leaf, right in zip(jax.tree_util.tree_leaves(evaluated.gradients), jax.tree_util.tree_leaves(gradient),
                                   strict=True):  # fmt: skip
                 scale = max(float(np.abs(right).max()), 1e-30)
-                apart = float(np.abs(np.asarray(one[i]) - np.asarray(right)).max()) / scale
+                apart = float(np.abs(np.asarray(leaf[i]) - np.asarray(right)).max()) / scale
                 assert apart <= 1e-5, f"the {name} of point {i} is apart by {apart:.1e}"
     if first.has_arrived is not None:
         assert np.asarray(first.has_arrived)[: n - 1].all(), "a point hasn't arrived"

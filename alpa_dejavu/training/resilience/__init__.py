@@ -13,10 +13,9 @@ References:
 
 from __future__ import annotations
 
-from alpa_dejavu.training.resilience._bits import kept_as
 from alpa_dejavu.training.resilience._measure import Point, Resilience, resilience
 from alpa_dejavu.training.resilience._subject import accuracy, cross_entropy
-from alpa_dejavu.training.resilience.faults import Fault
+from alpa_dejavu.training.resilience.faults import Fault, kept_as
 from alpa_dejavu.training.resilience.find import find_parts, parts_of_axes
 from alpa_dejavu.training.resilience.parts import Axis, Parts
 

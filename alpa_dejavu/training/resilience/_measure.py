@@ -93,7 +93,7 @@ class Resilience:
         """Returns all figures as plain data for JSON."""
         points = [
             {"fault": p.fault, "group": p.group, "share": p.share, "count": p.count, "mean": p.mean, "low": p.low,
-             "interval": [each if math.isfinite(each) else None for each in p.interval],
+             "interval": [end if math.isfinite(end) else None for end in p.interval],
              "not_finite": float(np.mean(p.not_finite)), "judged": p.judged.tolist()}
             for p in self.points
         ]  # fmt: skip
@@ -153,18 +153,20 @@ def resilience(
     """
     checks.count("resilience", "masks", masks)
     checks.count("resilience", "lanes", lanes)
-    given = checked_shares(shares)
+    ascending = checked_shares(shares)
     named = _named(faults)
     subject = Subject.checked(apply_fn, params, data, judge)
     units = found_parts(subject, parts)
-    for one in named.values():
-        _tried(subject, one, units)
+    for asked_fault in named.values():
+        _tried(subject, asked_fault, units)
     asked = [(name, group) for name in named for group in (("", *units.groups) if by_layer else ("",))]
-    measure = functools.partial(measured, subject, units, shares=given, masks=masks, lanes=lanes, seed=seed)
+    measure = functools.partial(measured, subject, units, shares=ascending, masks=masks, lanes=lanes, seed=seed)
     calls = [functools.partial(measure, name, named[name], group) for name, group in asked]
     points_of = [call() for call in calls] if workers is None else on_workers(calls, workers)
     base, _ = jax.jit(lambda params: subject.judged(apply_fn(params, subject.inputs)))(subject.params)
-    return Resilience(units.kind, units.groups, units.count, float(base), tuple(p for each in points_of for p in each))
+    return Resilience(
+        units.kind, units.groups, units.count, float(base), tuple(p for of_fault in points_of for p in of_fault)
+    )
 
 
 def measured(
@@ -189,17 +191,19 @@ def measured(
     points = []
     for share in shares:
         count = counted(parts, share, group)
-        judged, not_finite = (np.asarray(each, float).ravel()[:masks] for each in all_masks(subject.params, count))
+        judged, not_finite = (
+            np.asarray(figures, float).ravel()[:masks] for figures in all_masks(subject.params, count)
+        )
         points.append(Point(name, group, share, count, judged, not_finite))
     return points
 
 
 def _named(faults: Faults) -> dict[str, Fault]:
     if isinstance(faults, Mapping):
-        named = {name: fault(each) for name, each in faults.items()}
+        named = {name: fault(choice) for name, choice in faults.items()}
     else:
         every = [faults] if isinstance(faults, (str, Fault)) else list(faults)
-        named = {each if isinstance(each, str) else str(each): fault(each) for each in every}
+        named = {choice if isinstance(choice, str) else str(choice): fault(choice) for choice in every}
     if not named:
         raise ValueError("faults is empty, but must have one at least; give 'removed'")
     return named

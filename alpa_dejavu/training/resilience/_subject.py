@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.training.resilience.activations import Model, activation_parts, sites, with_factors, with_strikes
+from alpa_dejavu.training.resilience.activations import Model, activation_parts, with_strikes, without
 from alpa_dejavu.training.resilience.faults import Fault, Removed
 from alpa_dejavu.training.resilience.find import KINDS, find_parts
-from alpa_dejavu.training.resilience.parts import Parts, paths_of
+from alpa_dejavu.training.resilience.parts import Parts
 
 Judge: TypeAlias = Callable[[Any, Any], Any]
 """Takes a model's outputs and the targets, and returns a number."""
@@ -66,7 +66,7 @@ class Subject:
         """
         if not (isinstance(data, Sequence) and len(data) == 2):
             raise ValueError(f"data is {type(data).__name__}, but must be (inputs, targets); give both")
-        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
         counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree_util.tree_leaves((inputs, targets))}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(f"data is of {sorted(counts)} samples, but must be of as many inputs as targets, and of "
@@ -95,10 +95,12 @@ def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, A
     """Returns a model that takes parameters, inputs, which units are hit, and a key; the fault is in its weights, or in
     its activations if the parts are of these; units of weights that are removed put out zero.
     """
-    if isinstance(fault, Removed) and not parts.kind.startswith("activations"):
-        return _without(apply_fn, fault, parts)
     if not parts.kind.startswith("activations"):
-        return lambda params, inputs, hit, key: apply_fn(fault.faulty(params, parts, hit, key), inputs)
+        # Units of groups without a product, such as tables, are removed by their weights alone.
+        is_removed = isinstance(fault, Removed)
+        return lambda params, inputs, hit, key: (without(apply_fn, parts, hit) if is_removed else apply_fn)(
+            fault.faulty(params, parts, hit, key), inputs
+        )
 
     def run(params: Any, inputs: Any, hit: jax.Array, key: jax.Array) -> Any:
         def strike(number: int, site: Any, values: Any) -> Any:
@@ -106,24 +108,6 @@ def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, A
             return fault.faulty((values,), parts.alone(number), hit, jax.random.fold_in(key, number))[0]
 
         return with_strikes(apply_fn, strike)(params, inputs)
-
-    return run
-
-
-def _without(apply_fn: Model, fault: Removed, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
-    """A model in which removed units put out zero; those of groups without a product, such as tables, by weights."""
-
-    def run(params: Any, inputs: Any, hit: jax.Array, key: jax.Array) -> Any:
-        reached = {site.name.partition("#")[0] for site in sites(apply_fn, params, inputs)[0]}
-        followed = {int(parts.group_of[owner.units.flat[0]])
-                    for path, owners in zip(paths_of(params), parts.owners, strict=True) if path in reached
-                    for owner in owners if owner.units.size}  # fmt: skip
-        by_weights = dataclasses.replace(parts, owners=tuple(
-            tuple(dataclasses.replace(owner, scaled=owner.scaled and int(parts.group_of[owner.units.flat[0]])
-                                      not in followed) for owner in owners) for owners in parts.owners
-        ))  # fmt: skip
-        struck_params = fault.faulty(params, by_weights, hit, key)
-        return with_factors(apply_fn, parts, fault.factors(parts, hit))(struck_params, inputs)
 
     return run
 

@@ -4,7 +4,7 @@ A model is traced to a jaxpr, which is then run with a function after each matri
 weights on one side. Products of activations with each other, as in attention, and tables that are looked up have none.
 
 What a part of the weights puts out is what comes of its product by elementwise steps, its bias and activation among
-them: until then it is `_Held`, and it is multiplied by its factor where anything else uses it.
+them: until then it is `_Held`, and the parts that are removed become zero where anything else uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
 
-__all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_factors", "with_strikes"]
+__all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_strikes", "without"]
 
 Model: TypeAlias = Callable[[Any, Any], Any]
 """Takes parameters and inputs."""
@@ -61,16 +61,16 @@ def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[ProductSite,
     Args:
         apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
     """
-    found: list[ProductSite] = []
+    recorded_sites: list[ProductSite] = []
 
     def recorded(number: int, site: ProductSite, values: Any) -> Any:
         del number
-        found.append(site)
+        recorded_sites.append(site)
         return values
 
     run = _Run(recorded)
-    jax.eval_shape(lambda *given: run.outputs(apply_fn, *given), params, inputs)
-    return tuple(found), tuple(sorted(run.unreached))
+    jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
+    return tuple(recorded_sites), tuple(sorted(run.unreached))
 
 
 def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "features") -> Parts:
@@ -85,18 +85,18 @@ def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "fea
     """
     if kind not in ("features", "values"):
         raise ValueError(f"kind is {kind!r}, but must be 'features' or 'values'; name one of them")
-    found, unreached = sites(apply_fn, params, inputs)
-    if not found:
+    products, unreached = sites(apply_fn, params, inputs)
+    if not products:
         why = f"; loops that aren't reached: {', '.join(unreached)}" if unreached else ""
         raise ValueError(f"apply_fn has no product of data with weights, but must have one{why}; strike its weights")
-    sizes = [site.shape[site.axis] if kind == "features" else int(np.prod(site.shape)) for site in found]
+    sizes = [site.shape[site.axis] if kind == "features" else int(np.prod(site.shape)) for site in products]
     starts = np.cumsum([0, *sizes])
     owners = []
-    for site, start, size in zip(found, starts, sizes, strict=False):
+    for site, start, size in zip(products, starts, sizes, strict=False):
         shape = tuple(n if axis == site.axis or kind == "values" else 1 for axis, n in enumerate(site.shape))
         owners.append((Owner((start + np.arange(size)).astype(np.int32).reshape(shape)),))
-    names = tuple(site.name for site in found)
-    return Parts(f"activations' {kind}", names, tuple(sizes), tuple(owners), tuple(site.shape for site in found))
+    names = tuple(site.name for site in products)
+    return Parts(f"activations' {kind}", names, tuple(sizes), tuple(owners), tuple(site.shape for site in products))
 
 
 def with_strikes(apply_fn: Model, strike: Strike) -> Model:
@@ -108,23 +108,23 @@ def with_strikes(apply_fn: Model, strike: Strike) -> Model:
     return struck
 
 
-def with_factors(apply_fn: Model, parts: Parts, factors: Any) -> Model:
-    """Returns a model in which what each unit of its weights puts out is multiplied by a factor.
+def without(apply_fn: Model, parts: Parts, hit: jax.Array) -> Model:
+    """Returns a model in which what some units of its weights put out is zero, NaN included.
 
     Args:
         apply_fn: the model.
         parts: the units, in its parameters.
-        factors: for each unit, shape (count,); 0 makes NaN 0, too.
+        hit: which units are removed, shape (count,), bool.
 
     Raises:
         ValueError: weights are reshaped before their product, so that units can't be followed; when the model runs.
     """
 
-    def multiplied(params: Any, inputs: Any) -> Any:
+    def removed(params: Any, inputs: Any) -> Any:
         owners = dict(zip(paths_of(params), parts.owners, strict=True))
-        return _Run(lambda number, site, values: values, (owners, factors)).outputs(apply_fn, params, inputs)
+        return _Run(lambda number, site, values: values, (owners, hit)).outputs(apply_fn, params, inputs)
 
-    return multiplied
+    return removed
 
 
 def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> Model:
@@ -153,7 +153,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
         with_strikes(apply_fn, looked)(params, inputs)
         return seen
 
-    if any(each.startswith("scan") for each in _looped(apply_fn, params, inputs)):
+    if any(loop.startswith("scan") for loop in _looped(apply_fn, params, inputs)):
         raise ValueError("apply_fn has a scanned loop, but must have its layers one by one to be clipped; unroll it")
     bounds = [(float(low), float(high)) for low, high in ranges(params, inputs)]
 
@@ -168,7 +168,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
 
 def _looped(apply_fn: Model, params: Any, inputs: Any) -> list[str]:
     run = _Run(lambda number, site, values: values)
-    jax.eval_shape(lambda *given: run.outputs(apply_fn, *given), params, inputs)
+    jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
     return run.scanned
 
 
@@ -182,10 +182,10 @@ class _Weights(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A value of data that is to be multiplied before anything but elementwise steps uses it."""
+    """A value of data of which a part is to be zero before anything but elementwise steps uses it."""
 
     values: Any
-    factor: jax.Array
+    kept: jax.Array
     key: tuple[str, tuple[int, ...]]
 
 
@@ -195,11 +195,11 @@ class _Run:
 
     Args:
         strike: what is done to what a site puts out.
-        factors: the owners of each array of the weights by its path, and a factor for each unit; None: no factors.
+        removed: the owners of each array of the weights by its path, and which units are removed; None: none are.
     """
 
-    def __init__(self, strike: Strike, factors: tuple[dict[str, tuple[Owner, ...]], Any] | None = None) -> None:
-        self._strike, self._factors = strike, factors
+    def __init__(self, strike: Strike, removed: tuple[dict[str, tuple[Owner, ...]], jax.Array] | None = None) -> None:
+        self._strike, self._removed = strike, removed
         self._names: collections.Counter[str] = collections.Counter()
         self._number = 0
         self.unreached: set[str] = set()
@@ -212,55 +212,55 @@ class _Run:
         origins: list[_Weights | None] = [_Weights(path, tuple(range(jnp.ndim(leaf))))
                                           for path, leaf in zip(paths_of(params), leaves, strict=False)]  # fmt: skip
         origins += [None] * (len(leaves) - len(origins))
-        made, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
-        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, made)])
+        results, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, results)])
 
     def _run(
         self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], origins: Sequence[_Weights | None]
     ) -> tuple[list[Any], list[_Weights | None]]:
         """Returns what a jaxpr puts out, and for each of it the weights that it was made of alone."""
-        known: dict[Any, tuple[Any, _Weights | None]] = {
+        by_variable: dict[Any, tuple[Any, _Weights | None]] = {
             **dict(zip(jaxpr.constvars, zip(consts, [_Weights("") for _ in consts], strict=True), strict=True)),
             **dict(zip(jaxpr.invars, zip(values, origins, strict=True), strict=True)),
         }
 
         def read(variable: Any) -> tuple[Any, _Weights | None]:
-            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else known[variable]
+            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else by_variable[variable]
 
         for equation in jaxpr.eqns:
-            given, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
-            made, made_of = self._equation(equation, given, of)
-            known.update(zip(equation.outvars, zip(made, made_of, strict=True), strict=True))
+            operands, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
+            results, made_of = self._equation(equation, operands, of)
+            by_variable.update(zip(equation.outvars, zip(results, made_of, strict=True), strict=True))
         ends = [read(variable) for variable in jaxpr.outvars]
         return [value for value, _ in ends], [origin for _, origin in ends]
 
     def _equation(
-        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
     ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params[_CALLS[name]]
-            return self._run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given, of)
+            return self._run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, of)
         if name == "scan":
-            return self._scan(equation, given, of)
-        if name in _LOOPS and any(each in str(equation.params) for each in _PRODUCTS):
+            return self._scan(equation, operands, of)
+        if name in _LOOPS and any(product in str(equation.params) for product in _PRODUCTS):
             self.unreached.add(name)
-        held = [each for each in given if isinstance(each, _Held)]
-        keys = {each.key for each in held}
-        alike = name in _ELEMENTWISE and len(keys) == 1 and len(held) == of.count(None)
-        given = [each.values if alike and isinstance(each, _Held) else _released(each) for each in given]
-        made = equation.primitive.bind(*given, **equation.params)
-        made = made if equation.primitive.multiple_results else [made]
+        held_values = [value for value in operands if isinstance(value, _Held)]
+        keys = {value.key for value in held_values}
+        alike = name in _ELEMENTWISE and len(keys) == 1 and len(held_values) == of.count(None)
+        operands = [value.values if alike and isinstance(value, _Held) else _released(value) for value in operands]
+        results = equation.primitive.bind(*operands, **equation.params)
+        results = results if equation.primitive.multiple_results else [results]
         if alike:
-            made = [held[0]._replace(values=each) for each in made]
+            results = [held_values[0]._replace(values=result) for result in results]
         origin = None
         if None not in of:
-            whole = next((each for each in of if each is not None and each.name), _Weights(""))
+            whole = next((weights for weights in of if weights is not None and weights.name), _Weights(""))
             origin = _Weights(whole.name, _axes(equation, whole.axes))
         elif name in _PRODUCTS:
-            sides = [(n, each) for n, each in enumerate(of) if each is not None and each.name]
-            made = [self._struck(equation, *sides[0], made[0])] if sides else made
-        return made, [origin] * len(made)
+            sides = [(n, weights) for n, weights in enumerate(of) if weights is not None and weights.name]
+            results = [self._struck(equation, *sides[0], results[0])] if sides else results
+        return results, [origin] * len(results)
 
     def _struck(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
         name = weights.name
@@ -269,12 +269,12 @@ class _Run:
         site = ProductSite(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
         self._number += 1
         values = self._strike(self._number - 1, site, values)
-        return values if self._factors is None else self._held(equation, side, weights, values)
+        return values if self._removed is None else self._held(equation, side, weights, values)
 
     def _held(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
-        """Returns what a product puts out, held with the factors of the units whose columns its weights have."""
-        assert self._factors is not None
-        (owners, factors), factor, found = self._factors, jnp.ones(()), list[int]()
+        """Returns what a product puts out, held with which of the units are kept whose columns its weights have."""
+        assert self._removed is not None
+        (owners, hit), kept, axes = self._removed, jnp.ones((), bool), list[int]()
         outputs = _outputs(equation, side)
         for owner in owners[weights.name]:
             if owner.axis is not None and owner.axis not in weights.axes and -1 in weights.axes:
@@ -282,52 +282,48 @@ class _Run:
                                  "where parts are removed; give the fault 'zeroed', or other parts")  # fmt: skip
             axis = None if owner.axis not in weights.axes else outputs.get(weights.axes.index(owner.axis))
             if axis is not None:
-                own = factors[owner.units.reshape(-1)] if owner.scaled else factors[owner.units.reshape(-1)] != 0
-                factor = factor * own.reshape([-1 if n == axis else 1 for n in range(values.ndim)])
-                found.append(axis)
+                own = ~hit[owner.units.reshape(-1)]
+                kept = kept & own.reshape([-1 if n == axis else 1 for n in range(values.ndim)])
+                axes.append(axis)
             elif owner.axis is None and owner.units.size == 1:
-                factor = factor * factors[owner.units.reshape(())]
-                found.append(-1)
-        return _Held(values, factor, (weights.name, tuple(found))) if found else values
+                kept = kept & ~hit[owner.units.reshape(())]
+                axes.append(-1)
+        return _Held(values, kept, (weights.name, tuple(axes))) if axes else values
 
     def _scan(
-        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
     ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         """Runs a scanned loop whose body is struck in each turn alike."""
         self.scanned.append("scan")
         settings = equation.params
         consts, carried = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
         inner = settings["jaxpr"]
-        given = [*map(_released, given)]
-        turns = [None if each is None else each._replace(axes=each.axes[1:]) for each in of[carried:]]
+        operands = [*map(_released, operands)]
+        turns = [None if weights is None else weights._replace(axes=weights.axes[1:]) for weights in of[carried:]]
         origins = [*of[:consts], *[None] * settings["num_carry"], *turns]
 
         def body(carry: Sequence[Any], turn: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            made, _ = self._run(inner.jaxpr, inner.consts, [*given[:consts], *carry, *turn], origins)
-            made = [*map(_released, made)]
-            return made[: settings["num_carry"]], made[settings["num_carry"] :]
+            results, _ = self._run(inner.jaxpr, inner.consts, [*operands[:consts], *carry, *turn], origins)
+            results = [*map(_released, results)]
+            return results[: settings["num_carry"]], results[settings["num_carry"] :]
 
         last, every = jax.lax.scan(
-            body, list(given[consts:carried]), list(given[carried:]), settings["length"], settings["reverse"],
+            body, list(operands[consts:carried]), list(operands[carried:]), settings["length"], settings["reverse"],
             settings["unroll"],
         )  # fmt: skip
-        made = [*last, *every]
-        return made, [None] * len(made)
+        results = [*last, *every]
+        return results, [None] * len(results)
 
 
 def _released(value: Any) -> Any:
     """Returns a value as others than elementwise steps may use it."""
-    if not isinstance(value, _Held):
-        return value
-    if not jnp.issubdtype(value.values.dtype, jnp.inexact):
-        return jnp.where(value.factor == 0, jnp.zeros_like(value.values), value.values)
-    return jnp.where(value.factor == 0, 0, value.values * value.factor.astype(value.values.dtype))
+    return jnp.where(value.kept, value.values, jnp.zeros_like(value.values)) if isinstance(value, _Held) else value
 
 
 def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of an array of weights after a step of its own; -1 where they aren't known."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
-    before = next((each.aval.shape for each in equation.invars if len(each.aval.shape) == len(axes)), ())
+    before = next((variable.aval.shape for variable in equation.invars if len(variable.aval.shape) == len(axes)), ())
     if not axes:
         return (-1,) * len(shape)
     if name == "transpose":

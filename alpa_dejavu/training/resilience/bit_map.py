@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._bits import FORMATS, flipped, kept_as
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts
+from alpa_dejavu.training.resilience.faults import FORMATS, flipped, kept_as
 from alpa_dejavu.training.resilience.parts import Parts, counted
 
 __all__ = ["BitMap", "bit_map"]
@@ -112,6 +112,6 @@ def bit_map(
         return jax.lax.map(one, asked)
 
     judgements = every(subject.params, tuple(np.array(asked).T))
-    judged, not_finite = (np.asarray(each, float).reshape(len(groups), -1) for each in judgements)
+    judged, not_finite = (np.asarray(figures, float).reshape(len(groups), -1) for figures in judgements)
     base = float(subject.judged(apply_fn(subject.params, subject.inputs))[0])
     return BitMap(dtype, groups, base, judged, not_finite)

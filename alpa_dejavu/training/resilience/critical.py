@@ -33,11 +33,11 @@ def taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> NDArr
         return subject.judge(subject.apply_fn(params, subject.inputs), subject.targets)
 
     def change(hit: jax.Array) -> Any:
-        made = faulty.faulty(subject.params, parts, hit, key)
-        return jax.tree_util.tree_map(jnp.subtract, made, subject.params)
+        broken = faulty.faulty(subject.params, parts, hit, key)
+        return jax.tree_util.tree_map(jnp.subtract, broken, subject.params)
 
-    def along(one: Any, other: Any) -> Any:
-        products = jax.tree_util.tree_map(lambda a, b: jnp.sum(a * b), one, other)
+    def along(left: Any, other: Any) -> Any:
+        products = jax.tree_util.tree_map(lambda a, b: jnp.sum(a * b), left, other)
         return sum(jax.tree_util.tree_leaves(products))
 
     @jax.jit
@@ -234,14 +234,14 @@ def _ordered(scores: Floats, least: bool) -> list[int]:
 
 
 def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, at_once: int) -> list[int]:
-    taken: list[int] = []
-    while len(taken) < k:
+    chosen: list[int] = []
+    while len(chosen) < k:
         sets = np.zeros((parts.count, parts.count), bool)
-        sets[:, taken] = True
+        sets[:, chosen] = True
         np.fill_diagonal(sets, True)
         order = _ordered(_tried(subject, parts, sets, faulty), least)
-        taken += [unit for unit in order if unit not in taken][: min(at_once, k - len(taken))]
-    return taken
+        chosen += [unit for unit in order if unit not in chosen][: min(at_once, k - len(chosen))]
+    return chosen
 
 
 def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -> list[int]:

@@ -122,13 +122,13 @@ def data_resilience(
         ValueError: a share isn't one, or data don't fit; before anything is trained.
     """
     checks.count("data_resilience", "masks", masks)
-    given = checked_shares(shares)
-    every = [resolve("data fault", one, DATA_FAULTS, DataFault) for one in faults]  # type: ignore[type-abstract]
+    ascending = checked_shares(shares)
+    every = [resolve("data fault", choice, DATA_FAULTS, DataFault) for choice in faults]  # type: ignore[type-abstract]
     inputs, targets = map(jnp.asarray, data)
     if not 0 < len(inputs) == len(targets):
         raise ValueError(f"data is {len(inputs)} inputs and {len(targets)} targets, but must be as many of both; give "
                          "each sample its target")  # fmt: skip
-    if given[-1] == 1 and any(isinstance(one, RemovedSamples) for one in every):
+    if ascending[-1] == 1 and any(isinstance(data_fault, RemovedSamples) for data_fault in every):
         raise ValueError("shares has 1.0, but must be below 1 where samples are removed; leave some to train on")
     shape = jax.eval_shape(train_fn, inputs, targets, jax.random.PRNGKey(0)) if side_by_side else None
     if shape is not None:
@@ -136,24 +136,24 @@ def data_resilience(
         Subject.checked(apply_fn, abstract, held_out, judge)
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
 
-    def trained(one: DataFault, count: int) -> tuple[Any, Any]:
+    def trained(data_fault: DataFault, count: int) -> tuple[Any, Any]:
         def once(key: jax.Array) -> Any:
             of_data, of_training = jax.random.split(key)
-            params = train_fn(*one.faulty(inputs, targets, count, of_data), of_training)
+            params = train_fn(*data_fault.faulty(inputs, targets, count, of_data), of_training)
             subject = Subject(apply_fn, params, jnp.asarray(held_out[0]), jnp.asarray(held_out[1]), judge)
             return subject.judged(apply_fn(params, subject.inputs))
 
         if side_by_side:
             return jax.jit(jax.vmap(once))(keys)
-        found = [once(key) for key in keys]
-        return [each[0] for each in found], [each[1] for each in found]
+        judgements = [once(key) for key in keys]
+        return [judged for judged, _ in judgements], [not_finite for _, not_finite in judgements]
 
     points = []
-    for one in every:
-        name = next((name for name, kind in DATA_FAULTS.items() if type(one) is kind), str(one))
-        for share in given:
+    for data_fault in every:
+        name = next((name for name, kind in DATA_FAULTS.items() if type(data_fault) is kind), str(data_fault))
+        for share in ascending:
             count = math.floor(share * len(targets) + 0.5)
-            judged, not_finite = (np.asarray(each, float) for each in trained(one, count))
+            judged, not_finite = (np.asarray(figures, float) for figures in trained(data_fault, count))
             points.append(Point(name, "", share, count, judged, not_finite))
     base = float(np.mean(np.asarray(trained(RemovedSamples(), 0)[0], float)))
     return Resilience("samples", (), len(targets), base, tuple(points))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.resilience._bits import FORMATS, flipped
 from alpa_dejavu.training.resilience.parts import Parts
 
 __all__ = ["FAULTS", "Added", "Fault", "Flipped", "Noisy", "Removed", "Stuck", "Zeroed", "fault"]
@@ -62,33 +62,7 @@ class Removed(_ValueFault):
     Models are run so by `resilience`, `critical` and `hardening`. Parameters alone can say it of parts that have those
     who read them among their axes (`parts_of_axes`); of others `faulty` zeroes the numbers, which is the same where an
     activation of 0 is 0.
-
-    Attributes:
-        rescaled: whether what those left of a group put out is multiplied by its size over their number, as dropout
-            does; in parameters, their numbers.
     """
-
-    rescaled: bool = False
-
-    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
-        changed = super().faulty(params, parts, hit, key)
-        if not self.rescaled:
-            return changed
-        factor = self.factors(parts, hit)
-        leaves, tree = jax.tree_util.tree_flatten(changed)
-        for number, owners in enumerate(parts.owners):
-            for owner in owners:
-                if owner.scaled:
-                    kept = jnp.where(hit, 1, factor)[owner.units]
-                    leaves[number] = leaves[number] * kept.astype(leaves[number].dtype)
-        return jax.tree_util.tree_unflatten(tree, leaves)
-
-    def factors(self, parts: Parts, hit: jax.Array) -> Any:
-        """Returns by what each unit's output is multiplied, shape (units,)."""
-        sizes = jnp.asarray(parts.sizes)
-        left = sizes - jax.ops.segment_sum(hit.astype(jnp.int32), parts.group_of, len(parts.sizes))
-        factor = (sizes / jnp.maximum(left, 1))[parts.group_of] if self.rescaled else 1.0
-        return jnp.where(hit, 0.0, factor)
 
     def _values(self, leaf: Any, key: jax.Array) -> Any:
         return jnp.zeros_like(leaf)
@@ -213,6 +187,73 @@ def fault(choice: str | Fault) -> Fault:
     """Returns the fault that a name stands for, one of `FAULTS`, or the given fault itself.
 
     >>> fault("removed")
-    Removed(rescaled=False)
+    Removed()
     """
     return resolve("fault", choice, FAULTS, Fault)  # type: ignore[type-abstract]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format of numbers: its bits, and which of them are the exponent's, from the lowest to the one after the last.
+
+    Attributes:
+        bits: how many there are.
+        exponent: positions of the exponent's bits, the end not included; the same number twice: there are none.
+    """
+
+    bits: int
+    exponent: tuple[int, int]
+
+
+FORMATS: Mapping[str, Format] = {
+    "float32": Format(32, (23, 31)),
+    "bfloat16": Format(16, (7, 15)),
+    "float16": Format(16, (10, 15)),
+    "int8": Format(8, (0, 0)),
+}
+"""By name the formats whose bits may flip."""
+
+
+def flipped(values: Any, dtype: str, bits: Any) -> Any:
+    """Returns numbers as they are read after one bit of each has flipped while they were kept in a format.
+
+    Args:
+        values: an array of real numbers.
+        dtype: a name of `FORMATS`.
+        bits: positions, one for all or one for each number; 0 is the lowest.
+    """
+    scale = _scale(values)
+    kept = _quantised(values, scale) if dtype == "int8" else values.astype(dtype)
+    whole = jnp.dtype(f"uint{FORMATS[dtype].bits}")
+    mask = jnp.left_shift(jnp.ones((), whole), jnp.asarray(bits).astype(whole))
+    read = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(kept, whole) ^ mask, kept.dtype)
+    return (read * scale if dtype == "int8" else read).astype(values.dtype)
+
+
+def kept_as(params: Any, dtype: str) -> Any:
+    """Returns parameters rounded to a format of `FORMATS`, in arrays of the dtype that they had; whole numbers stay.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if dtype not in FORMATS:
+        raise ValueError(f"dtype is {dtype!r}, but must be one of {', '.join(FORMATS)}; name one")
+
+    def rounded(leaf: Any) -> Any:
+        leaf = jnp.asarray(leaf)
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        scale = _scale(leaf)
+        return (_quantised(leaf, scale) * scale if dtype == "int8" else leaf.astype(dtype)).astype(leaf.dtype)
+
+    return jax.tree_util.tree_map(rounded, params)
+
+
+def _scale(values: Any) -> Any:
+    largest = jnp.max(jnp.abs(values))
+    return jnp.where(largest > 0, largest, 1) / 127
+
+
+def _quantised(values: Any, scale: Any) -> Any:
+    return jnp.clip(jnp.round(values / scale), -127, 127).astype(jnp.int8)

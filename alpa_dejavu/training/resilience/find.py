@@ -52,12 +52,12 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
     paths, shapes = _arrays(params)
     leaves = jax.tree_util.tree_leaves(params)
-    taken, left_out = None if only is None else _placed("only", only, paths), _placed("but", but, paths)
+    patterns, left_out = None if only is None else _placed("only", only, paths), _placed("but", but, paths)
     wanted = [
-        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and (taken is None or _prefix(path, taken) is not None)
+        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and (only is None or _prefix(path, patterns) is not None)
         and _prefix(path, left_out) is None for path, leaf in zip(paths, leaves, strict=True)
     ]  # fmt: skip
-    parts = KINDS[kind](_Arrays(paths, shapes, wanted, taken))
+    parts = KINDS[kind](_Arrays(paths, shapes, wanted, patterns))
     if not parts.count:
         why = "" if only is None and not but else f" by only={only!r}, but={but!r}"
         raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{why}; its "
@@ -78,7 +78,7 @@ def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) 
     Raises:
         ValueError: there is no such array or axis, or an axis doesn't divide into the units.
 
-    >>> heads = {"block": [Axis("qkv", width=2, units=4), Axis("mixed", axis=0, width=2, scaled=False)]}
+    >>> heads = {"block": [Axis("qkv", width=2, units=4), Axis("mixed", axis=0, width=2)]}
     >>> parts_of_axes({"qkv": np.zeros((8, 24)), "mixed": np.zeros((8, 8))}, "heads", heads).sizes
     (4,)
     """
@@ -95,15 +95,15 @@ def _placed(name: str, patterns: Patterns, paths: Sequence[str]) -> tuple[str, .
     Raises:
         ValueError: a pattern is nowhere.
     """
-    found: list[str] = []
+    placed_patterns: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) and patterns else patterns:
         deeper = ["*/" * depth + pattern for depth in range(max((path.count("/") for path in paths), default=0) + 1)]
-        matching = [one for one in deeper if any(_prefix(path, (one,)) is not None for path in paths)]
+        matching = [deep for deep in deeper if any(_prefix(path, (deep,)) is not None for path in paths)]
         if not matching:
             raise ValueError(f"{name} has {pattern!r}, but must be of paths that are there{near(pattern, paths)}; the "
                              f"model's arrays are {', '.join(paths)}")  # fmt: skip
-        found += matching[:1] if matching[0] == pattern else matching
-    return tuple(found)
+        placed_patterns += matching[:1] if matching[0] == pattern else matching
+    return tuple(placed_patterns)
 
 
 def _prefix(path: str, patterns: Sequence[str]) -> str | None:
@@ -155,9 +155,9 @@ def _heads(arrays: _Arrays) -> Parts:
         module, _, name = path.rpartition("/")
         block, _, role = module.rpartition("/")
         if is_wanted and role in _PROJECTIONS and name in ("kernel", "bias") and len(shape) == 2 + (name == "kernel"):
-            groups.setdefault(block, []).append(Axis(path, -2, scaled=role == "value"))
+            groups.setdefault(block, []).append(Axis(path, -2))
         elif is_wanted and role == "out" and name == "kernel" and len(shape) == 3:
-            groups.setdefault(block, []).append(Axis(path, 0, scaled=False))
+            groups.setdefault(block, []).append(Axis(path, 0))
     groups = {name: axes for name, axes in groups.items() if len(axes) > 1}
     return _along("heads", arrays.paths, arrays.shapes, groups)
 
@@ -189,33 +189,37 @@ def _along(kind: str, paths: Sequence[str], shapes: _Shapes, groups: Mapping[str
     owners: list[list[Owner]] = [[] for _ in paths]
     sizes: list[int] = []
     for number, (name, axes) in enumerate(groups.items()):
-        counts = [_units(one, paths, shapes) for one in axes]
+        counts = [_units(axis_of_units, paths, shapes) for axis_of_units in axes]
         if len(set(counts)) != 1:
             raise ValueError(f"group {name} is of {counts} units in its arrays, but must be of as many in each; give "
                              "width and units of each axis")  # fmt: skip
-        for one in axes:
-            leaf = paths.index(one.leaf)
-            axis = one.axis % len(shapes[leaf])
+        for axis_of_units in axes:
+            leaf = paths.index(axis_of_units.leaf)
+            axis = axis_of_units.axis % len(shapes[leaf])
             shape = [1] * len(shapes[leaf])
             shape[axis] = shapes[leaf][axis]
-            units = (np.arange(shape[axis]) // one.width % counts[0] + sum(sizes)).astype(np.int32).reshape(shape)
-            owners[leaf].append(Owner(units, one.scaled, axis, one.width, number))
+            units = (
+                (np.arange(shape[axis]) // axis_of_units.width % counts[0] + sum(sizes)).astype(np.int32).reshape(shape)
+            )
+            owners[leaf].append(Owner(units, axis, axis_of_units.width, number))
         sizes.append(counts[0])
     return Parts(kind, tuple(groups), tuple(sizes), tuple(map(tuple, owners)), tuple(shapes))
 
 
-def _units(one: Axis, paths: Sequence[str], shapes: _Shapes) -> int:
-    if one.leaf not in paths:
-        raise ValueError(f"leaf is {one.leaf!r}, but must be one of {', '.join(paths)}{near(one.leaf, paths)}; name an "
-                         "array of the parameters")  # fmt: skip
-    shape = shapes[paths.index(one.leaf)]
-    if not -len(shape) <= one.axis < len(shape):
-        raise ValueError(f"axis is {one.axis}, but must be one of {one.leaf}, whose shape is {shape}; name another one")
-    size = shape[one.axis]
-    units = size // one.width if one.units is None else one.units
-    if units < 1 or one.width < 1 or size % (one.width * units):
-        raise ValueError(f"width is {one.width} for {units} units, but must divide the {size} indices of axis "
-                         f"{one.axis} of {one.leaf}; give other ones")  # fmt: skip
+def _units(axis: Axis, paths: Sequence[str], shapes: _Shapes) -> int:
+    if axis.leaf not in paths:
+        raise ValueError(f"leaf is {axis.leaf!r}, but must be one of {', '.join(paths)}{near(axis.leaf, paths)}; name "
+                         "an array of the parameters")  # fmt: skip
+    shape = shapes[paths.index(axis.leaf)]
+    if not -len(shape) <= axis.axis < len(shape):
+        raise ValueError(
+            f"axis is {axis.axis}, but must be one of {axis.leaf}, whose shape is {shape}; name another one"
+        )
+    size = shape[axis.axis]
+    units = size // axis.width if axis.units is None else axis.units
+    if units < 1 or axis.width < 1 or size % (axis.width * units):
+        raise ValueError(f"width is {axis.width} for {units} units, but must divide the {size} indices of axis "
+                         f"{axis.axis} of {axis.leaf}; give other ones")  # fmt: skip
     return units
 
 

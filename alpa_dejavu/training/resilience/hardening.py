@@ -1,7 +1,7 @@
 """Training by which more parts may fail: under faults that are drawn anew each step, with averaged weights.
 
-In: a loss, parameters and data. Out: trained parameters. Dropout is training under removed and rescaled neurons, weight
-noise under noisy weights; clipped activations are `activations.clipped`, and cost no training.
+In: a loss, parameters and data. Out: trained parameters. Weight noise is training under noisy weights; clipped
+activations are `activations.clipped`, and cost no training.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import checked_shares, struck
-from alpa_dejavu.training.resilience.faults import Fault, Noisy, Removed
+from alpa_dejavu.training.resilience.faults import Fault, Noisy
 from alpa_dejavu.training.resilience.parts import Parts, drawn
 
-__all__ = ["Drill", "dropout", "hardened", "weight_noise"]
+__all__ = ["Drill", "hardened", "weight_noise"]
 
 
 @final
@@ -40,15 +40,6 @@ class Drill:
 
     def __post_init__(self) -> None:
         checked_shares((self.most,))
-
-
-def dropout(parts: Parts, share: float) -> Drill:
-    """Returns training under removed parts, of which the others of a group are rescaled.
-
-    References:
-        Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting, JMLR 2014.
-    """
-    return Drill(Removed(rescaled=True), parts, share)
 
 
 def weight_noise(parts: Parts, spread: float) -> Drill:
@@ -97,7 +88,7 @@ def hardened(
     checked_shares((averaged,))
     if sum(drill.parts.kind.startswith("activations") for drill in drills) > 1:
         raise ValueError("drills has several of activations, but must have one at most; leave one out")
-    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
     first_averaged = steps - max(1, round(averaged * steps))
 
     def drilled(params: Any, rows: Any, key: jax.Array) -> Any:

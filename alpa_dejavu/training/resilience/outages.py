@@ -139,8 +139,8 @@ def disturbed(
     """
     checks.count("disturbed", "steps", steps)
     _check(parts, outage, replicas, batch)
-    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
-    judged = tuple(jax.tree_util.tree_map(jnp.asarray, each) for each in held_out)
+    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
+    judged = tuple(jax.tree_util.tree_map(jnp.asarray, part) for part in held_out)
     hit = np.arange(parts.count) == (-1 if outage is None or outage.unit is None else outage.unit)
     lost = np.arange(replicas) == (-1 if outage is None or outage.replica is None else outage.replica)
     masks = parts.masks(jnp.asarray(hit))
@@ -155,9 +155,11 @@ def disturbed(
 
         def mean_loss(params: Any) -> Any:
             model = without(params, is_out)
-            each = jax.vmap(lambda some: loss(apply_fn(model, inputs[some]), targets[some]))(rows.reshape(replicas, -1))
+            losses = jax.vmap(lambda some: loss(apply_fn(model, inputs[some]), targets[some]))(
+                rows.reshape(replicas, -1)
+            )
             weights = jnp.where(jnp.asarray(lost) & is_out, 0.0, 1.0)
-            return jnp.sum(each * weights) / jnp.sum(weights)
+            return jnp.sum(losses * weights) / jnp.sum(weights)
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)
         leaves, tree = jax.tree_util.tree_flatten(updates)

@@ -36,9 +36,9 @@ def chosen_rows(chosen: Mapping[str, ChosenParts]) -> Rows:
     """Returns a row for each choice of parts, by what it is called: its parts, and loss and accuracy without them."""
     heads = ("parts", "removed", "loss", "loss without them", "accuracy", "accuracy without them")
     return heads, [
-        (name, ", ".join(one.names), f"{one.loss_before:.4f}", f"{one.loss:.4f}", f"{one.accuracy_before:.4f}",
-         f"{one.accuracy:.4f}")
-        for name, one in chosen.items()
+        (name, ", ".join(choice.names), *(f"{figure:.4f}" for figure in (
+            choice.loss_before, choice.loss, choice.accuracy_before, choice.accuracy)))
+        for name, choice in chosen.items()
     ]  # fmt: skip
 
 
@@ -52,9 +52,9 @@ def stage_rows(plan: Plan, blocks: Mapping[str, Sequence[str]], without: Mapping
     """
     heads = ("stage", "hosts", "blocks", "judged without its answer")
     return heads, [
-        (name, ", ".join(stage.hosts), ", ".join(held) or "none",
+        (name, ", ".join(stage.hosts), ", ".join(own_blocks) or "none",
          f"{without[name].mean:.4f}" if name in without else "nothing changes")
-        for (name, held), stage in zip(blocks.items(), plan.stages, strict=True)
+        for (name, own_blocks), stage in zip(blocks.items(), plan.stages, strict=True)
     ]  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def resilience_page(
 
     Args:
         name: the network's, for people.
-        found: accuracies against shares of faulty parts.
+        figures: accuracies against shares of faulty parts.
         maps: the harm of flipped bits by layer and position, each of a format.
         chosen: parts that harm most or least, by what they are called.
         stages: the table of a plan's stages.
@@ -85,11 +85,11 @@ def resilience_page(
     about += "layers are shown where their names are clicked."
     charts = {"curves": _curves(figures)}
     sections = [_section("Judged against the share that is faulty", about, curve_rows(figures), "curves")]
-    for one in maps:
-        charts[f"bits-{one.dtype}"] = _heat_map(one)
+    for bits in maps:
+        charts[f"bits-{bits.dtype}"] = _heat_map(bits)
         sections.append(_section(
-            f"Flipped bits of {one.dtype}", "The points that are lost where a bit is flipped in a share of a layer's "
-            "weights, or in one at least. The highest bit is the sign.", None, f"bits-{one.dtype}",
+            f"Flipped bits of {bits.dtype}", "The points that are lost where a bit is flipped in a share of a layer's "
+            "weights, or in one at least. The highest bit is the sign.", None, f"bits-{bits.dtype}",
         ))  # fmt: skip
     if chosen:
         about = "Each row was tried: what the network does without all of its parts together."
@@ -140,12 +140,12 @@ def _curves(figures: Resilience) -> dict[str, Any]:
     return finished(figure, _HEIGHT)
 
 
-def _heat_map(one: BitMap) -> dict[str, Any]:
+def _heat_map(bits: BitMap) -> dict[str, Any]:
     import plotly.graph_objects as go
 
-    names = [html.escape(group) or "all" for group in one.groups]
+    names = [html.escape(group) or "all" for group in bits.groups]
     figure = go.Figure(go.Heatmap(
-        z=(100 * one.harm).tolist(), y=names, x=list(range(one.harm.shape[1])), colorscale="Reds", zmin=0,
+        z=(100 * bits.harm).tolist(), y=names, x=list(range(bits.harm.shape[1])), colorscale="Reds", zmin=0,
         colorbar={"title": {"text": "points"}}, hovertemplate="%{y}, bit %{x}: %{z:.1f} points<extra></extra>",
     ))  # fmt: skip
     figure.update_layout(

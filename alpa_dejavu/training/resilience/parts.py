@@ -26,15 +26,12 @@ class Axis:
         axis: the axis, counted from the end where it is negative.
         width: so many indices next to each other belong to the same unit.
         units: how many units there are; None: as many as the axis has room for.
-        scaled: whether survivors are multiplied here where a fault rescales them; it should be so in one place between
-            a unit and who reads it.
     """
 
     leaf: str
     axis: int = -1
     width: int = 1
     units: int | None = None
-    scaled: bool = True
 
 
 @final
@@ -44,13 +41,11 @@ class Owner:
 
     Attributes:
         units: the number of the unit that each index belongs to, of a shape that broadcasts to the leaf's.
-        scaled: whether survivors are multiplied here where a fault rescales them.
         axis: the axis along which units lie, from the start; None: they don't lie along one.
         width, of_group: indices of a unit next to each other, and the group that all units here are of.
     """
 
     units: NDArray[np.int32]
-    scaled: bool = True
     axis: int | None = None
     width: int = 1
     of_group: int = 0
@@ -83,7 +78,7 @@ class Parts:
     @property
     def offsets(self) -> tuple[int, ...]:
         """Returns for each group the number of its first unit."""
-        return tuple(int(each) for each in np.cumsum((0, *self.sizes[:-1])))
+        return tuple(int(offset) for offset in np.cumsum((0, *self.sizes[:-1])))
 
     @property
     def group_of(self) -> NDArray[np.int32]:

@@ -61,15 +61,15 @@ def spares(
     """
     for name, value in (("failures_per_s", failures_per_s), ("repair_s", repair_s), ("takeover_s", takeover_s)):
         checks.not_negative("spares", name, value)
-    if len(behind) != len(plan.stages) or not all(each >= 0 for each in behind):
+    if len(behind) != len(plan.stages) or not all(steps >= 0 for steps in behind):
         raise ValueError(f"behind is {list(behind)}, but must be {len(plan.stages)} numbers of at least 0; give one "
                          "for each stage")  # fmt: skip
     results = []
-    for number, (stage, each) in enumerate(zip(plan.stages, behind, strict=True)):
-        rate, skipping_s = len(stage.hosts) * failures_per_s, each * repair_s
+    for number, (stage, steps_behind) in enumerate(zip(plan.stages, behind, strict=True)):
+        rate, skipping_s = len(stage.hosts) * failures_per_s, steps_behind * repair_s
         saved = rate * max(0.0, min(repair_s, skipping_s) - takeover_s)
         results.append(StageSpare(number, stage.hosts, rate, repair_s, skipping_s, saved))
-    return tuple(sorted(results, key=lambda one: (-one.saved, one.stage)))
+    return tuple(sorted(results, key=lambda spare: (-spare.saved, spare.stage)))
 
 
 def blocks_of_stages(plan: Plan, blocks: Sequence[str]) -> dict[str, list[str]]:

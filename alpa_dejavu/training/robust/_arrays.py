@@ -36,8 +36,8 @@ def column(values: Any, like: Any) -> Any:
 
 def finite_rows(gradients: Any) -> Any:
     """Returns whether all values of each replica are finite, shape [N]."""
-    each = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree_util.tree_leaves(gradients)]
-    return functools.reduce(jnp.logical_and, each)
+    by_leaf = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree_util.tree_leaves(gradients)]
+    return functools.reduce(jnp.logical_and, by_leaf)
 
 
 def cleared(gradients: Any, valid: jax.Array) -> Any:
@@ -142,9 +142,9 @@ def squared_distances(gradients: Any, valid: jax.Array) -> Any:
 def ranks(values: Any) -> Any:
     """Returns each value's place among the last dimension's in ascending order, from 0; equal ones in their order."""
     # By comparisons: sorts and scatters of N numbers are no work, but programs of several devices split them badly.
-    one, other = values[..., :, None], values[..., None, :]
+    value, other = values[..., :, None], values[..., None, :]
     before = np.tri(values.shape[-1], k=-1, dtype=bool)
-    return jnp.sum((other < one) | ((other == one) & before), axis=-1)
+    return jnp.sum((other < value) | ((other == value) & before), axis=-1)
 
 
 def middle(values: Any, valid: jax.Array) -> Any:

@@ -61,8 +61,8 @@ class Buffers:
         for number, (group, stage, leaf) in enumerate(zip(groups, stages, leaves, strict=True)):
             key = (stage, jnp.result_type(leaf)) if joined else number
             numbers.setdefault(group, {}).setdefault(key, []).append(number)
-        return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves),
-                   {group: tuple(map(tuple, each.values())) for group, each in numbers.items()}, joined)  # fmt: skip
+        groups_of_buffers = {group: tuple(map(tuple, buffers.values())) for group, buffers in numbers.items()}
+        return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves), groups_of_buffers, joined)
 
     def filled(self, gradients: Any) -> dict[str, list[Any]]:
         """Returns each group's buffers [N, ...] of a pytree with leaves [N, ...]."""
@@ -93,3 +93,29 @@ class Buffers:
         if missing:
             rows.append(jnp.zeros((len(rows[0]), missing), rows[0].dtype))
         return jnp.concatenate(rows, axis=1).reshape(len(rows[0]), self.replicas, -1)
+
+
+def loss_at_offsets(loss: Callable[[Any, Any], Any], params: Any, offsets: Any, batch: Any, factor: float = 1.0) -> Any:
+    """Returns the loss of parameters plus a factor times offsets, pytrees of the same shapes, on a batch."""
+    closed = jax.make_jaxpr(loss)(params, batch)
+    leaves, moves = jax.tree_util.tree_leaves(params), jax.tree_util.tree_leaves(offsets)
+    own = closed.jaxpr.invars[: len(leaves)]
+    moved = {var: (leaf, move) for var, leaf, move in zip(own, leaves, moves, strict=True)}
+    values = dict(zip(closed.jaxpr.invars[len(leaves) :], jax.tree_util.tree_leaves(batch), strict=True))
+    values.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+    def read(var: Any) -> Any:
+        if isinstance(var, jax.core.Literal):
+            return var.val
+        # Anew at each use, as a parameter of several layers would be read in each.
+        if var in moved:
+            leaf, move = moved[var]
+            return jnp.add(leaf, move if factor == 1 else factor * move)
+        return values[var]
+
+    for eqn in closed.jaxpr.eqns:
+        functions, settings = eqn.primitive.get_bind_params(eqn.params)
+        outputs = eqn.primitive.bind(*functions, *map(read, eqn.invars), **settings)
+        values.update(zip(eqn.outvars, outputs if eqn.primitive.multiple_results else [outputs], strict=True))
+    (result,) = map(read, closed.jaxpr.outvars)
+    return result

@@ -114,7 +114,7 @@ class Suspects:
             # No more than enough: one that recovers is forgiven as fast as it was named.
             evidence[group] = np.clip(self.evidence.get(group, np.zeros_like(added)) + added, 0, enough)
             kept[group] = np.concatenate([before, now[None]])[-_WINDOW:]
-        most = np.max([np.max(each, axis=0) for each in evidence.values()], axis=0)
+        most = np.max([np.max(ratios, axis=0) for ratios in evidence.values()], axis=0)
         named_before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
         # A name stays while at least half of the evidence does.
         is_named = (most >= enough - 1e-9) | ((named_before > 0) & (most >= enough / 2))
@@ -142,7 +142,7 @@ class Suspects:
 
     def _tell(self, after: Suspects) -> None:
         for replica in sorted(set(after.named) - set(self.named)):
-            group = max(after.evidence, key=lambda one: after.evidence[one][:, replica].max())
+            group = max(after.evidence, key=lambda name: after.evidence[name][:, replica].max())
             sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))] if group != _FRESH else "not descending"
             logger.warning("step %d: replica %d is a suspect: it is %s, most in %s", self.step, replica, sign, group)
         for replica in sorted(set(after.left_out) - set(self.left_out)):
@@ -202,8 +202,8 @@ def agreement_of(gradients: Any, ratios: Aggregated) -> Any:
     own = share * size  # the length of the replica's own part
     longer = jnp.maximum(own, most)
     own, most = own / longer, most / longer
-    found = (most * both - own) / jnp.sqrt(jnp.maximum(most**2 - 2 * most * own * both + own**2, 0))
-    return jnp.where(jnp.isfinite(found), jnp.clip(found, -1, 1), 0)
+    cosine = (most * both - own) / jnp.sqrt(jnp.maximum(most**2 - 2 * most * own * both + own**2, 0))
+    return jnp.where(jnp.isfinite(cosine), jnp.clip(cosine, -1, 1), 0)
 
 
 def _over_lengths(x: Any, lengths: Any) -> Any:

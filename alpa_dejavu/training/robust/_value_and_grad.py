@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import groups_of, parts_of
 from alpa_dejavu.training.robust._arrays import cleared, finite_rows
-from alpa_dejavu.training.robust._buffers import Buffers
-from alpa_dejavu.training.robust._offsets import loss_at_offsets
+from alpa_dejavu.training.robust._buffers import Buffers, loss_at_offsets
 from alpa_dejavu.training.robust._suspects import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
@@ -118,8 +117,8 @@ class RobustValueAndGrad:
             parts = parts_of(batch, self.replicas)  # in here, as Alpa takes what is outside for no layer's
             if state.offsets is None:
                 return jnp.sum(jax.vmap(self.loss)(moved, parts))
-            each = jax.vmap(lambda offsets, part: loss_at_offsets(self.loss, params, offsets, part))
-            return jnp.sum(each(moved, parts))
+            losses = jax.vmap(lambda offsets, part: loss_at_offsets(self.loss, params, offsets, part))
+            return jnp.sum(losses(moved, parts))
 
         every = state.offsets
         if every is None:
@@ -132,8 +131,8 @@ class RobustValueAndGrad:
     ) -> tuple[Judged, RobustState]:
         """Returns the judged gradient of the replicas' gradients, and the next state."""
         evidence = self._evidence(params, gradients, fresh, descent)
-        one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
-        buffers = self._buffers(one, state.offsets is not None)
+        shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
+        buffers = self._buffers(shapes, state.offsets is not None)
         filled, results = self._made(buffers, gradients, state.rules, evidence)
         judged = Judged(
             buffers.emptied({group: result.gradient for group, result in results.items()}),
@@ -194,9 +193,9 @@ class RobustValueAndGrad:
         filled, evidences = buffers.filled(gradients), dict.fromkeys(buffers.groups, evidence)
         if evidence is not None and evidence.trusted is not None:
             rows = buffers.filled(jax.tree_util.tree_map(lambda x: x[None], evidence.trusted))
-            evidences = {group: evidence._replace(trusted=[x[0] for x in each]) for group, each in rows.items()}
-        return filled, {group: self.rule.aggregate(each, None if states is None else states[group], evidences[group])
-                        for group, each in filled.items()}  # fmt: skip
+            evidences = {group: evidence._replace(trusted=[x[0] for x in buffer]) for group, buffer in rows.items()}
+        return filled, {group: self.rule.aggregate(buffer, None if states is None else states[group], evidences[group])
+                        for group, buffer in filled.items()}  # fmt: skip
 
 
 def robust_value_and_grad(

@@ -223,8 +223,8 @@ class Monitor:
             if len(now) > 2:
                 wrong = wrong & (jnp.mean(wrong, axis=0) <= 0.5)
             wrong = wrong | ~jnp.all(jnp.isfinite(now), axis=(2, 3))
-            each = jnp.where(wrong, _OF_WRONG, 1.0) / len(now)
-            weight = each * share
+            shares = jnp.where(wrong, _OF_WRONG, 1.0) / len(now)
+            weight = shares * share
             # What is far away moves them no more than three deviations would.
             away = jnp.where(begun, jnp.clip(away, -3 * jnp.sqrt(usual), 3 * jnp.sqrt(usual)), away)
             later.mean[name] = watch.mean[name] + _mean(weight, away)
@@ -232,9 +232,9 @@ class Monitor:
             rated = jnp.where(begun, jnp.clip(rated, -3 * spread, 3 * spread), rated)
             # While deviations aren't known yet, patterns say nothing.
             since = watch.steps - self.warm_up // 2
-            later.score[name] = watch.score[name] + self._share(since) * jnp.sum(each * rated, axis=1)
+            later.score[name] = watch.score[name] + self._share(since) * jnp.sum(shares * rated, axis=1)
             later.spread[name] = watch.spread[name] + self._share(since - 1) * jnp.sum(
-                each * (jnp.square(rated) - watch.spread[name][:, None]), axis=1)  # fmt: skip
+                shares * (jnp.square(rated) - watch.spread[name][:, None]), axis=1)  # fmt: skip
             later.slots[name] = self._moved(watch.slots[name], later, name, weight, now)
             judged.wrong[name], judged.score[name] = wrong.T, off.T
         return later, judged

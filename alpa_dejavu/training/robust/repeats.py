@@ -65,18 +65,18 @@ def checked_step(
     checks.not_negative("checked step", "repeats", repeats)
     wrong: list[Crossed] = []
     for number in range(repeats + 1):
-        after, watched, crossed, made = step(trained, watch, batch)
+        after, watched, crossed, returned = step(trained, watch, batch)
         crossed = jax.tree_util.tree_map(np.asarray, crossed)
         if not np.any(crossed.replicas):
-            return CheckedStep(after, watched, made, tuple(wrong), dropped=False)
+            return CheckedStep(after, watched, returned, tuple(wrong), dropped=False)
         wrong.append(crossed)
         _LOGGER.warning("%s computed wrongly; the step is %s", _who(crossed, order),
                         "run again" if number < repeats else "dropped")  # fmt: skip
-    return CheckedStep(trained, watched, made, tuple(wrong), dropped=True)
+    return CheckedStep(trained, watched, returned, tuple(wrong), dropped=True)
 
 
 def _who(crossed: Crossed, order: Sequence[str]) -> str:
     replicas = np.flatnonzero(crossed.replicas).tolist()
     if not order:
         return f"replicas {replicas}"
-    return ", ".join(f"stage {crossed.stages(order)[one]} of replica {one}" for one in replicas)
+    return ", ".join(f"stage {crossed.stages(order)[replica]} of replica {replica}" for replica in replicas)

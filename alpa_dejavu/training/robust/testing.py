@@ -71,7 +71,7 @@ def _check_state(aggregate: Any, gradients: Any, evidence: Evidence, aggregated:
     kept = jax.tree_util.tree_unflatten(tree, [np.asarray(leaf) for leaf in leaves])
     second, again = (aggregate(gradients, state, evidence) for state in (aggregated.state, kept))
     _same(again.gradient, second.gradient, "a state that was in a file gives another result")
-    shapes = [[(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(one.state)] for one in (aggregated, second)]
+    shapes = [[(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(result.state)] for result in (aggregated, second)]
     assert shapes[0] == shapes[1], f"the state's shapes change: {shapes}"
 
 
@@ -115,6 +115,6 @@ def _mapped(function: Any, *trees: Any) -> Any:
 
 
 def _same(actual: Any, expected: Any, message: str) -> None:
-    for one, other in zip(jax.tree_util.tree_leaves(actual), jax.tree_util.tree_leaves(expected), strict=True):
+    for leaf, other in zip(jax.tree_util.tree_leaves(actual), jax.tree_util.tree_leaves(expected), strict=True):
         scale = max(1.0, float(np.abs(other).max()))
-        assert np.abs(np.asarray(one) - np.asarray(other)).max() <= 1e-4 * scale, message
+        assert np.abs(np.asarray(leaf) - np.asarray(other)).max() <= 1e-4 * scale, message

@@ -128,7 +128,9 @@ def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
 
 def _before_ours(ended: Ended) -> bool:
     """Whether an interrupt met Python itself, before any line of ours was run."""
-    return ended.code == -signal.SIGINT and "/alpa_dejavu/" not in ended.stderr
+    while_starting = "init_import_site" in ended.stderr or ended.code == -signal.SIGINT
+    # Python is at our first line there, which has interrupts end in a line from then on.
+    return while_starting and not re.search(r"/alpa_dejavu/(?!__main__\.py)", ended.stderr)
 
 
 def _took_too_much(ended: Ended, limits: Limits) -> Iterator[str]:

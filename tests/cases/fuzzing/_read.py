@@ -53,7 +53,7 @@ def _foreign(source: str) -> Callable[[pathlib.Path], object]:
 
         reader = TARGETS[source].reader
         assert reader is not None, "it is a source"
-        return reader.read(path, 4, SIZES)
+        return reader(path, 4, SIZES)
 
     return read
 

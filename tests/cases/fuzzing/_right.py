@@ -201,13 +201,13 @@ def _fitted_collectives() -> Any:
 
 def _write_database() -> None:
     from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
-    from alpa_dejavu.calibration.database import converted, database_data
+    from alpa_dejavu.calibration.database import converted
     from alpa_dejavu.calibration.text import json_text
 
     path = pathlib.Path("database.pkl")
     path.write_bytes(alpa_pickle())
     database = converted(read_alpa_database(path), path)
-    pathlib.Path("database.json").write_text(json_text(database_data(database)), encoding="utf-8")
+    pathlib.Path("database.json").write_text(json_text(database), encoding="utf-8")
 
 
 def alpa_pickle(**attributes: Any) -> bytes:
@@ -233,6 +233,6 @@ def _write_result() -> None:
 
     state = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
     losses, gradients = np.array([2.0, 1.0]), np.array([0.1, np.nan])
-    chosen = Curve(0, (), None, 0, losses, gradients, None, "chosen", (0.5,))
-    dropped = dataclasses.replace(chosen, number=1, batch_rows=4, dropped_step=1, why="the trend")
+    chosen = Curve(0, losses, gradients, None, "chosen", (0.5,))
+    dropped = dataclasses.replace(chosen, number=1, dropped_step=1, why="the trend")
     write_result(Initialized(state, 0, 2, (chosen, dropped), (1,), 3, 0, 0, 0, 0, 1.5, 0), "result.json")

@@ -97,10 +97,7 @@ def test_throughput_under_a_limit_is_the_best_of_all_plans():
     model, limit_s = small(STANDARD), 5e-4
     chosen = served(model, objective="throughput", latency_limit_s=limit_s)
     every = [
-        served(model, tensor_parallel=tp, stages=p, batch=2**n)
-        for tp in (1, 2, 4)
-        for p in (1, 2)
-        for n in range(11)
+        served(model, tensor_parallel=tp, stages=p, batch=2**n) for tp in (1, 2, 4) for p in (1, 2) for n in range(11)
     ]
     kept = [one for one in every if one.next_token.seconds <= limit_s]
     assert len(kept) < len(every)

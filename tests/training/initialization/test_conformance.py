@@ -13,8 +13,6 @@ LIKE_ANOTHER = {"kaiming_normal", "kaiming_uniform", "lecun", "truncated_normal"
 
 @pytest.mark.parametrize("name", sorted(set(STARTS) - LIKE_ANOTHER))
 def test_starts_are_sound(name):
-    if name == "optuna":
-        pytest.importorskip("optuna")
     check_start(start(name))
 
 

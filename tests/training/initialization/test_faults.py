@@ -10,7 +10,6 @@ import pytest
 from alpa_dejavu.training.initialization import parallel_initialize, read_result
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._model import RacedModel
-from alpa_dejavu.training.initialization._race import train_to
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
 from small_models import regression
@@ -141,8 +140,8 @@ class Killed(Runner):
 def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
     trainer = Trainer(RacedModel(*regression()))
     field = Field(setting, trainer, StateStore(trainer.layout, None), True)
-    field.begin(range(4))
-    train_to(field, Killed(trainer, field.store, 2), range(4), 6)
+    field.begin()
+    field.train_to(Killed(trainer, field.store, 2), range(4), 6)
     assert field.living() == (0, 1)
     assert field.lost == 2
     assert field.candidates[3].why == "its worker died 3 times"
@@ -156,9 +155,7 @@ def setting():
     from alpa_dejavu.training.initialization.rules import rule
     from alpa_dejavu.training.initialization.starts import start
 
-    return RaceSetting(
-        4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, (), (), 2, 4, (), True, False
-    )
+    return RaceSetting(4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, 2, 4, False)
 
 
 def test_a_result_file_is_checked(tmp_path):

@@ -19,7 +19,7 @@ class Chosen:
 
         init_fn, train_step, batches = regression(says_norm=False)
         self.state = parallel_initialize(
-            init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1, average=False
+            init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1
         ).state
         self.alone, self.batch = jax.jit(train_step), batches[0]
         method = alpa.Zero3Parallel(devices=LocalPhysicalDeviceMesh(jax.devices()[:4]))
@@ -111,4 +111,4 @@ def test_spare_workers_need_alpa_on_ray(example):
 def example():
     from alpa_dejavu.problem import Plan
 
-    return Plan((), 1.0, 1.0, 1, "1f1b", "none", {})
+    return Plan(stages=(), step_s=1.0, num_micro_batches=1, schedule="1f1b", cluster="none", planning_s={})

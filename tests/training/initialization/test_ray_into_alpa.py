@@ -42,11 +42,13 @@ def model():
 
 def plan_on(host):
     """Two stages of one device each, both on one host."""
-    figures = {"compute_s": 1.0, "collective_s": 0.0, "boundary_s": 0.0, "per_step_s": 0.0, "memory_bytes": 1e6}
-    stages = (
-        StagePlan((n, n), Submesh(1, 1), (1, 1), (host,), memory_limit_bytes=1e9, **figures) for n in range(2)
+    stages = tuple(
+        StagePlan((n, n), Submesh(1, 1), (1, 1), (host,), compute_s=1.0, memory_bytes=1e6, memory_limit_bytes=1e9)
+        for n in range(2)
     )
-    return Plan(tuple(stages), 1.0, 1.0, 2, "1f1b", "CPU cluster of 2 x 2", {})
+    return Plan(
+        stages=stages, step_s=1.0, num_micro_batches=2, schedule="1f1b", cluster="CPU cluster of 2 x 2", planning_s={}
+    )
 
 
 @pytest.mark.ray

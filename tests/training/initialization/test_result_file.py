@@ -26,17 +26,15 @@ def test_the_golden_file_is_what_is_written(tmp_path):
         assert all((again[name] == golden[name]).all() for name in golden)
 
 
-def test_what_candidates_carry_is_kept_and_checked(tmp_path):
+def test_methods_are_kept_and_what_releases_before_wrote_is_checked(tmp_path):
     import jax
 
     like = jax.eval_shape(regression()[0], jax.random.PRNGKey(0))
     golden = read_result(GOLDEN, like)
     first, *rest = golden.curves
-    carrying = dataclasses.replace(first, method="sobol", rate=0.25, began_at=1.5)
+    carrying = dataclasses.replace(first, method="sobol")
     path = write_result(dataclasses.replace(golden, curves=(carrying, *rest)), tmp_path / "result.json")
-    again = read_result(path, like).curves
-    assert (again[0].method, again[0].rate, again[0].began_at) == ("sobol", 0.25, 1.5)
-    assert (again[1].method, again[1].rate, again[1].began_at) == ("", None, 0.0)
+    assert [curve.method for curve in read_result(path, like).curves[:2]] == ["sobol", ""]
     data = json.loads(path.read_text(encoding="utf-8"))
     data["candidates"][0]["rate"] = -1
     path.write_text(json.dumps(data), encoding="utf-8")

@@ -5,7 +5,7 @@ import pytest
 
 from alpa_dejavu.training.initialization import LastLoss, Measure
 from alpa_dejavu.training.initialization._setting import race_rungs, rungs_of
-from alpa_dejavu.training.initialization.rules import Asha, Halving, OptunaPruner, Standing, rule
+from alpa_dejavu.training.initialization.rules import Halving, OptunaPruner, Standing, rule
 
 RUNGS = (10, 20, 40)
 
@@ -24,18 +24,6 @@ def test_halving_keeps_the_better_half_of_those_waiting():
     asked = standing({0: [4], 1: [1], 2: [3], 3: [2], 4: [0]}, waiting=(0, 1, 2, 3))
     assert Halving().decide(asked).kept == (1, 3)
     assert Halving(eta=4).decide(asked).kept == (1,)
-
-
-def test_asha_promotes_from_the_highest_rung_and_waits_for_nobody():
-    few = standing({0: [4]})
-    assert Asha().decide(few).kept == ()
-    some = standing({0: [4], 1: [1], 2: [3]})
-    assert Asha().decide(some).kept == (1,)
-    busy = standing({0: [4], 1: [1], 2: [3], 3: [2]}, waiting=(0, 2, 3))
-    assert Asha().decide(busy).kept == (3,)
-    higher = standing({0: [4], 1: [1, 1], 2: [3], 3: [2, 2]})
-    assert Asha().decide(higher).kept == (1,)
-    assert not Asha().waits
 
 
 def test_optunas_pruners_drive_the_race():
@@ -61,11 +49,10 @@ def test_a_pruner_that_draws_by_the_studys_name_draws_by_the_seed():
 
 
 def test_rules_by_name_and_what_they_refuse():
-    assert rule("asha") == Asha()
     assert rule(Halving(3)).eta == 3
     with pytest.raises(ValueError, match="there is no rule named 'hyperband'"):
         rule("hyperband")
-    for made in (Halving, Asha, OptunaPruner):
+    for made in (Halving, OptunaPruner):
         with pytest.raises(ValueError, match="eta is 1"):
             made(eta=1)
 

@@ -12,7 +12,7 @@ import pytest
 from alpa_dejavu.training.resilience import cross_entropy, find_parts, resilience
 from alpa_dejavu.training.resilience.critical import chosen_parts, harms
 from alpa_dejavu.training.resilience.faults import Removed
-from alpa_dejavu.training.resilience.hardening import Drill, dropout, hardened, weight_noise
+from alpa_dejavu.training.resilience.hardening import Drill, hardened, weight_noise
 from alpa_dejavu.training.resilience.outages import Outage, disturbed, stage_parts
 from alpa_dejavu.training.resilience.spares import blocks_of_stages, spares
 from plans import example_plan
@@ -110,7 +110,7 @@ def test_training_under_removed_neurons_keeps_more_accuracy():
     parts = find_parts(params, but="out")
     given = {"steps": 400, "batch": 30, "seed": 4}
     plain = hardened(model, cross_entropy, params, DATA, optax.adam(0.02), **given)
-    drills = [dropout(parts, 0.4)]
+    drills = [Drill(Removed(), parts, 0.4)]
     trained = hardened(model, cross_entropy, params, DATA, optax.adam(0.02), drills=drills, averaged=0.3, **given)
     one, other = (
         resilience(model, each, DATA, parts=parts, shares=(0.4,), masks=40).points[0].mean for each in (plain, trained)

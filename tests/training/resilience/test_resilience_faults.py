@@ -36,7 +36,7 @@ def outputs(params, inputs, activation=jax.nn.sigmoid):
 def hidden(params):
     """The hidden neurons, with the rows of those who read them."""
     return parts_of_axes(params, "neurons", {
-        f"hidden {n}": [Axis(f"{n}/kernel"), Axis(f"{n}/bias"), Axis(f"{n + 1}/kernel", axis=0, scaled=False)]
+        f"hidden {n}": [Axis(f"{n}/kernel"), Axis(f"{n}/bias"), Axis(f"{n + 1}/kernel", axis=0)]
         for n in range(len(params) - 1)
     })  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_faults_are_sound(name):
     check_fault(FAULTS[name](), changes_shapes=name == "added")
 
 
-@pytest.mark.parametrize("one", [Removed(rescaled=True), Flipped(3, "bfloat16"), Flipped(None, "int8"), Stuck(-2.0)])
+@pytest.mark.parametrize("one", [Flipped(3, "bfloat16"), Flipped(None, "int8"), Stuck(-2.0)])
 def test_faults_with_settings_are_sound(one):
     check_fault(one)
 
@@ -85,15 +85,6 @@ def test_without_neurons_a_network_is_the_smaller_one(count, seed):
         {"kernel": params[2]["kernel"][second], "bias": params[2]["bias"]},
     ]
     np.testing.assert_allclose(outputs(made, inputs), outputs(smaller, inputs), atol=1e-5)
-
-
-def test_rescaled_survivors_are_dropouts():
-    params, inputs = network((3, 8, 2)), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
-    parts = find_parts(params, "neurons", but="1")
-    hit = drawn(parts, KEY, 2)
-    found = outputs(Removed(rescaled=True).faulty(params, parts, hit, KEY), inputs, jax.nn.relu)
-    values = np.maximum(inputs @ params[0]["kernel"] + params[0]["bias"], 0) * ~np.asarray(hit) * 8 / 6
-    np.testing.assert_allclose(found, values @ params[1]["kernel"] + params[1]["bias"], rtol=1e-4, atol=1e-5)
 
 
 def test_added_neurons_are_a_wider_network_that_is_the_same_where_none_is_hit():
@@ -244,9 +235,8 @@ def judged_outputs(apply_fn, params, inputs, fault, parts, hit):
     return np.asarray(seen["values"])
 
 
-@pytest.mark.parametrize("rescaled", [False, True])
 @pytest.mark.parametrize("activation", [jax.nn.sigmoid, jax.nn.gelu, jax.nn.softplus, jax.nn.silu, jnp.cos])
-def test_removed_neurons_put_out_zero_whatever_their_activation(activation, rescaled):
+def test_removed_neurons_put_out_zero_whatever_their_activation(activation):
     params, inputs = network(), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
     parts = find_parts(params, but="2")
     hit = np.asarray(drawn(parts, KEY, 4))
@@ -254,11 +244,10 @@ def test_removed_neurons_put_out_zero_whatever_their_activation(activation, resc
     def apply_fn(params, inputs):
         return outputs(params, inputs, activation)
 
-    made = judged_outputs(apply_fn, params, inputs, Removed(rescaled), parts, hit)
+    made = judged_outputs(apply_fn, params, inputs, Removed(), parts, hit)
     values, kept = inputs, np.split(~hit, [6])
     for layer, there in zip(params, kept, strict=False):
-        factor = len(there) / there.sum() if rescaled else 1
-        values = np.asarray(activation(values @ layer["kernel"] + layer["bias"])) * there * factor
+        values = np.asarray(activation(values @ layer["kernel"] + layer["bias"])) * there
     np.testing.assert_allclose(made, values @ params[2]["kernel"] + params[2]["bias"], rtol=1e-4, atol=1e-5)
 
 

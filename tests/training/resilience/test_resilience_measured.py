@@ -11,7 +11,7 @@ from alpa_dejavu.training.resilience import accuracy, cross_entropy, find_parts,
 from alpa_dejavu.training.resilience.activations import activation_parts, clipped, sites, with_strikes
 from alpa_dejavu.training.resilience.bit_map import bit_map
 from alpa_dejavu.training.resilience.data_faults import data_resilience
-from alpa_dejavu.training.resilience.faults import Added, Flipped, Removed, Stuck
+from alpa_dejavu.training.resilience.faults import Added, Flipped, Stuck
 from alpa_dejavu.training.resilience.parts import drawn
 
 DRAW = np.random.default_rng(0)
@@ -210,9 +210,9 @@ def test_workers_need_a_cluster():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_two_workers_give_what_none_give():
-    alone = resilience(model, PARAMS, DATA, ["removed", Removed(True)], shares=(0.1, 0.5), masks=5, by_layer=True)
+    alone = resilience(model, PARAMS, DATA, ["removed", Stuck(3.0)], shares=(0.1, 0.5), masks=5, by_layer=True)
     with local_cluster(devices=2):
         together = resilience(
-            model, PARAMS, DATA, ["removed", Removed(True)], shares=(0.1, 0.5), masks=5, by_layer=True, workers=2
+            model, PARAMS, DATA, ["removed", Stuck(3.0)], shares=(0.1, 0.5), masks=5, by_layer=True, workers=2
         )
     assert together.data() == alone.data()

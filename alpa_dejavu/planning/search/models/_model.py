@@ -27,15 +27,16 @@ class Numbered:
     """A list that stores each object once and numbers the objects in the order in which they were first met."""
 
     def __init__(self) -> None:
-        self.found: list[Any] = []
+        self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
 
-    def number(self, one: Any) -> int:
-        """Returns the number of an object in the list, adding it if it is new; it must live as long as the list."""
-        if id(one) not in self._numbers:
-            self._numbers[id(one)] = len(self.found)
-            self.found.append(one)
-        return self._numbers[id(one)]
+    @property
+    def objects(self) -> list[Any]:
+        return list(self._objects.values())
+
+    def number(self, thing: Any) -> int:
+        self._objects[id(thing)] = thing  # kept, so that its id stays its own
+        return self._numbers.setdefault(id(thing), len(self._numbers))
 
 
 def model_data(model: Model) -> Data:
@@ -51,18 +52,18 @@ def model_data(model: Model) -> Data:
         for layer in model.layers
     ]
     columns = [
-        {"records": records.number(each.records), **{name: getattr(each, name).tolist() for name in _COLUMNS}}
-        for each in operators.found
+        {"records": records.number(rows.records), **{name: getattr(rows, name).tolist() for name in _COLUMNS}}
+        for rows in operators.objects
     ]
     distinct: dict[Operator, int] = {}
-    numbers = [[distinct.setdefault(one, len(distinct)) for one in each] for each in records.found]
+    numbers = [[distinct.setdefault(record, len(distinct)) for record in rows] for rows in records.objects]
     return {
         "training": model.training,
         "layers": layers,
         "operators": columns,
-        "distinct": [[getattr(one, name) for name in _FIGURES] for one in distinct],
+        "distinct": [[getattr(record, name) for name in _FIGURES] for record in distinct],
         "records": numbers,
-        "tensors": [[one.num_bytes, one.role, one.producer, list(one.users)] for one in model.tensors],
+        "tensors": [[tensor.num_bytes, tensor.role, tensor.producer, list(tensor.users)] for tensor in model.tensors],
     }
 
 
@@ -82,42 +83,34 @@ def model_of(data: Mapping[str, Any]) -> Model:
         )
     if "distinct" in data:
         distinct = list(map(_record, data["distinct"]))
-        records = [tuple(distinct[number] for number in each) for each in data["records"]]
-    else:  # as 0.1.0 wrote them: each operator as often as it is there
-        records = [tuple(map(_record, each)) for each in data["records"]]
+        records = [tuple(distinct[number] for number in rows) for rows in data["records"]]
+    else:  # as 0.1.0 wrote them: each operator as often as it is used
+        records = [tuple(map(_record, rows)) for rows in data["records"]]
     operators = []
-    for each in data["operators"]:
-        columns: Data = {name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
-        operators.append(Operators(records[each["records"]], **columns))
-    for each in operators:
-        lengths = {name: len(getattr(each, name)) for name in _COLUMNS}
-        if set(lengths.values()) - {len(each.records)}:
-            raise ValueError(f"there are {len(each.records)} records of operators, but columns of {lengths}")
-        for name in _COLUMNS:
+    for rows in data["operators"]:
+        columns: Data = {name: np.array(rows[name], dtype=_type_of(name)) for name in _COLUMNS}
+        operators.append(Operators(records[rows["records"]], **columns))
+        length, lengths = len(operators[-1].records), {name: len(column) for name, column in columns.items()}
+        if set(lengths.values()) - {length}:
+            raise ValueError(f"there are {length} records of operators, but columns of {lengths}")
+        for name, column in columns.items():
             if _type_of(name) is np.float64:
-                check_figures(name, getattr(each, name), (len(each.records),))
+                check_figures(name, column, (length,))
+    layers = []
     for layer in data["layers"]:
         exchanged = np.array(layer["exchanged_bytes"], np.float64)
         check_figures("exchanged_bytes", exchanged, (exchanged.size,))
-    layers = tuple(
-        Layer(
-            layer["name"],
-            operators[layer["forward"]],
-            operators[layer["backward"]],
-            operators[layer["update"]],
-            float(layer["temporary_bytes"][0]),
-            float(layer["temporary_bytes"][1]),
-            tuple(map(float, layer["exchanged_bytes"])),
-        )
-        for layer in data["layers"]
-    )
+        forward, backward, update = (operators[layer[part]] for part in _PARTS)
+        forward_bytes, backward_bytes = map(float, layer["temporary_bytes"])
+        sizes = forward_bytes, backward_bytes, tuple(exchanged.tolist())
+        layers.append(Layer(layer["name"], forward, backward, update, *sizes))
     tensors = tuple(
-        Tensor(float(size), role, operator.index(made), tuple(map(operator.index, users)))
-        for size, role, made, users in data["tensors"]
+        Tensor(float(size), role, operator.index(producer), tuple(map(operator.index, users)))
+        for size, role, producer, users in data["tensors"]
     )
     if any(tensor.producer < -1 for tensor in tensors):
         raise ValueError("a tensor is made at a position below -1, which is outside")
-    return Model(layers, tensors, bool(data["training"]))
+    return Model(tuple(layers), tensors, bool(data["training"]))
 
 
 def check_figures(name: str, figures: NDArray[np.float64], shape: tuple[int, ...]) -> None:
@@ -155,6 +148,6 @@ def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str,
 
 
 def unpacked(data: Mapping[str, Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """Returns the array of the JSON data (shape and base64 numbers) that `packed` returned for it."""
+    """Returns the array that `packed` made JSON data of."""
     content = base64.b64decode(data["numbers"], validate=True)
     return np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).reshape(data["shape"])

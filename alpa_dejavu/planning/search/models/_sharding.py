@@ -1,4 +1,4 @@
-"""Writes how a model's layers are cut on some meshes as JSON's data, in which alike layers are written once."""
+"""Writes a model, and how its layers are cut on some meshes, as JSON's data, in which alike layers are written once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.planning.search.models._model import Data, Numbered, check_figures, packed, unpacked
+from alpa_dejavu.planning.search.models._model import (
+    Data,
+    Numbered,
+    check_figures,
+    model_data,
+    model_of,
+    packed,
+    unpacked,
+)
 from alpa_dejavu.problem import Layer, MeshConfig, Model, NoShardingError
 from alpa_dejavu.problem.checks import not_negative, one_of
 from alpa_dejavu.sharding.layer_sharding import (
@@ -40,33 +48,68 @@ class KeptLayers:
     asked for.
 
     Args:
-        known: by mesh, the sharded layers at each ZeRO level.
-        solve: a function that shards the layers on a mesh that isn't known; None: no other mesh can be had.
+        kept: by mesh, the sharded layers at each ZeRO level.
+        solve: a function that shards the layers on another mesh; None: no other mesh can be had.
     """
 
-    def __init__(self, known: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
-        self._known = dict(known)
+    def __init__(self, kept: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
+        self._kept = dict(kept)
         self._solve = solve
 
     @property
     def meshes(self) -> Collection[Mesh]:
         """Returns the logical meshes whose shardings are known by now, in the order in which they were asked for."""
-        return self._known.keys()
+        return self._kept.keys()
 
     def knows(self, config: MeshConfig) -> bool:
         """Returns whether shardings can be had for a config's logical mesh: they are known, or can be solved."""
-        return self._solve is not None or solved_for(config) in self._known
+        return self._solve is not None or solved_for(config) in self._kept
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
-        """Returns the layers on a mesh at each ZeRO level.
-
-        Raises:
-            KeyError: they aren't known, and there is nothing to solve them from.
-        """
+        """Returns the layers on a mesh at each ZeRO level; raises KeyError if they can't be had."""
         mesh = data_parallel, tensor_parallel, batch_forced
-        if mesh not in self._known and self._solve is not None:
-            self._known[mesh] = self._solve(*mesh)
-        return self._known[mesh]
+        if mesh not in self._kept and self._solve is not None:
+            self._kept[mesh] = self._solve(*mesh)
+        return self._kept[mesh]
+
+
+def remembering(model: Model) -> Model:
+    """Returns a model whose sharding remembers for which logical meshes it was asked, so that these can be saved."""
+    sharding = model.sharding
+    if not isinstance(sharding, ModelSharding) or isinstance(sharding.solved, KeptLayers):
+        return model
+    solved = KeptLayers({}, sharding.solved)
+    return dataclasses.replace(model, sharding=dataclasses.replace(sharding, solved=solved))
+
+
+def meshes_of(model: Model) -> Collection[Mesh]:
+    """Returns for which logical meshes a model's sharding was asked so far; none if it doesn't remember."""
+    solved = model.sharding.solved if isinstance(model.sharding, ModelSharding) else None
+    return solved.meshes if isinstance(solved, KeptLayers) else ()
+
+
+def entry_of(model: Model) -> Data:
+    """Returns a model as JSON data: its layers and tensors, and its shardings on the logical meshes asked for.
+
+    Raises:
+        ValueError: a number in it doesn't fit the format.
+    """
+    sharding = model.sharding
+    data = sharding_data(sharding, meshes_of(model)) if isinstance(sharding, ModelSharding) else None
+    return {"model": model_data(model), "sharding": data}
+
+
+def model_of_entry(data: Mapping[str, Any], num_layers: int, solve: Solved) -> Model:
+    """Returns the model of so many layers, with its shardings, that `entry_of` made JSON data of; other meshes are
+    solved.
+
+    Raises:
+        ValueError: the data are of another number of layers, or broken.
+    """
+    model, sharding = model_of(data["model"]), data["sharding"]
+    if model.num_layers != num_layers:
+        raise ValueError(f"it has {model.num_layers} layers, but must have {num_layers}")
+    return model if sharding is None else dataclasses.replace(model, sharding=sharding_of(sharding, model, solve))
 
 
 def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
@@ -84,24 +127,19 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
         meshes.append({"mesh": list(mesh), "levels": levels})
     stages = [
         {
-            "variants": [layers.number(one) for one in row.variants],
+            "variants": [layers.number(variant) for variant in row.variants],
             "numbers": list(row.numbers),
             "of_stages": None if row.of_stages is None else packed(row.of_stages, np.int16),
         }
-        for row in rows.found
+        for row in rows.objects
     ]
-    each = [_layer_data(one) for one in layers.found]
-    data = {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
-    return data | _flows_data(layers.found)
+    data = {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages}
+    return data | {"layers": list(map(_layer_data, layers.objects))} | _flows_data(layers.objects)
 
 
 def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = None) -> ModelSharding:
-    """Returns the model's sharding that JSON data made by `sharding_data` describe.
-
-    Args:
-        data: the JSON data, which say how layers are sharded on some logical meshes.
-        model: the model, without its sharding.
-        solve: a function that shards the layers on any other mesh; None: no other mesh can be had.
+    """Returns the sharding of a model that `sharding_data` made JSON data of; `solve` shards the layers on any other
+    mesh (None: no other mesh can be had).
 
     Raises:
         ValueError: the data are of another model's layers or of other ZeRO levels, or a single device isn't in them.
@@ -110,17 +148,17 @@ def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = No
     rows = [_stage_layers(row, layers, model) for row in data["stages"]]
     if not (0 < (ratio := float(data["batch_ratio"])) < math.inf):
         raise ValueError(f"batch_ratio is {ratio}, but must be a finite number above 0")
-    known = {}
+    kept = {}
     for mesh in data["meshes"]:
         across, along, forced = mesh["mesh"]
         if len(mesh["levels"]) != len(ZERO):
             raise ValueError(f"the mesh {mesh['mesh']} has {len(mesh['levels'])} ZeRO levels, not {len(ZERO)}")
-        known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
-        if any(one.mesh_shape != (across, along) for n in mesh["levels"] for one in rows[n].variants):
+        levels = kept[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
+        if any(variant.mesh_shape != (across, along) for row in levels for variant in row.variants):
             raise ValueError(f"the mesh {mesh['mesh']} has layers that are sharded on another one")
-    if _ALONE not in known:
+    if _ALONE not in kept:
         raise ValueError("one device alone isn't among the meshes")
-    return ModelSharding(KeptLayers(known, solve), ratio)
+    return ModelSharding(KeptLayers(kept, solve), ratio)
 
 
 def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], model: Model) -> StageLayers:
@@ -131,8 +169,9 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], mode
         raise ValueError(f"its variants are of the layers {numbers}, but the model has {num_layers}")
     if len(variants) != len(numbers):
         raise ValueError(f"there are {len(variants)} variants, but numbers for {len(numbers)}")
-    for (_, number), one in dict(zip(zip(data["variants"], numbers, strict=True), variants, strict=True)).items():
-        _check_of_layer(one, model.layers[number])
+    pairs = zip(data["variants"], numbers, strict=True)
+    for (_, number), variant in dict(zip(pairs, variants, strict=True)).items():
+        _check_of_layer(variant, model.layers[number])
     if data["of_stages"] is None:
         return StageLayers(variants, numbers)
     of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
@@ -141,16 +180,16 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], mode
     return StageLayers(variants, numbers, of_stages)
 
 
-def _check_of_layer(one: LayerSharding, layer: Layer) -> None:
+def _check_of_layer(sharding: LayerSharding, layer: Layer) -> None:
     """Raises ValueError where a sharding is of another layer's operators."""
     for phase in (*_PASSES, "step"):
-        wanted = (len(layer.operators(phase)), len(one.mesh_shape))
-        if one.cuts(phase).shape != wanted:
-            raise ValueError(f"cuts of {layer.name} have the shape {list(one.cuts(phase).shape)}, not {list(wanted)}")
-    if one.flows is None:
+        shape, wanted = sharding.cuts(phase).shape, (len(layer.operators(phase)), len(sharding.mesh_shape))
+        if shape != wanted:
+            raise ValueError(f"cuts of {layer.name} have the shape {list(shape)}, not {list(wanted)}")
+    if sharding.flows is None:
         return
     for phase in _PASSES:
-        flow = one.flows.of(phase)
+        flow = sharding.flows.of(phase)
         nodes = len(layer.operators(phase)) + len(flow.collectives)
         if flow.edges.size and not 0 <= flow.edges.min() <= flow.edges.max() < nodes:
             raise ValueError(f"an edge of {layer.name} is of a node outside of its {nodes}")
@@ -164,16 +203,16 @@ def _flows_data(layers: Sequence[LayerSharding]) -> Data:
     the first one is: small numbers that come again and again.
     """
     numbers: dict[tuple[tuple[Collective, ...], bytes], int] = {}
-    found, of_layers = list[Data](), list[list[int] | None]()
+    different, of_layers = list[Data](), list[list[int] | None]()
     for layer in layers:
         passes = [] if layer.flows is None else [layer.flows.of(phase) for phase in _PASSES]
         for flow in passes:
-            if numbers.setdefault(_content(flow), len(numbers)) == len(found):
+            if numbers.setdefault(_content(flow), len(numbers)) == len(different):
                 before, node = flow.edges.T
                 edges = {"steps": np.diff(node, prepend=0).tolist(), "back": (node - before).tolist()}
-                found.append({"collectives": _collectives_data(flow.collectives), **edges})
+                different.append({"collectives": _collectives_data(flow.collectives), **edges})
         of_layers.append([numbers[_content(flow)] for flow in passes] or None)
-    return {"flows": found, "flows_of_layers": of_layers}
+    return {"flows": different, "flows_of_layers": of_layers}
 
 
 def _content(flow: LayerFlow) -> tuple[tuple[Collective, ...], bytes]:
@@ -184,42 +223,41 @@ def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
     """Returns each layer's flows; files from before there were any have none."""
     if "flows" not in data:
         return [None] * len(data["layers"])
-    flows = [_flow(each) for each in data["flows"]]
-    each = [
-        None if numbers is None else dict(zip(_PASSES, (flows[n] for n in numbers), strict=True))
+    flows = []
+    for flow in data["flows"]:
+        node = np.cumsum(np.array(flow["steps"], dtype=np.int32))
+        edges = np.stack([node - np.array(flow["back"], dtype=np.int32), node], axis=1).astype(np.int32)
+        flows.append(LayerFlow(tuple(map(_collective, flow["collectives"])), edges))
+    return [
+        None
+        if numbers is None
+        else LayerFlows(dict(zip(_PASSES, (flows[n] for n in numbers), strict=True)).__getitem__)
         for numbers in data["flows_of_layers"]
     ]
-    return [None if of_passes is None else LayerFlows(of_passes.__getitem__) for of_passes in each]
-
-
-def _flow(data: Mapping[str, Any]) -> LayerFlow:
-    node = np.cumsum(np.array(data["steps"], dtype=np.int32))
-    edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
-    return LayerFlow(tuple(map(_collective, data["collectives"])), edges)
 
 
 def _collective(values: Sequence[Any]) -> Collective:
-    one = Collective(*values)
-    one_of("collective", "kind", one.kind, COLLECTIVE_KINDS)
-    one_of("collective", "phase", one.phase, COLLECTIVE_PHASES)
+    collective = Collective(*values)
+    one_of("collective", "kind", collective.kind, COLLECTIVE_KINDS)
+    one_of("collective", "phase", collective.phase, COLLECTIVE_PHASES)
     for name in ("num_bytes", "count"):
-        not_negative("collective", name, getattr(one, name))
-    if one.axis not in (0, 1):
-        raise ValueError(f"a collective is along axis {one.axis!r}, but must be along 0 or 1")
-    return one
+        not_negative("collective", name, getattr(collective, name))
+    if collective.axis not in (0, 1):
+        raise ValueError(f"a collective is along axis {collective.axis!r}, but must be along 0 or 1")
+    return collective
 
 
 def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
-    return [[getattr(each, name) for name in _COLLECTIVE] for each in collectives]
+    return [[getattr(collective, name) for name in _COLLECTIVE] for collective in collectives]
 
 
-def _layer_data(one: LayerSharding) -> Data:
+def _layer_data(sharding: LayerSharding) -> Data:
     return {
-        "mesh_shape": list(one.mesh_shape),
-        "collectives": _collectives_data(one.collectives),
-        "cost": float(one.cost),
-        **{name: packed(getattr(one, name), np.int8) for name in _CUTS},
-        **{name: getattr(one, name).tolist() for name in _PARTS},
+        "mesh_shape": list(sharding.mesh_shape),
+        "collectives": _collectives_data(sharding.collectives),
+        "cost": float(sharding.cost),
+        **{name: packed(getattr(sharding, name), np.int8) for name in _CUTS},
+        **{name: getattr(sharding, name).tolist() for name in _PARTS},
     }
 
 

@@ -9,23 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import json
 import logging
+import math
 import os
 import pathlib
 import platform
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.cache_folder import DEFAULT_MIB, cache_folder, most_mib
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.versions import installed_version
-from alpa_dejavu.planning.search.models.packed import packed_json, read_packed
 
-__all__ = ["ModelCache", "chosen_cache", "code_digest", "default_cache"]
+__all__ = [
+    "ModelCache", "chosen_cache", "code_digest", "default_cache", "packed_json", "read_packed", "unpacked_json",
+]  # fmt: skip
 
 _VERSION = 1
 _ENDING = ".json.gz"
@@ -59,7 +65,7 @@ class ModelCache:
                 entry = read_packed(path)
                 if not isinstance(entry, dict) or entry.get("version") != _VERSION or entry.get("key") != dict(key):
                     raise ValueError("it is of another version or key")
-                made = make(entry["data"])
+                content = make(entry["data"])
         except OSError as error:
             _LOGGER.warning("the cache's entry %s can't be read (%s): planning goes on without", path, error.strerror)
             return None
@@ -68,7 +74,7 @@ class ModelCache:
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return made
+        return content
 
     def write(self, key: Key, data: Any) -> None:
         """Writes a key's data to the cache; after a first failure, which is reported, nothing more is written."""
@@ -88,15 +94,15 @@ class ModelCache:
 
     def size(self) -> tuple[int, float]:
         """Returns how many entries the cache has, and how many bytes they take together."""
-        sizes = [found.st_size for _, found in self._files()]
+        sizes = [status.st_size for _, status in self._files()]
         return len(sizes), float(sum(sizes))
 
     def why_not_written(self) -> str | None:
         """Returns why the cache can't write to its folder; None where it can, or could make the folder."""
-        there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
-        if not there.is_dir():
-            return f"{there} is no folder"
-        return None if os.access(there, os.W_OK | os.X_OK) else f"{there} can't be written"
+        nearest = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        if not nearest.is_dir():
+            return f"{nearest} is no folder"
+        return None if os.access(nearest, os.W_OK | os.X_OK) else f"{nearest} can't be written"
 
     def _path(self, key: Key) -> pathlib.Path:
         text = json.dumps(dict(key), sort_keys=True)
@@ -105,21 +111,21 @@ class ModelCache:
     def _files(self) -> Iterator[tuple[pathlib.Path, os.stat_result]]:
         """Yields the cache's files with their status, and those that a process that was ended has left half-written."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as listed:
-            for one in listed:
+            for entry in listed:
                 with contextlib.suppress(OSError):
-                    if _ENDING in one.name and one.is_file(follow_symlinks=False):
-                        yield pathlib.Path(one.path), one.stat(follow_symlinks=False)
+                    if _ENDING in entry.name and entry.is_file(follow_symlinks=False):
+                        yield pathlib.Path(entry.path), entry.stat(follow_symlinks=False)
 
     def _leave_out(self, newest: pathlib.Path) -> None:
         """Removes the least recently used files until the others are small enough; never the newest."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
-        total = sum(found.st_size for _, found in files)
-        for path, found in files:
+        total = sum(status.st_size for _, status in files)
+        for path, status in files:
             if total <= self.most_bytes:
                 break
             if path != newest:
                 path.unlink(missing_ok=True)
-                total -= found.st_size
+                total -= status.st_size
 
 
 def default_cache() -> ModelCache | None:
@@ -138,15 +144,11 @@ def default_cache() -> ModelCache | None:
     return None if folder is None else ModelCache(folder, most_mib() * 2**20)
 
 
-def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
-    """Returns the model cache in a given folder; for None the user's default cache, for False None (no cache).
-
-    Raises:
-        ValueError: the default cache's size in the environment, ALPA_DEJAVU_CACHE_MIB, is no number from 0.
-    """
-    if given is False:
+def chosen_cache(folder: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
+    """Returns the model cache in a given folder; for None the user's `default_cache`, for False None (no cache)."""
+    if folder is False:
         return None
-    return default_cache() if given is None else ModelCache(given)
+    return default_cache() if folder is None else ModelCache(folder)
 
 
 _HERE = pathlib.Path(__file__).parents[3]
@@ -170,16 +172,15 @@ _DEFAULTS = {
 
 def code_digest() -> str:
     """Returns a digest of the code by which models are traced and sharded, of the versions of the packages that it
-    uses, and of jax's settings.
+    uses, and of jax's settings; if jax wasn't imported yet, of those in the environment only.
 
-    Cached models are valid under the same digest only. jax isn't imported for the digest: if it wasn't imported yet,
-    only the settings in the environment count.
+    Cached models are valid under the same digest only.
     """
     jax = sys.modules.get("jax")
     values = {} if jax is None else jax.config.values
     changed = [(name, str(values[name])) for name in _DEFAULTS if name in values and values[name] != _DEFAULTS[name]]
-    given = sorted((name, value) for name, value in os.environ.items() if name.startswith("JAX_"))
-    return hashlib.sha256(repr((_code(), given, changed)).encode()).hexdigest()
+    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("JAX_"))
+    return hashlib.sha256(repr((_code(), variables, changed)).encode()).hexdigest()
 
 
 @functools.cache
@@ -193,3 +194,64 @@ def _code() -> str:
             content.update(f"{file.relative_to(_HERE)};".encode())
             content.update(file.read_bytes())
     return content.hexdigest()
+
+
+_GZIP = zlib.MAX_WBITS | 16
+_ROOM = 16
+"""The memory of JSON's objects as a multiple of their text, about; it is more where there is little in each."""
+
+
+def packed_json(data: Any) -> bytes:
+    """Returns data as gzipped JSON bytes, always the same; raises ValueError for more than `unpacked_json` unpacks."""
+    text, most = json.dumps(data, separators=(",", ":")).encode(), _most_text()
+    if len(text) > most:
+        took, limit = units.traffic(len(text)), units.traffic(most)
+        raise ValueError(f"the data take {took} of JSON, but must take at most {limit}; {_remedy(len(text))}")
+    return gzip.compress(text, compresslevel=1, mtime=0)
+
+
+def unpacked_json(content: bytes) -> Any:
+    """Returns the data of gzipped JSON bytes.
+
+    Raises:
+        ValueError: they aren't gzipped JSON, end too early, or unpack to more than the environment variable
+            ALPA_DEJAVU_FILE_MIB allows.
+    """
+    unpacking, most = zlib.decompressobj(_GZIP), _most_text()
+    try:
+        text = unpacking.decompress(content, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"this isn't gzip's format: {error}") from None
+    if len(text) > most:
+        raise ValueError(f"it unpacks to more than {units.traffic(most)} of JSON; {_remedy(2 * most)}")
+    if not unpacking.eof:
+        raise ValueError("it ends too early")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists without an end") from None
+
+
+def read_packed(path: pathlib.Path) -> Any:
+    """Reads the data of a gzipped JSON file; one that is too large, or is no regular file, is refused unread.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it is no regular file, is too large, or isn't gzipped JSON.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    size, most = path.stat().st_size, _most_text()
+    if size > most:
+        has, limit = units.traffic(size), units.traffic(most)
+        raise ValueError(f"it has {has}, but must have at most {limit}; {_remedy(2 * size)}")
+    return unpacked_json(path.read_bytes())
+
+
+def _most_text() -> int:
+    return int(most_bytes() / _ROOM)
+
+
+def _remedy(text_bytes: int) -> str:
+    mebibytes = math.ceil(text_bytes * _ROOM / 2**20)
+    return f"if that is meant, set {VARIABLE} to {mebibytes} (MiB in memory)"

@@ -16,8 +16,6 @@ class ModelSource(abc.ABC):
     """A source of a model at any number of layers and samples in a micro-batch, by tracing, scaling or from a cache.
 
     Attributes:
-        name: the model's name.
-        training: whether its step takes gradients.
         micro_batch: the samples of the micro-batch for which the model is given or traced first.
         traces: whether the model can be traced anew for any other micro-batch; else it can only be scaled.
     """
@@ -37,7 +35,7 @@ class ModelSource(abc.ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns sentences on the model that each of its plans has to carry; there are none unless a trace has any."""
+        """Returns sentences on the model that each of its plans has to carry."""
         return ()
 
     @abc.abstractmethod
@@ -60,9 +58,9 @@ class ModelSource(abc.ABC):
         higher cost.
         """
 
-    @abc.abstractmethod
     def keep(self) -> None:
         """Saves what was learned of the model for other processes, where there is a cache for it."""
+        return
 
 
 @final
@@ -82,54 +80,35 @@ class GivenModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """Returns the model's name as it was given."""
         return self._name
 
     @property
     def training(self) -> bool:
-        """Returns whether the model's layers have backward passes."""
         return self._model.training
 
-    def keep(self) -> None:
-        """Saves nothing, since a given model was not traced."""
-
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """Returns the one number of layers that the given model has, whatever numbers are wanted."""
         return (self._model.num_layers,)
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the given model, if it has the wanted number of layers and of samples in a micro-batch.
-
-        Raises:
-            ValueError: it was given for another number of layers or samples.
-        """
         if micro_batch != self.micro_batch:
             raise ValueError(
                 f"micro_batch is {micro_batch}, but must be {self.micro_batch}, with which {self.name} was given; "
                 "take the scaled model, or trace it"
             )
-        return self._whole(num_layers)
+        return self.scaled(num_layers, micro_batch)
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the given model, scaled from its own number of samples in a micro-batch to the wanted one.
-
-        Raises:
-            ValueError: it was given for another number of layers.
-        """
-        return scaled_model(self._whole(num_layers), self.micro_batch, checked_micro_batch(micro_batch))
-
-    def _whole(self, num_layers: int) -> Model:
         if num_layers != self._model.num_layers:
             raise ValueError(
                 f"num_layers is {num_layers}, but must be {self._model.num_layers}, with which {self.name} was given; "
                 "trace it to cut it otherwise"
             )
-        return self._model
+        return scaled_model(self._model, self.micro_batch, checked_micro_batch(micro_batch))
 
 
-def scaled_model(model: Model, known: int, micro_batch: int) -> Model:
-    """Returns a model scaled from `known` samples in a micro-batch to `micro_batch` samples."""
-    return model if known == micro_batch else with_micro_batch(model, micro_batch / known)
+def scaled_model(model: Model, exact: int, micro_batch: int) -> Model:
+    """Returns a model scaled from `exact` samples in a micro-batch to `micro_batch` samples."""
+    return model if exact == micro_batch else with_micro_batch(model, micro_batch / exact)
 
 
 def checked_micro_batch(micro_batch: int) -> int:

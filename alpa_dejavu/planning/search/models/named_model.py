@@ -37,30 +37,21 @@ class SizedTransformer(ModelSource):
 
     @property
     def name(self) -> str:
-        """Returns the transformer's sizes as text, by which it is found again."""
-        return self.size.text
+        return self.size.text  # by which it is found again
 
     @property
     def training(self) -> bool:
-        """Returns True: it is a training step."""
         return True
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns how attention is priced and kept."""
         how = "unfused" if self.execution.attention == PLAIN else f"fused ({self.execution.attention})"
         return (f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention",)
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """Returns the one number of layers that it is planned in: its blocks, embeddings and head."""
         return (self.size.num_layers,)
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the transformer for so many samples in a micro-batch.
-
-        Raises:
-            ValueError: it is asked for in another number of layers.
-        """
         if num_layers != self.size.num_layers:
             raise ValueError(
                 f"num_layers is {num_layers}, but must be {self.size.num_layers} under {self.execution.name}: those of "
@@ -72,11 +63,7 @@ class SizedTransformer(ModelSource):
         return self._models[micro_batch]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the transformer for so many samples in a micro-batch, which costs no more than scaling one."""
-        return self.exact(num_layers, micro_batch)
-
-    def keep(self) -> None:
-        """Saves nothing: it is described anew in no time."""
+        return self.exact(num_layers, micro_batch)  # which costs no more than scaling one
 
 
 def sized_transformer(
@@ -92,29 +79,27 @@ def sized_transformer(
         attention: "fused" or "plain"; empty: as the framework has it.
         sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the framework does that.
     """
-    if not isinstance(model, str) or runtime.partition("+")[0] not in EXECUTIONS:
+    execution = _execution(runtime)
+    size = transformer_size(model) if isinstance(model, str) and execution else None
+    if execution is None or size is None or size.train_last:
         return None
-    size, execution = transformer_size(model), EXECUTIONS[runtime.partition("+")[0]]
-    if size is None or size.train_last:
-        return None
-    runs = execution.with_attention(attention)
+    execution = execution.with_attention(attention)
     if not sequence_parallel:
-        runs = dataclasses.replace(runs, sequence_parallel=False)
-    return SizedTransformer(size, runs, micro_batch)
+        execution = dataclasses.replace(execution, sequence_parallel=False)
+    return SizedTransformer(size, execution, micro_batch)
+
+
+def _execution(runtime: str) -> Execution | None:
+    return EXECUTIONS.get(runtime.partition("+")[0])
 
 
 def attention_on(cluster: Cluster, runtime: str, attention: str) -> str:
-    """Returns how attention is priced on a cluster: as asked for, and else "plain" where a training framework would
-    fuse it, but libraries have no such kernels for one of the cluster's GPUs.
-
-    Args:
-        cluster: the cluster.
-        runtime: the name of the training framework.
-        attention: "fused" or "plain"; empty: nothing was asked for.
+    """Returns how attention ("fused" or "plain") is priced on a cluster: as asked for, and if nothing was (empty) as
+    "plain" where a training framework would fuse it, but libraries have no such kernels for one of the cluster's GPUs.
     """
     gpus = [gpu_of(host.device.name) for host in cluster.hosts]
     lacking = any(gpu is not None and not has_fused(gpu) for gpu in gpus)
-    return PLAIN if not attention and lacking and runtime.partition("+")[0] in EXECUTIONS else attention
+    return PLAIN if not attention and lacking and _execution(runtime) else attention
 
 
 def model_source(
@@ -147,7 +132,7 @@ def model_source(
     if not isinstance(model, Model):
         first = batch // counts[-min(len(counts), 2)]
         described = sized_transformer(model, runtime, first, attention)
-        usual = "fused" if runtime.partition("+")[0] in EXECUTIONS else PLAIN
+        usual = "fused" if _execution(runtime) else PLAIN
         return described or TracedModel(model, first, chosen_cache(cache), lap, attention or usual)
     if len(counts) > 1:
         raise ValueError(

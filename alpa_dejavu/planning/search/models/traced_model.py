@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu.layers.models import Transformer, known_models
-from alpa_dejavu.planning.search.models._entry import entry_of, meshes_of, model_of_entry, remembering
+from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
 from alpa_dejavu.planning.search.models.model_source import ModelSource, checked_micro_batch, scaled_model
 from alpa_dejavu.problem import Model
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers import AttentionFound, TracedStep
-    from alpa_dejavu.sharding.layer_sharding import StageLayers
     from alpa_dejavu.sharding.solved import SolvedLayers
 
 __all__ = ["TracedModel"]
@@ -70,32 +70,25 @@ class TracedModel(ModelSource):
         """Returns a source of the same model that needn't trace, cut or shard again what was before, and from which
         plans are the same as from a new one.
         """
-        other = TracedModel(self._model, self.micro_batch, self._cache, self._lap, self._attention)
-        other._steps, other._keys, other._kept, other._known_facts = (
-            self._steps, self._keys, self._kept, self._known_facts
-        )  # fmt: skip
-        other._made_before = self._made_before
+        other = copy.copy(self)
+        other._models = {}
         return other
 
     @property
     def name(self) -> str:
-        """Returns the model's name as it was given, or its function's name."""
         return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
 
     @property
     def training(self) -> bool:
-        """Returns whether a step of the model computes gradients."""
         return self._facts().training
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns what the trace says that a reader of a plan may not expect, and how attention is priced."""
-        said = () if self._known_name is not None else self._step(self.micro_batch).notes
+        of_trace = () if self._known_name is not None else self._step(self.micro_batch).notes
         attention = self._facts().attention.note(self._attention, next(iter(self._models.values()), None))
-        return said if attention is None else (*said, attention)
+        return of_trace if attention is None else (*of_trace, attention)
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
         most = self._facts().most_layers
         for number in wanted:
             if number not in most:
@@ -105,11 +98,6 @@ class TracedModel(ModelSource):
         return tuple(dict.fromkeys(most[number] for number in wanted))
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the model cut into so many layers, traced for exactly so many samples in a micro-batch.
-
-        Raises:
-            ValueError: the model can't be cut into so many layers, or a micro-batch without samples.
-        """
         place = num_layers, checked_micro_batch(micro_batch)
         if place not in self._models:
             self._models[place] = self._made_before.get(place) or self._read(*place) or self._made(*place)
@@ -117,17 +105,15 @@ class TracedModel(ModelSource):
         return self._models[place]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the model for so many samples in a micro-batch, scaled from the nearest number of samples for which
-        it was traced (or read from the cache) in this process.
-
-        Other entries of the cache aren't looked at, so that a plan doesn't depend on what was planned before.
-        """
-        given = [exact for number, exact in self._models if number == num_layers]
-        nearest = _nearest(given or [self.micro_batch], checked_micro_batch(micro_batch))
+        # From what was traced or read in this process: other entries of the cache aren't looked at, so that a plan
+        # doesn't depend on what was planned before.
+        exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
+        wanted = checked_micro_batch(micro_batch)
+        # Of two that are as near by ratio the larger says more of what grows.
+        nearest = min(exact, key=lambda samples: (abs(math.log(samples / wanted)), -samples))
         return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
 
     def keep(self) -> None:
-        """Writes to the cache what was learned of the model since it was read from there."""
         if self._cache is None:
             return
         facts = self._known_facts
@@ -135,7 +121,7 @@ class TracedModel(ModelSource):
             self._cache.write(self._key(self.micro_batch), facts.data())
             facts.num_kept = len(facts.most_layers)
         for (num_layers, micro_batch), model in self._models.items():
-            meshes = meshes_of(model)
+            meshes = len(meshes_of(model))
             if meshes > self._kept.get((num_layers, micro_batch), -1):
                 # What doesn't fit the format isn't kept.
                 with collector_paused(), contextlib.suppress(ValueError):
@@ -155,18 +141,16 @@ class TracedModel(ModelSource):
 
     def _key(self, micro_batch: int, num_layers: int | None = None) -> Key:
         if micro_batch not in self._keys:
+            name = self._known_name
+            if not name:
+                from alpa_dejavu import layers
+
+                name = layers.step_digest(self._step(micro_batch))
+            code, attention = code_digest(), self._attention
             self._keys[micro_batch] = {
-                "model": self._known_name or self._content(micro_batch),
-                "code": code_digest(),
-                "micro_batch": micro_batch,
-                "attention": self._attention,
-            }
+                "model": name, "code": code, "micro_batch": micro_batch, "attention": attention,
+            }  # fmt: skip
         return {**self._keys[micro_batch], "num_layers": num_layers}
-
-    def _content(self, micro_batch: int) -> str:
-        from alpa_dejavu import layers
-
-        return layers.step_digest(self._step(micro_batch))
 
     def _facts(self) -> _Facts:
         if self._known_facts is None and self._cache is not None:
@@ -183,22 +167,30 @@ class TracedModel(ModelSource):
     def _read(self, num_layers: int, micro_batch: int) -> Model | None:
         if self._cache is None:
             return None
-        solve = _Solver(partial(self._step, micro_batch), num_layers, self._attention)
-        make = partial(model_of_entry, num_layers=num_layers, solve=solve)
-        found = self._cache.read(self._key(micro_batch, num_layers), make)
-        if found is not None:
-            self._kept[num_layers, micro_batch] = meshes_of(found)
+
+        @cache
+        def solver() -> SolvedLayers:
+            """For meshes that the cache doesn't know: the model is traced for it."""
+            step = self._step(micro_batch)
+            from alpa_dejavu import sharding
+
+            return sharding.solver_of_step(step, num_layers, attention=self._attention)
+
+        make = partial(model_of_entry, num_layers=num_layers, solve=lambda *mesh: solver()(*mesh))
+        model = self._cache.read(self._key(micro_batch, num_layers), make)
+        if model is not None:
+            self._kept[num_layers, micro_batch] = len(meshes_of(model))
             self._lap("cache")
-        return found
+        return model
 
     def _made(self, num_layers: int, micro_batch: int) -> Model:
         traced = self._step(micro_batch)
         phase(f"cutting the model into {num_layers} layers")
         from alpa_dejavu import sharding
 
-        made = remembering(sharding.model_of_step(traced, num_layers, attention=self._attention))
+        model = remembering(sharding.model_of_step(traced, num_layers, attention=self._attention))
         self._lap("features")
-        return made
+        return model
 
 
 @final
@@ -207,50 +199,26 @@ class _Facts:
     wanted number gives.
     """
 
-    def __init__(
-        self, training: bool, attention: AttentionFound, most_layers: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, training: bool, attention: AttentionFound, most_layers: Mapping[int, int] | None = None) -> None:
         self.training, self.attention, self.most_layers = training, attention, dict(most_layers or {})
         self.num_kept = -1 if most_layers is None else len(most_layers)
 
     @classmethod
     def of(cls, data: Any) -> _Facts:
-        """Returns the facts on a model (whether it trains, how many layers it can be cut into) from their JSON data."""
         from alpa_dejavu.layers import AttentionFound
 
         most = {int(wanted): int(most) for wanted, most in data["most_layers"].items()}
-        if not all(1 <= layers <= wanted for wanted, layers in most.items()):
-            raise ValueError(f"most_layers is {most}, but must be from 1 to the wanted number of layers")
+        # A step with marks has as many layers as its marks make, whatever is wanted.
+        if any(layers < 1 for layers in most.values()):
+            raise ValueError(f"most_layers is {most}, but must be at least 1 layer for each wanted number")
         return cls(bool(data["training"]), AttentionFound(*map(int, data["attention"])), most)
 
     def data(self) -> dict[str, Any]:
-        """Returns as JSON data the facts on a model: whether it trains, and how many layers it can be cut into."""
         return {
             "training": self.training,
             "attention": list(dataclasses.astuple(self.attention)),
             "most_layers": {str(key): most for key, most in self.most_layers.items()},
         }
-
-
-@final
-class _Solver:
-    """A solver for meshes that the cache doesn't know, as `alpa_dejavu.sharding.sharded.Solved`.
-
-    The model is traced for it.
-    """
-
-    def __init__(self, step: Callable[[], TracedStep], num_layers: int, attention: str) -> None:
-        self._step, self._num_layers, self._attention = step, num_layers, attention
-        self._solved: SolvedLayers | None = None
-
-    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
-        """Returns the layers on a mesh at each ZeRO level."""
-        if self._solved is None:
-            step = self._step()
-            from alpa_dejavu import sharding
-
-            self._solved = sharding.solver_of_step(step, self._num_layers, attention=self._attention)
-        return self._solved(data_parallel, tensor_parallel, batch_forced)
 
 
 def _known_name(model: str | Callable[..., Any]) -> str | None:
@@ -259,8 +227,3 @@ def _known_name(model: str | Callable[..., Any]) -> str | None:
         return None
     sizes = Transformer.of_text(model)
     return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text
-
-
-def _nearest(known: Collection[int], micro_batch: int) -> int:
-    """Returns the nearest known micro-batch by ratio; of two as near the larger, which says more of what grows."""
-    return min(known, key=lambda one: (abs(math.log(one / micro_batch)), -one))

@@ -8,17 +8,32 @@ from alpa_dejavu.planning.search.uncertainty._confidence import (
     confidence,
     confidence_of_draws,
     drawn_steps,
+    most_useful,
     numbered_errors,
-    worth_trying,
 )
-from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
+from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
-from alpa_dejavu.planning.search.uncertainty._steps import closed_form, drawn_stages, layer_draws, step_draws
-from alpa_dejavu.planning.search.uncertainty._table_draws import meet, redrawn
+from alpa_dejavu.planning.search.uncertainty._steps import (
+    StageDraws,
+    closed_form,
+    drawn_stages,
+    interval,
+    layer_draws,
+    resolved_stage,
+    step_draws,
+)
+from alpa_dejavu.planning.search.uncertainty._table_draws import (
+    errors_after,
+    errors_of,
+    meet,
+    redrawn,
+    with_past_runs,
+)
 
 __all__ = [
-    "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "closed_form",
-    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "numbered_errors",
-    "redrawn", "step_draws", "worth_trying",
+    "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread", "closed_form",
+    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "entry_seconds", "errors_after", "errors_of",
+    "interval", "layer_draws", "meet", "most_useful", "numbered_errors", "redrawn", "resolved_stage", "step_draws",
+    "with_past_runs",
 ]  # fmt: skip

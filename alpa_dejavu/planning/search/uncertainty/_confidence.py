@@ -1,129 +1,83 @@
-"""The probability that the chosen plan is nearly the best, and the step to expect of it."""
+"""The probability that the chosen plan is nearly the best, the step to expect of it, and what is worth measuring."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search.uncertainty._decide import most_useful
 from alpa_dejavu.planning.search.uncertainty._errors import Errors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
-from alpa_dejavu.planning.search.uncertainty._steps import meet_plan, step_draws
-from alpa_dejavu.problem import Confidence, Slicing
+from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
+from alpa_dejavu.problem import Confidence
 
-__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "numbered_errors", "worth_trying"]
+__all__ = [
+    "LEAST_GAIN", "NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "gain_s", "most_useful",
+    "most_worthwhile", "numbered_errors",
+]  # fmt: skip
 
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
-_DRAWS = 200
-_ENDS = (0.05, 0.95)
+LEAST_GAIN = 0.005
+"""The share of a step that a measurement must promise to save, or it isn't made."""
 
 
-def confidence(
-    candidates: Sequence[Candidate],
-    count: int = _DRAWS,
-    errors: Errors | None = None,
-    resolver: Resolver | None = None,
-) -> Confidence:
+def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None) -> Confidence:
     """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's,
     and what step to expect of it.
 
-    The costs of all candidates are drawn jointly at random, by how far off predictions may be. The step is drawn for
-    the first plan by itself, so that it is the same whatever the plan is compared with.
-
-    Args:
-        candidates: the chosen plan first.
-        count: the number of draws.
-        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
-        resolver: the object that has numbered the errors in `errors`; None: a new one.
+    The costs of all candidates are drawn jointly at random, `count` times, by how far off predictions may be: by
+    `errors`, or as the cost models tell it, before any measurement. The step is drawn for the first plan by itself, so
+    that it is the same whatever the plan is compared with.
     """
-    resolver = resolver or Resolver()
-    alone = resolver if errors is not None else Resolver()
-    own_s = drawn_steps(candidates[:1], count, errors, alone)[:, 0]
-    joint_s = drawn_steps(candidates, count, errors, resolver) if len(candidates) > 1 else own_s[:, None]
-    compared = _compared(candidates)
-    return confidence_of_draws(joint_s, own_s, alone.source, _missed(candidates[0].slicing), compared)
-
-
-def worth_trying(
-    candidates: Sequence[Candidate], most: int, errors: Errors | None = None, resolver: Resolver | None = None
-) -> list[int]:
-    """Returns the indices of the plans that it is worth to try on the devices beside the first of some candidate plans.
-
-    Each next one is the plan that, tried as well, would shorten the step of the fastest plan tried most on average.
-
-    Args:
-        candidates: the chosen one first.
-        most: how many plans are tried, the chosen one among them.
-        errors: what is known of the errors of predictions; None: what the models say.
-        resolver: the one that `errors` are of; None: a new one.
-    """
-    return most_useful(drawn_steps(candidates, _DRAWS, errors, resolver), most)
+    alone = numbered_errors(candidates[:1], errors)
+    own_s = step_draws(candidates[:1], alone, alone.drawn(count))[:, 0]
+    joint_s = drawn_steps(candidates, count, errors) if len(candidates) > 1 else own_s[:, None]
+    slicing, missed = candidates[0].slicing, 1.0
+    if slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0:
+        missed = min(slicing.lower_bound_s / slicing.cost_s, 1.0)
+    return confidence_of_draws(joint_s, own_s, alone.resolver.source, missed, _compared(candidates))
 
 
 def drawn_steps(
-    candidates: Sequence[Candidate],
-    count: int,
-    errors: Errors | None = None,
-    resolver: Resolver | None = None,
-    seed: int = 0,
+    candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None, seed: int = 0
 ) -> FloatArray:
     """Returns the seconds of candidate plans' steps in joint draws of the errors of predictions, shape (count,
-    candidates).
-
-    Args:
-        candidates: the plans, which may be on several clusters of the same devices.
-        count: the number of draws.
-        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
-        resolver: the object that has numbered the errors in `errors`; None: a new one.
-        seed: the seed of the draws.
+    candidates). The plans may be on several clusters of the same devices.
     """
-    errors, resolver = numbered_errors(candidates, errors, resolver)
-    return step_draws(candidates, resolver, errors, errors.drawn(count, seed))
+    errors = numbered_errors(candidates, errors)
+    return step_draws(candidates, errors, errors.drawn(count, seed))
 
 
-def numbered_errors(
-    candidates: Sequence[Candidate], errors: Errors | None, resolver: Resolver | None
-) -> tuple[Errors, Resolver]:
-    """Returns the distribution of the errors of candidate plans' predictions, and the object that has numbered them;
-    where they are None, as the cost models tell it, and a new one.
+def numbered_errors(candidates: Sequence[Candidate], errors: Errors | None = None) -> Errors:
+    """Returns the distribution of the errors of candidate plans' predictions, whose resolver has met the plans; where
+    none is given, as the cost models tell it.
     """
-    resolver = resolver or Resolver()
+    resolver = Resolver() if errors is None else errors.resolver
     for candidate in candidates:
         meet_plan(candidate, resolver)
-    return errors or Errors.unmeasured(resolver), resolver
-
-
-def _missed(slicing: Slicing) -> float:
-    """Returns the least share of the chosen plan's step that a plan may take which the slicer didn't find."""
-    known = slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0
-    return min(slicing.lower_bound_s / slicing.cost_s, 1.0) if known else 1.0
+    return errors or Errors.unmeasured(resolver)
 
 
 def _compared(candidates: Sequence[Candidate]) -> str:
     """Returns the shapes of the candidates in a few words."""
     numbers = {
-        "layer": [one.model.num_layers for one in candidates],
-        "micro-batch": [one.run.num_micro_batches for one in candidates],
-        "stage": [len(one.stages) for one in candidates],
-        "host": [len({host for hosts in one.placed for host in hosts}) for one in candidates],
+        "layer": [plan.model.num_layers for plan in candidates],
+        "micro-batch": [plan.run.num_micro_batches for plan in candidates],
+        "stage": [len(plan.stages) for plan in candidates],
+        "host": [len({host for hosts in plan.placed for host in hosts}) for plan in candidates],
     }
-    return ", ".join(_range(each, what) for what, each in numbers.items())
-
-
-def _range(numbers: Sequence[int], what: str) -> str:
-    """Returns the least and the largest number, with their noun.
-
-    >>> _range([1024, 512, 512], "micro-batch")
-    '512 to 1024 micro-batches'
-    """
-    low, high = min(numbers), max(numbers)
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-    return f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}"
+    ranges = []
+    for what, counts in numbers.items():
+        low, high = min(counts), max(counts)
+        plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+        ranges.append(f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}")
+    return ", ".join(ranges)
 
 
 def confidence_of_draws(
@@ -142,14 +96,104 @@ def confidence_of_draws(
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in words.
     """
     best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
-    low, high = np.quantile(own_s, _ENDS)
     return Confidence(
         probability=float((steps_s[:, 0] <= NEARLY * best_s).mean()),
         expected_step_s=float(np.exp(np.log(own_s).mean())),
-        interval_s=(float(low), float(high)),
+        interval_s=interval(own_s),
         draws=len(own_s),
         candidates=steps_s.shape[1],
         spread_from=source,
         compared=compared,
         deviation_s=float(own_s.std()),
     )
+
+
+def gain_s(steps_s: FloatArray, *log_errors: FloatArray) -> float:
+    """Returns how many seconds a training step gets shorter on average if the plan is chosen after measuring one stage,
+    or several.
+
+    The expected step of each candidate plan is regressed on the stages' prediction errors. The regression is made on
+    one half of the draws and its choices of plans are judged on the other, in turn, so that what is chosen by chance
+    gains nothing; so the result may be negative.
+
+    Args:
+        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
+        log_errors: each stage's error in the same draws: the logarithm of its seconds, or of the factor by which they
+            are off, shape (K,).
+
+    References:
+        Strong, Oakley and Brennan, Estimating Multiparameter Partial Expected Value of Perfect Information from a
+        Probabilistic Sensitivity Analysis Sample, Medical Decision Making 34(3), 2014.
+
+    >>> steps = np.array([[1.0, 2.0], [3.0, 2.0]] * 50)
+    >>> gain_s(steps, np.log([0.5, 2.0] * 50))
+    0.5
+    """
+    half = len(steps_s) // 2
+    if half < 2 or all(log_error.std() == 0 for log_error in log_errors):
+        return 0.0
+    squares = [a * b for a, b in itertools.combinations_with_replacement(log_errors, 2)]
+    terms = np.stack([np.ones_like(log_errors[0]), *log_errors, *squares], axis=1)
+    gains = []
+    for fitted, judged in ((slice(0, half), slice(half, 2 * half)), (slice(half, 2 * half), slice(0, half))):
+        coefficients = np.linalg.lstsq(terms[fitted], steps_s[fitted], rcond=None)[0]
+        picked = first_least(terms[judged] @ coefficients)
+        always = first_least(steps_s[fitted].mean(axis=0))
+        gains.append(steps_s[judged, always].mean() - steps_s[judged][np.arange(len(picked)), picked].mean())
+    return float(np.mean(gains))
+
+
+def most_worthwhile(
+    steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
+) -> int | None:
+    """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
+
+    The gain is how much shorter the step of the plan that is chosen afterwards is on average. Where no single stage is
+    worth it, two may be: what one takes against another tells what an error that both share hides.
+
+    Args:
+        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
+        log_errors: the logarithms of the stages' seconds in the same draws, shape (K, stages).
+        takes_s: the seconds that measuring each stage takes, shape (stages,).
+        budget_s: the seconds left for measuring; stages whose measurement takes longer aren't chosen.
+        least: the least gain that is worth a measurement, as a share of the best candidate's step; it may be negative,
+            as computed gains are where draws show none.
+    """
+    if not log_errors.shape[1]:
+        return None
+    gains = np.array([gain_s(steps_s, log_error) for log_error in log_errors.T])
+    wanted = least * steps_s.mean(axis=0).min()
+    worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), -np.inf)
+    best = int(first_least(-worth))
+    if worth[best] > 0:
+        return best
+    pairs = [(a, b) for a, b in itertools.combinations(range(len(gains)), 2) if takes_s[a] + takes_s[b] <= budget_s]
+    if pairs:
+        of_pairs = np.array([gain_s(steps_s, log_errors[:, a], log_errors[:, b]) for a, b in pairs])
+        takes = np.array([takes_s[a] + takes_s[b] for a, b in pairs])
+        chosen = int(first_least(-np.where(of_pairs >= wanted, of_pairs / np.maximum(takes, 1e-9), -np.inf)))
+        if of_pairs[chosen] >= wanted:
+            a, b = pairs[chosen]
+            return a if gains[a] >= gains[b] else b
+    return best if worth[best] > -np.inf else None
+
+
+def most_useful(steps_s: FloatArray, most: int, least: float = LEAST_GAIN) -> list[int]:
+    """Returns the plans to measure beside the first one, at most `most` together with it: each shortens the step of the
+    fastest plan measured most on average, and by the share `least` at least.
+
+    The steps are of the candidate plans in joint draws, shape (K, candidates).
+
+    >>> most_useful(np.array([[2.0, 1.9, 1.0, 3.0], [2.0, 1.9, 3.0, 3.0]]), most=3)
+    [2, 1]
+    """
+    chosen: list[int] = []
+    fastest_s = steps_s[:, 0]
+    while len(chosen) < most - 1:
+        gains = fastest_s.mean() - np.minimum(fastest_s[:, None], steps_s).mean(axis=0)
+        best = int(first_least(-gains))
+        if gains[best] < least * fastest_s.mean():
+            break
+        chosen.append(best)
+        fastest_s = np.minimum(fastest_s, steps_s[:, best])
+    return chosen

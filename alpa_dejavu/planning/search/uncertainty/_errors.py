@@ -23,8 +23,7 @@ class Factors:
     """The factors from predicted to actual seconds, in K random draws.
 
     Attributes:
-        common: the factor that all work of a class (matrix products, all-reduces within hosts, ...) has in common, for
-            each of N classes, shape (K, N).
+        common: the factor that all work of each of N classes has in common, shape (K, N).
         own: the further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and
             on its other operators, shape (K, M, 2).
         weights: the powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
@@ -38,25 +37,21 @@ class Factors:
         return len(self.common)
 
     def divided(self, resolved: Resolved) -> FloatArray:
-        """Returns the factor on all seconds of a stage that comes of its number of devices and of its training
-        framework, in each of K draws.
-        """
+        """Returns the factor that comes of a stage's number of devices and training framework, shape (K,)."""
         return np.asarray(self.common[:, DOUBLINGS] ** resolved.doublings * self.common[:, RUNTIME])
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
-        """Returns one random draw of the factors from predicted to actual seconds, shape (V, N): for each of V ways to
-        shard a layer and each of N classes of work (matrix products, other operators, collectives of a kind, ...).
-        """
-        found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
-        found[:, list(COMPUTE)] *= self.of_layers(resolved, np.arange(len(found)))[draw]
-        return found
+        """Returns one draw of the factors for each of V ways to shard a layer and each of N classes, shape (V, N)."""
+        factors = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
+        factors[:, list(COMPUTE)] *= self.of_layers(resolved, np.arange(len(factors)))[draw]
+        return factors
 
     def of_layers(self, resolved: Resolved, chosen: NDArray[np.intp]) -> FloatArray:
         """Returns the factors that V chosen variants of layers have for themselves in each of K draws, shape (K, V, 2):
         on their products, and on their other operators.
         """
-        each = self.own[:, resolved.own[chosen]]
-        return np.asarray(each[:, :, 0] ** self.weights[0] * each[:, :, 1] ** self.weights[1])
+        own = self.own[:, resolved.own[chosen]]
+        return np.asarray(own[:, :, 0] ** self.weights[0] * own[:, :, 1] ** self.weights[1])
 
 
 @final
@@ -68,28 +63,25 @@ class Errors:
     other M are each a kind of layers' own. They are standard normal until a stage is measured.
 
     Attributes:
+        resolver: the object that has numbered the errors.
         spreads: what one standard deviation of each error is, as the logarithm of a factor on seconds.
         mean: the mean of each error in standard deviations, shape (N + M,).
         root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     """
 
+    resolver: Resolver
     spreads: Spreads
     mean: FloatArray
     root: FloatArray | None = None
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
-        """Returns the distribution of prediction errors before any measurement, when all are standard normal.
-
-        `resolver` has numbered the errors of the cost tables that it has met, and says how large they are.
-        """
-        return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
+        """Returns the distribution, before any measurement, of the errors that a resolver has met so far."""
+        return cls(resolver, resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
 
     @property
     def middle(self) -> Factors:
-        """Returns the factors from predicted to actual seconds where each error of the joint distribution is at its
-        mean, in the form of random draws with a single draw (K = 1).
-        """
+        """Returns the factors from predicted to actual seconds where each error is at its mean, as a single draw."""
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
@@ -121,7 +113,9 @@ class Errors:
             Potter and Stern, Statistical filtering of space navigation measurements, AIAA Guidance and Control, 1963.
         """
         root = np.eye(len(self.mean)) if self.root is None else self.root
-        nominal, mean = float(entry_seconds(seconds, resolved, first, last, _ones(self)).sum()), self.mean
+        layers = len(self.mean) - len(CLASSES)
+        ones = Factors(np.ones((1, len(CLASSES))), np.ones((1, layers, len(COMPUTE))))
+        nominal, mean = float(entry_seconds(seconds, resolved, first, last, ones).sum()), self.mean
         gain, along, variance = np.zeros_like(mean), np.zeros_like(mean), noise**2
         for _ in range(_NUM_STEPS):
             now, slope = self._log_and_slope(seconds, resolved, first, last, mean)
@@ -165,19 +159,19 @@ def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, f
 
     `seconds` and `resolved` have its predicted seconds, split by what errs together; `factors` has the draws.
     """
-    found = np.zeros(len(factors))
+    total = np.zeros(len(factors))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)
         rows = seconds.of_variants[chosen]
         own = factors.of_layers(resolved, chosen)
         for place, number in enumerate(COMPUTE):
-            found += (own[:, :, place] @ rows[:, number]) * factors.common[:, number]
+            total += (own[:, :, place] @ rows[:, number]) * factors.common[:, number]
         rest = rows.sum(axis=0)
         rest[list(COMPUTE)] = 0.0
-        found += factors.common @ rest
+        total += factors.common @ rest
     for number, ranges in seconds.of_ranges.items():
-        found += ranges[first, last] * factors.common[:, number]
-    return found * factors.divided(resolved)
+        total += ranges[first, last] * factors.common[:, number]
+    return total * factors.divided(resolved)
 
 
 def layer_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
@@ -188,18 +182,18 @@ def layer_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, f
     its layers as these would have them if each were a stage of its own; evenly where none would.
     """
     layers = np.arange(first, last + 1)
-    found = np.zeros((len(factors), len(layers)))
+    of_layers = np.zeros((len(factors), len(layers)))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)
         rows, own = seconds.of_variants[chosen], factors.of_layers(resolved, chosen)
         for number in range(rows.shape[1]):
-            each = own[:, :, COMPUTE.index(number)] if number in COMPUTE else 1.0
-            found += factors.common[:, number, None] * rows[:, number] * each
+            of_class = own[:, :, COMPUTE.index(number)] if number in COMPUTE else 1.0
+            of_layers += factors.common[:, number, None] * rows[:, number] * of_class
     for number, ranges in seconds.of_ranges.items():
         alone = ranges[layers, layers]
         share = alone / alone.sum() if alone.sum() > 0 else np.full(len(layers), 1 / len(layers))
-        found += factors.common[:, number, None] * (ranges[first, last] * share)
-    return np.asarray(found * factors.divided(resolved)[:, None])
+        of_layers += factors.common[:, number, None] * (ranges[first, last] * share)
+    return np.asarray(of_layers * factors.divided(resolved)[:, None])
 
 
 def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:
@@ -207,7 +201,3 @@ def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:
         return np.arange(first, last + 1)
     row = resolved.of_stages[first, last]
     return row[row >= 0]
-
-
-def _ones(errors: Errors) -> Factors:
-    return Factors(np.ones((1, len(CLASSES))), np.ones((1, len(errors.mean) - len(CLASSES), len(COMPUTE))))

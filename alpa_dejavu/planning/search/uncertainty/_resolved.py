@@ -88,7 +88,7 @@ class Resolver:
     def __init__(self, apart: bool = False) -> None:
         self._apart = apart
         self._own: dict[Hashable, int] = {}
-        self._known: dict[Hashable, Resolved] = {}
+        self._resolved: dict[Hashable, Resolved] = {}
         self._rows: dict[tuple[int, Device, int], tuple[Operators, FloatArray]] = {}
         self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
         self._kept: dict[int, object] = {}
@@ -124,26 +124,22 @@ class Resolver:
         split into parts whose prediction errors are the same.
         """
         key = id(costs), devices, _mesh(config), config.zero, config.remat, config.offload
-        if key not in self._known:
+        if key not in self._resolved:
             self._kept[id(costs)] = costs  # so that its id stays its own
             self._runtime = max(self._runtime, costs.models.runtime.spread or 0.0)
-            division = costs.division(config)
-            self._known[key] = Resolved(
+            alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
+            self._resolved[key] = Resolved(
                 own=self._own_errors(costs, config),
-                of_stages=division.of_stages,
+                of_stages=costs.division(config).of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
-                doublings=_doublings(costs, devices),
+                doublings=0.0 if alone else math.log2(len(devices.hosts)),
             )
-        return self._known[key]
+        return self._resolved[key]
 
     def sent(self, table: CostTable, link: int) -> int:
-        """Notes how large prediction errors of interstage transfers over one kind of link are, and returns the number
-        of the class of work whose error they have.
-
-        Args:
-            table: the cost table that has the transfers.
-            link: the index of the kind of link in the table.
+        """Notes how large prediction errors of interstage transfers over one kind of link, by its index in a cost
+        table, are, and returns the number of the class of work whose error they have.
         """
         between, transfer, costs = table.interstage, table.transfer, table.stage_costs
         assert between is not None, "a table that was priced keeps what crosses"
@@ -155,64 +151,78 @@ class Resolver:
             self._kept[id(between)] = between
             largest = AxisCollectives("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
             seconds = between.forward_s[:, link] + between.backward_s[:, link]
-            self._noted(costs, Group(costs.cluster, ends), largest, seconds)
+            self._note_exchange(costs, Group(costs.cluster, ends), largest, seconds)
         return link_class("send", ends)
 
     def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        device = devices.kinds[0]
         forward = self._layers(costs, devices, config, "forward")
-        found, phases = forward, ["forward"]
+        of_variants, phases = forward, ["forward"]
         if costs.model.training:
-            found = found + self._layers(costs, devices, config, "backward")
-            found = found + forward * costs.again(config, devices.kinds[0])[:, None]
+            of_variants = of_variants + self._layers(costs, devices, config, "backward")
+            of_variants = of_variants + forward * costs.again(config, device)[:, None]
             phases.append("backward")
-        starts = np.full((costs.model.num_layers,) * 2, len(phases) * costs.models.runtime.dispatch_s(devices.kinds[0]))
-        self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
-        if config.offload.any:
-            starts = starts + costs.offload_s(devices, config)[:2].sum(axis=0)
-        return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
+        launches = len(phases) * costs.models.runtime.dispatch_s(device)
+        ranges = self._ranges(costs, devices, config, phases, launches, "dispatch_s", slice(2))
+        return Seconds(of_variants, ranges)
 
     def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
-        a_step = costs.models.runtime.started_step_s(devices.kinds[0])
-        starts = np.full((costs.model.num_layers,) * 2, a_step)
-        self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
+        launches = costs.models.runtime.started_step_s(devices.kinds[0])
         computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)
-        if config.offload.any:
-            starts = starts + costs.offload_s(devices, config)[2]
-        ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
-        return Seconds(computed, ranges)
+        return Seconds(computed, self._ranges(costs, devices, config, ["step"], launches, "step_s", slice(2, 3)))
 
     def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators and collectives of each variant by class, shape (V, N)."""
-        found = self._computed(costs, devices, config, phase)
-        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[AxisCollectives], FloatArray]]()
-        for n in range(len(found)):
+        seconds = self._computed(costs, devices, config, phase)
+        division, rows = costs.division(config), dict[tuple[int, ...], tuple[Sequence[AxisCollectives], FloatArray]]()
+        for n in range(len(seconds)):
             exchanges = division.exchanges(n, phase)
             key = tuple(map(id, exchanges))
-            if key not in known:
+            if key not in rows:
                 row = np.zeros(len(CLASSES))
-                for one in exchanges:
-                    each = costs.sent_s(devices, config, one, phase)
-                    group = costs.places.groups(devices, config, one.axis)[0]
-                    row[self._noted(costs, group, one, each)] += each @ one.counts
-                known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
-            found[n] += known[key][1]
-        return found
+                for exchange in exchanges:
+                    sent_s = costs.sent_s(devices, config, exchange, phase)
+                    group = costs.places.groups(devices, config, exchange.axis)[0]
+                    row[self._note_exchange(costs, group, exchange, sent_s)] += sent_s @ exchange.counts
+                rows[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
+            seconds[n] += rows[key][1]
+        return seconds
 
-    def _combined(
-        self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phases: Sequence[str]
+    def _ranges(
+        self,
+        costs: StageCostModel,
+        devices: StageDevices,
+        config: MeshConfig,
+        phases: Sequence[str],
+        launches_s: float,
+        figure: str,
+        offloads: slice,
     ) -> dict[int, FloatArray]:
-        found: dict[int, FloatArray] = {}
+        """Returns the seconds that stages have as a whole by class: launches, what is offloaded, and what they send as
+        one, less what of it hides behind computing; each of shape (L, L).
+        """
+        model, starts_s = costs.models.latency, np.full((costs.model.num_layers,) * 2, launches_s)
+        if isinstance(model, KnowsFigures):
+            sigma = model.figure_spread(devices.kinds[0], figure)
+            self._note(LAUNCHES, launches_s, sigma, 1.0, 0.0, said_by(model))
+        if config.offload.any:
+            starts_s = starts_s + costs.offload_s(devices, config)[offloads].sum(axis=0)
+        sent_s: dict[int, FloatArray] = {}
         for phase in phases:
-            for one, seconds in costs.combined(devices, config, phase):
-                number = self._noted(costs, costs.places.groups(devices, config, one.axis)[0], one, seconds)
-                found[number] = found[number] + seconds if number in found else seconds
-        return _exposed(found, costs.hidden_s(devices, config)[[PHASES.index(phase) for phase in phases]].sum(axis=0))
+            for exchange, seconds in costs.combined(devices, config, phase):
+                group = costs.places.groups(devices, config, exchange.axis)[0]
+                number = self._note_exchange(costs, group, exchange, seconds)
+                sent_s[number] = sent_s[number] + seconds if number in sent_s else seconds
+        hidden_s = costs.hidden_s(devices, config)[[PHASES.index(phase) for phase in phases]].sum(axis=0)
+        total: FloatArray = sum(sent_s.values(), np.zeros_like(hidden_s))
+        share = np.divide(total - hidden_s, total, out=np.ones_like(total), where=(total > 0) & (hidden_s > 0))
+        exposed = {number: seconds * np.clip(share, 0.0, 1.0) for number, seconds in sent_s.items()}
+        return {LAUNCHES: starts_s} | exposed
 
     def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators of each variant by class, shape (V, N)."""
-        division = costs.division(config)
         slowest = devices.kinds[0]
-        rows = [self._row(costs, slowest, each) for each in division.operators(phase)]
+        rows = [self._row(costs, slowest, operators) for operators in costs.division(config).operators(phase)]
         return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
 
     def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
@@ -232,38 +242,36 @@ class Resolver:
 
     def _own_errors(self, costs: StageCostModel, config: MeshConfig) -> NDArray[np.intp]:
         """Returns the numbers of the two errors that each variant of a layer has for itself, shape (V, 2)."""
-        division, found = costs.division(config), []
+        division, numbers = costs.division(config), []
         for layer, operators in zip(division.variants, division.operators("forward"), strict=True):
             whole = layer if self._apart else self._kinds_of(costs.model.layers[layer].forward)[1]
             divided = _mesh(config), self._kinds_of(operators)[1]
-            found.append([self._own.setdefault(key, len(self._own)) for key in (whole, divided)])
-        return np.array(found, dtype=np.intp).reshape(-1, 2)
+            numbers.append([self._own.setdefault(key, len(self._own)) for key in (whole, divided)])
+        return np.array(numbers, dtype=np.intp).reshape(-1, 2)
 
     def _kinds_of(self, operators: Operators) -> tuple[NDArray[np.intp], frozenset[Hashable]]:
         """Returns the number of each operator's kind (what it does to which shapes), and all kinds."""
         records = operators.records
         if id(records) not in self._kinds:
             numbers: dict[Hashable, int] = {}
-            each = [numbers.setdefault((one.primitive, one.input_shapes), len(numbers)) for one in records]
-            self._kinds[id(records)] = records, np.array(each, dtype=np.intp), frozenset(numbers)
+            of_records = [
+                numbers.setdefault((record.primitive, record.input_shapes), len(numbers)) for record in records
+            ]
+            self._kinds[id(records)] = records, np.array(of_records, dtype=np.intp), frozenset(numbers)
         return self._kinds[id(records)][1:]
 
-    def _noted(self, costs: StageCostModel, group: Group, one: AxisCollectives, seconds: FloatArray) -> int:
+    def _note_exchange(
+        self, costs: StageCostModel, group: Group, exchange: AxisCollectives, seconds: FloatArray
+    ) -> int:
         """Notes what the model says of an exchange's spread, and returns the exchange's class."""
-        number, model = link_class(one.kind, group.hosts), costs.models.communication
+        number, model, sizes = link_class(exchange.kind, group.hosts), costs.models.communication, exchange.num_bytes
         sigma = 0.0
-        largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
-        if isinstance(model, KnowsInterval) and one.num_bytes.size:
-            lower, upper, _ = model.interval(one.kind, one.num_bytes.ravel()[largest : largest + 1], group)
+        if isinstance(model, KnowsInterval) and sizes.size:
+            largest = int(np.argmax(sizes))
+            lower, upper, _ = model.interval(exchange.kind, sizes.ravel()[largest : largest + 1], group)
             sigma = float(np.log(upper[0] / lower[0])) / (2 * REACH_90) if lower[0] > 0 else 0.0
         self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
         return number
-
-    def _note_launches(self, costs: StageCostModel, device: Device, figure: str, seconds: float) -> None:
-        model = costs.models.latency
-        if isinstance(model, KnowsFigures):
-            sigma = model.figure_spread(device, figure)
-            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(model))
 
     def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float, source: str) -> None:
         if seconds * sigma > 0:
@@ -272,18 +280,6 @@ class Resolver:
         self._seconds[number] += seconds
         self._weighted[number] += seconds * sigma
         self._shares[number] += seconds * share
-
-
-def _doublings(costs: StageCostModel, devices: StageDevices) -> float:
-    alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
-    return 0.0 if alone else math.log2(len(devices.hosts))
-
-
-def _exposed(sent_s: Mapping[int, FloatArray], hidden_s: FloatArray) -> dict[int, FloatArray]:
-    """Returns the seconds of what stages send as one by class of work, each less what of it hides behind computing."""
-    total: FloatArray = sum(sent_s.values(), np.zeros_like(hidden_s))
-    share = np.divide(total - hidden_s, total, out=np.ones_like(total), where=(total > 0) & (hidden_s > 0))
-    return {number: seconds * np.clip(share, 0.0, 1.0) for number, seconds in sent_s.items()}
 
 
 def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:

@@ -65,42 +65,31 @@ _COMMON_SHARE = 0.5
 
 @runtime_checkable
 class SharesErrors(Protocol):
-    """A latency model that knows which share of its errors' variance all operators of a class have in common."""
+    """A latency model that knows which share of its errors' variance, from 0 to 1, all operators of a class (matrix
+    products, or all others) have in common, shape (operators,).
+    """
 
-    def common_share(self, operators: Operators, device: Device) -> FloatArray:
-        """Returns for each operator, on this device, the share, from 0 to 1, of the variance of its latency error that
-        all operators of its class (matrix products, or all others) have in common, shape (operators,).
-        """
-        ...
+    def common_share(self, operators: Operators, device: Device) -> FloatArray: ...
 
 
 @runtime_checkable
 class KnowsInterval(Protocol):
-    """A communication model that can tell how uncertain the seconds are that it predicts."""
+    """A communication model that can tell 90 % intervals of the seconds of a collective: lower ends, upper ends, and
+    whether they rest on measurements of such collectives, each in the shape of `num_bytes`.
+    """
 
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
-    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Returns 90 % intervals for a collective's seconds: lower ends, upper ends, and whether they rest on
-        measurements of such collectives.
-
-        Args:
-            collective: its kind, such as "all_reduce".
-            num_bytes: the sizes of the tensor; all three results have its shape.
-            group: the devices that take part.
-        """
-        ...
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]: ...
 
 
 @runtime_checkable
 class KnowsFigures(Protocol):
-    """A latency model that can tell how uncertain the measured figures of devices are that it goes by."""
+    """A latency model that can tell how uncertain the measured figures of devices are that it goes by, such as their
+    memory bandwidth: the standard deviation of the logarithm.
+    """
 
-    def figure_spread(self, device: Device, figure: str) -> float:
-        """Returns how uncertain a measured figure of a device is, such as its memory bandwidth: the standard deviation
-        of its logarithm.
-        """
-        ...
+    def figure_spread(self, device: Device, figure: str) -> float: ...
 
 
 @final
@@ -127,14 +116,12 @@ class Spreads:
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray, runtime: float = 0.0) -> Spreads:
         """Returns the spreads of prediction errors by class of work, assumed where the cost models tell none.
 
-        Each argument has one number for each of N classes, shape (N,).
-
         Args:
             sigma: the standard deviation of the logarithm of an operator's error, as the models tell it; zero where
-                they don't.
-            shares: the share of that variance that all work of the class has in common.
+                they don't; shape (N,).
+            shares: the share of that variance that all work of the class has in common, shape (N,).
             alone: the factor, up to 1, by which the rest of the error is smaller in a layer of several operators,
-                whose errors partly cancel.
+                whose errors partly cancel, shape (N,).
             runtime: the spread of what steps of the training framework are off.
         """
         own = np.zeros(len(CLASSES))
@@ -147,11 +134,8 @@ class Spreads:
         return cls(common, own * alone, sigma > 0)
 
     def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:
-        """Returns in words which models the spreads of prediction errors are from.
-
-        Args:
-            seconds: the predicted seconds of each of N classes of work, shape (N,), by which classes are weighted.
-            said_by: the names of the models whose spreads aren't assumed.
+        """Returns in words which models the spreads of prediction errors are from, classes weighted by their predicted
+        seconds, shape (N,); `said_by` names the models whose spreads aren't assumed.
 
         >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
         'spread of the roofline and of the alpha-beta model, since the models say none'
@@ -166,9 +150,8 @@ class Spreads:
 
 
 def link_class(collective: str, hosts: tuple[int, ...]) -> int:
-    """Returns the number of the class of work whose prediction error a collective or send has in common with others.
-
-    The class follows from its kind, and from whether `hosts`, the host of each device, are one host or several.
+    """Returns the number of the class of work whose prediction error a collective or send has in common with others: by
+    its kind, and whether the hosts of its devices are one or several.
 
     >>> CLASSES[link_class("send", (0, 1))]
     'send between hosts'
@@ -178,16 +161,12 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
 
 
 def said_by(model: LatencyModel | CommunicationModel) -> str:
-    """Returns in words what a cost model knows the spread of its prediction errors from; "the models" if it tells
-    nothing.
-    """
+    """Returns in words what a cost model knows the spread of its prediction errors from."""
     return str(getattr(model, "spread_from", "the models"))
 
 
 def common_share(model: LatencyModel, operators: Operators, device: Device) -> FloatArray:
-    """Returns for each operator the share of the variance of its latency error that all matrix products, or all other
-    operators, have in common, shape (operators,): as a latency model tells it, or a half if it doesn't.
-    """
+    """Returns the `SharesErrors.common_share` of operators as a latency model tells it, or a half if it doesn't."""
     if isinstance(model, SharesErrors):
         return model.common_share(operators, device)
     return np.full(len(operators), _COMMON_SHARE)

@@ -1,43 +1,46 @@
-"""Computes the steps of candidate plans in joint draws of their costs."""
+"""The steps of candidate plans, and the seconds of their stages, in joint draws of prediction errors."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds, layer_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver
-from alpa_dejavu.problem import DrawnSeconds, Run, StageChoice, StagePlan
+from alpa_dejavu.planning.search.uncertainty._spreads import COMPUTE, link_class
+from alpa_dejavu.problem import DrawnSeconds, MeshConfig, Run, StageChoice, StagePlan
 
-__all__ = ["closed_form", "drawn_stages", "layer_draws", "meet_plan", "resolved_stage", "step_draws"]
+__all__ = [
+    "DRAWS", "StageDraws", "closed_form", "drawn_stages", "interval", "layer_draws", "meet_plan", "resolved_stage",
+    "step_draws",
+]  # fmt: skip
+
+DRAWS = 200
+_ENDS = (0.05, 0.95)
 
 
-def step_draws(
-    candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
-) -> FloatArray:
+def step_draws(candidates: Sequence[Candidate], errors: Errors, factors: Factors) -> FloatArray:
     """Returns the seconds of each candidate plan's step in each of K joint draws of prediction errors, shape (K,
     candidates).
 
     In each draw the step is computed by Alpa's closed form. If the candidate was simulated, that is multiplied by the
-    ratio of its simulated step to the closed form with all errors at their mean.
-
-    Args:
-        candidates: the plans.
-        resolver: splits their stages' seconds into parts whose prediction errors are the same.
-        errors: the distribution of these errors.
-        factors: the draws from it.
+    ratio of its simulated step to the closed form with all errors at their mean. The resolver of the errors has met the
+    plans.
     """
-    middle, found = errors.middle, np.zeros((len(factors), len(candidates)))
+    middle, steps_s = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
-        drawn, (now,) = (_step_s(candidate, resolver, each) for each in (factors, middle))
-        found[:, n] = drawn * (1.0 if candidate.timeline is None else candidate.step_s / now)
-    return found
+        drawn, (now,) = (_step_s(candidate, errors.resolver, draws) for draws in (factors, middle))
+        steps_s[:, n] = drawn * (1.0 if candidate.timeline is None else candidate.step_s / now)
+    return steps_s
 
 
 def closed_form(
@@ -67,9 +70,7 @@ def closed_form(
 
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
-    """Returns the predicted seconds of all stages on the submesh and config of a candidate plan's stage, split into
-    parts whose prediction errors are the same.
-    """
+    """Returns the predicted seconds of all stages on the submesh and config of a candidate plan's stage, in parts."""
     table = candidate.table
     assert table.stage_costs is not None, "a table that was priced keeps its prices"
     return resolver.resolved(table.stage_costs, table.devices[stage.submesh], candidate.space.config(stage))
@@ -82,8 +83,8 @@ def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
     for stage in candidate.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:
-        for one, other in itertools.pairwise(candidate.stages):
-            resolver.sent(candidate.table, int(candidate.table.interstage.links[one.submesh, other.submesh]))
+        for before, stage in itertools.pairwise(candidate.stages):
+            resolver.sent(candidate.table, int(candidate.table.interstage.links[before.submesh, stage.submesh]))
 
 
 def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> FloatArray:
@@ -116,43 +117,74 @@ def _transfer_s(
     return np.asarray((ahead + back) * factors.common[:, number])
 
 
-def layer_draws(candidate: Candidate, resolver: Resolver, errors: Errors, factors: Factors) -> list[FloatArray]:
+def layer_draws(candidate: Candidate, errors: Errors, factors: Factors) -> list[FloatArray]:
     """Returns for each stage of a candidate plan the seconds of a micro-batch (forward and backward, with collectives)
     in each of its layers, in each of K joint draws: each of shape (K, layers of the stage).
 
     A draw's seconds of a stage are the sum over its layers, and the same draw has the step of `step_draws`. With all
     errors at their mean a stage takes what its cost table says.
-
-    Args:
-        candidate: the plan.
-        resolver: the object that has numbered the prediction errors.
-        errors: the distribution of these errors.
-        factors: the draws from it.
     """
-    middle, table, found = errors.middle, candidate.table, []
+    middle, table, draws = errors.middle, candidate.table, []
     for stage in candidate.stages:
-        resolved = resolved_stage(candidate, stage, resolver)
+        resolved = resolved_stage(candidate, stage, errors.resolver)
         place = resolved.micro_batch, resolved, stage.first, stage.last
         now = float(entry_seconds(*place, middle)[0])
         predicted = float(table.compute_s[stage.entry] + table.collective_s[stage.entry])
-        found.append(layer_seconds(*place, factors) * (predicted / now if now > 0 else 1.0))
-    return found
+        draws.append(layer_seconds(*place, factors) * (predicted / now if now > 0 else 1.0))
+    return draws
 
 
-def drawn_stages(
-    stages: tuple[StagePlan, ...], draws: list[FloatArray], factor: float = 1.0
-) -> tuple[StagePlan, ...]:
+def drawn_stages(stages: tuple[StagePlan, ...], draws: list[FloatArray], factor: float = 1.0) -> tuple[StagePlan, ...]:
     """Returns a plan's stages with the mean and the deviation of their seconds, and of their layers', over joint draws
     (`layer_draws`), all multiplied by a factor.
     """
-    found = []
+    drawn = []
     for stage, drawn_s in zip(stages, draws, strict=True):
-        layers = tuple(map(_drawn, (factor * drawn_s).T))
-        whole = _drawn(factor * drawn_s.sum(axis=1))
-        drawn = DrawnSeconds(whole.mean_s, whole.deviation_s, layers)
-        found.append(dataclasses.replace(stage, drawn=drawn))
-    return tuple(found)
+        whole = _drawn(factor * drawn_s.sum(axis=1), tuple(map(_drawn, (factor * drawn_s).T)))
+        drawn.append(dataclasses.replace(stage, drawn=whole))
+    return tuple(drawn)
 
 
-def _drawn(drawn_s: FloatArray) -> DrawnSeconds:
-    return DrawnSeconds(float(np.mean(drawn_s)), float(np.std(drawn_s)))
+def _drawn(drawn_s: FloatArray, layers: tuple[DrawnSeconds, ...] = ()) -> DrawnSeconds:
+    return DrawnSeconds(float(np.mean(drawn_s)), float(np.std(drawn_s)), layers)
+
+
+@final
+class StageDraws:
+    """Joint draws of the seconds of several models' stages that are no part of a training step, such as inference's, on
+    the same devices: what is alike in them errs alike.
+
+    Args:
+        priced: for each model its costs, and the devices and mesh that a stage of any of its layers has.
+    """
+
+    def __init__(self, priced: Sequence[tuple[StageCostModel, StageDevices, MeshConfig]]) -> None:
+        resolver = Resolver()
+        self._resolved = [resolver.resolved(*model) for model in priced]
+        errors = Errors.unmeasured(resolver)
+        self._drawn, self._middle = errors.drawn(DRAWS), errors.middle
+        self.source = resolver.source
+
+    def of_layer(self, number: int, layer: int) -> FloatArray:
+        """Returns the factors from predicted to actual seconds of a pass of a model's layer, which is a stage of its
+        own, in each of K draws, (K,); `number` is the index of the model.
+        """
+        resolved: Resolved = self._resolved[number]
+        drawn, middle = (
+            entry_seconds(resolved.micro_batch, resolved, layer, layer, draws) for draws in (self._drawn, self._middle)
+        )
+        return np.asarray(drawn / np.where(middle > 0, middle, 1.0))
+
+    def of_memory(self) -> FloatArray:
+        """Returns the factors on seconds of reading memory, as of all that is no product, in each of K draws, (K,)."""
+        return np.asarray(self._drawn.common[:, COMPUTE[1]])
+
+    def of_sends(self, hosts: tuple[int, int]) -> FloatArray:
+        """Returns the factors on sends from one host to another, or within one, in each of K draws, shape (K,)."""
+        return np.asarray(self._drawn.common[:, link_class("send", hosts)])
+
+
+def interval(drawn_s: FloatArray) -> tuple[float, float]:
+    """Returns the 90 % interval of seconds, from draws of them, shape (K,)."""
+    low, high = np.quantile(drawn_s, _ENDS)
+    return float(low), float(high)

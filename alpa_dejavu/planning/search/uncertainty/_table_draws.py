@@ -1,22 +1,44 @@
-"""Splits whole cost tables by class, and redraws them: prefix sums of layers' seconds, times the errors' factors."""
+"""Whole cost tables in draws of prediction errors, and as stages of past runs have them.
+
+A stage that was measured corrects what is predicted of it and of its like. A factor on all of a model's layers would
+change no choice. Here a measured stage says something of each error that its prediction has: those that all stages
+share, such as the one of all matrix products, and those that only layers on a mesh of that shape have. So a stage on
+four devices that took twice as long as predicted makes other stages on four devices dearer than those on two. Each
+layer has an error of its own besides, so that of alike layers some may be dearer than others.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
+from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search.uncertainty._errors import Factors
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, config_of_stage
+from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, Seconds
 from alpa_dejavu.planning.search.uncertainty._spreads import link_class
-from alpa_dejavu.problem import SearchSpace
+from alpa_dejavu.planning.search.uncertainty._steps import meet_plan
+from alpa_dejavu.problem import NoShardingError, SearchSpace, StagePlan
 
-__all__ = ["meet", "redrawn"]
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.history import PastRun
+
+__all__ = ["errors_after", "errors_of", "meet", "redrawn", "with_past_runs"]
+
+_NOISE = 0.1
+"""How far off the measured seconds of a stage in a run are, as a share of them."""
+_DRAWN = (
+    ("compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s"),
+    ("synchronisation_s", "update_s"),
+)
+"""The columns of a table that have the factors of a micro-batch, and those of what comes once a step."""
 
 
 def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
@@ -33,14 +55,8 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     """Returns a cost table as it would be with the prediction errors of one joint random draw.
 
     The operators and collectives of an entry (a stage on a submesh) are multiplied by one factor for a micro-batch and
-    by another one for what comes once a step; interstage transfers have a factor of their own.
-
-    Args:
-        table: as it was predicted.
-        space: the submeshes and configs of the table.
-        resolver: the one that has numbered the errors.
-        factors: the draws of the factors from predicted to actual seconds.
-        draw: the index of the draw to take.
+    by another one for what comes once a step; interstage transfers have a factor of their own. The resolver is the one
+    that has numbered the errors.
     """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
@@ -49,27 +65,23 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
             before = _ranges(part, resolved, None, None)
             after = _ranges(part, resolved, variants, factors.common[draw]) * divided
             np.divide(after, before, out=ratios[n, :, :, s, c], where=before > 0)
-    names = {
-        0: ("compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s"),
-        1: ("synchronisation_s", "update_s"),
+    columns: dict[str, Any] = {
+        name: rounded(getattr(table, name) * ratios[n]) for n, names in enumerate(_DRAWN) for name in names
     }
-    drawn: dict[str, Any] = {
-        name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group
-    }
-    found = dataclasses.replace(table, **drawn)
+    drawn = dataclasses.replace(table, **columns)
     if table.transfer is None:
-        return found
+        return drawn
     within, between = (float(factors.common[draw, link_class("send", ends)]) for ends in ((0, 0), (0, 1)))
-    return found.with_transfer(table.transfer.scaled(within, between), space)
+    return drawn.with_transfer(table.transfer.scaled(within, between), space)
 
 
 def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
     """Returns the seconds of layers i..j, by factors where they are given; shape (L, L)."""
     rows = part.of_variants if variants is None else part.of_variants * variants
-    found = stage_sum(rows.sum(axis=1), resolved.of_stages)
+    seconds = stage_sum(rows.sum(axis=1), resolved.of_stages)
     for number, ranges in part.of_ranges.items():
-        found = found + ranges * (1.0 if common is None else common[number])
-    return found
+        seconds = seconds + ranges * (1.0 if common is None else common[number])
+    return seconds
 
 
 def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterator[tuple[int, int, Resolved]]:
@@ -79,3 +91,66 @@ def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterat
         for c, config in enumerate(configs):
             if config is not None and table.offered[:, :, s, c].any():
                 yield s, c, resolver.resolved(costs, devices, config)
+
+
+def with_past_runs(costs: Costs, runs: Sequence[PastRun]) -> Costs:
+    """Returns costs as they most probably are, given the measured stages of past runs.
+
+    Runs of another number of layers or of micro-batches say nothing here, and neither do runs without measured stages.
+    """
+    resolver = Resolver(apart=True)
+    meet(costs.table, costs.space, resolver)
+    errors = errors_after(costs, runs, resolver)
+    if errors.root is None:
+        return costs
+    return dataclasses.replace(costs, table=redrawn(costs.table, costs.space, resolver, errors.middle))
+
+
+def errors_of(candidates: Sequence[Candidate], runs: Sequence[PastRun]) -> Errors:
+    """Returns the distribution of the prediction errors of candidate plans, of one number of layers and of
+    micro-batches, given the measured stages of past runs in the order in which they ran.
+    """
+    resolver = Resolver(apart=True)
+    for candidate in candidates:
+        meet_plan(candidate, resolver)
+    return errors_after(candidates[0].costs, runs, resolver)
+
+
+def errors_after(costs: Costs, runs: Sequence[PastRun], resolver: Resolver) -> Errors:
+    """Returns the distribution of the errors of predicted costs after the stages of past runs were measured, in the
+    order in which they ran; the resolver has met all stages that are asked about.
+    """
+    shape = costs.model.num_layers, costs.run.num_micro_batches, costs.run.schedule
+    measured = []
+    for run in runs:
+        if (run.plan.num_layers, run.plan.num_micro_batches, run.plan.schedule) != shape or not run.stages:
+            continue
+        for stage, seconds in zip(run.plan.stages, run.stages, strict=True):
+            if seconds.computing_s > 0 and seconds.predicted_computing_s > 0:
+                resolved = _resolved(costs, stage, resolver)
+                if resolved is not None:
+                    measured.append((resolved, stage.layers, seconds.computing_s / seconds.predicted_computing_s))
+    errors = Errors.unmeasured(resolver)
+    for resolved, layers, ratio in measured:
+        errors = errors.measured(resolved.micro_batch, resolved, *layers, ratio, _NOISE)
+    return errors
+
+
+def _resolved(costs: Costs, stage: StagePlan, resolver: Resolver) -> Resolved | None:
+    """Returns the predicted seconds of a plan's stage in parts; None where this cluster or model has no such stage."""
+    prices = costs.table.stage_costs
+    assert prices is not None, "a table that was priced keeps its prices"
+    numbers = costs.cluster.host_numbers
+    config, on = config_of_stage(stage), None
+    if any(kinds_of(costs.cluster)):
+        if not numbers.keys() >= set(stage.hosts):
+            return None
+        on = [numbers[name] for name in stage.hosts]
+    if stage.submesh.num_hosts > len(costs.cluster.hosts) or math.prod(config.shape) != stage.submesh.num_devices:
+        return None
+    try:
+        if costs.model.sharding is not None:
+            costs.model.sharding.prepare([config])
+        return resolver.resolved(prices, prices.places.on_submesh(stage.submesh, on), config)
+    except NoShardingError:
+        return None

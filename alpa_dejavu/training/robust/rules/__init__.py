@@ -16,8 +16,14 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Prepared, Rule
 from alpa_dejavu.training.robust.rules._centres import CenteredClipping, GeometricMedian, SketchedSuspicion, Suspicion
 from alpa_dejavu.training.robust.rules._coordinates import Meamed, Mean, Median, Sign, TrimmedMean
-from alpa_dejavu.training.robust.rules._distances import DropFarthest, Krum, MinimumDiameter, MultiKrum
-from alpa_dejavu.training.robust.rules._zeno import Zeno, ZenoPlusPlus
+from alpa_dejavu.training.robust.rules._distances import (
+    DropFarthest,
+    Krum,
+    MinimumDiameter,
+    MultiKrum,
+    Zeno,
+    ZenoPlusPlus,
+)
 
 __all__ = [
     "RULES", "Aggregated", "Evidence", "Prepared", "Rule", "Zeno", "ZenoPlusPlus", "replicas_to_tolerate", "rule",
@@ -55,8 +61,8 @@ def rule(choice: str | Rule, **settings: Any) -> Rule:
     """
     if isinstance(choice, str):
         if choice not in RULES:
-            known = ", ".join(map(repr, RULES))
-            raise ValueError(f"there is no rule named {choice!r}{near(choice, RULES)}; choose one of {known}")
+            names = ", ".join(map(repr, RULES))
+            raise ValueError(f"there is no rule named {choice!r}{near(choice, RULES)}; choose one of {names}")
         return RULES[choice](**settings)
     if not isinstance(choice, Rule) or settings:
         raise TypeError(f"rule is {choice!r} with {settings}, but must be a name with settings or a Rule; give one")
@@ -84,7 +90,7 @@ def replicas_to_tolerate(name: str, wrong: int) -> int:
         return 1
     if isinstance(usual, Mean):
         raise ValueError(f"rule is {name!r}, but must tolerate {wrong} wrong replicas, and a mean none; choose one of "
-                         f"{', '.join(repr(each) for each in RULES if each != name)}")  # fmt: skip
+                         f"{', '.join(repr(other) for other in RULES if other != name)}")  # fmt: skip
     if isinstance(usual, ZenoPlusPlus):
         return wrong + 1
     if not hasattr(usual, "wrong"):
@@ -93,7 +99,7 @@ def replicas_to_tolerate(name: str, wrong: int) -> int:
         gradients = {"all": jnp.zeros((count, 1))}
         evidence = Evidence(jnp.zeros(count), {"all": jnp.zeros(1)})
         try:
-            jax.eval_shape(lambda one, beside: rule(name, wrong=wrong).aggregate(one, None, beside).gradient,
+            jax.eval_shape(lambda rows, beside: rule(name, wrong=wrong).aggregate(rows, None, beside).gradient,
                            gradients, evidence)  # fmt: skip
         except ValueError:
             continue

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -12,81 +13,94 @@ from alpa_dejavu.training.robust._arrays import finite_rows, mean_of, mean_of_ra
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Mean(Rule):
-    """The mean of all replicas that are finite: no protection, the baseline."""
+class _OfCoordinates(Rule):
+    """Rules in which replicas that are finite have equal shares, as each coordinate may come from other ones."""
+
+    name: ClassVar[str]
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        check_replicas("mean", gradients, 0, 1, "N > 0")
+        wrong = getattr(self, "wrong", 0)
+        check_replicas(self.name, gradients, wrong, 2 * wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
-        return Aggregated(mean_of(gradients, valid), _equal(valid), ())
+        return Aggregated(self._gradient(gradients, valid), valid / jnp.maximum(jnp.sum(valid), 1), ())
+
+    @abc.abstractmethod
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
+        """Returns one gradient of those of the replicas that are finite."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Median(Rule):
+class Mean(_OfCoordinates):
+    """The mean of all replicas that are finite: no protection, the baseline."""
+
+    name = "mean"
+
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
+        return mean_of(gradients, valid)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Median(_OfCoordinates):
     """The median of each coordinate.
 
     References:
         Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
     """
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        check_replicas("median", gradients, 0, 1, "N > 0")
-        valid = finite_rows(gradients)
-        return Aggregated(median_of(gradients, valid), _equal(valid), ())
+    name = "median"
+
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
+        return median_of(gradients, valid)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class TrimmedMean(Rule):
+class TrimmedMean(_OfCoordinates):
     """The mean of each coordinate without its `wrong` smallest and `wrong` largest values.
 
     References:
         Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
     """
 
+    name = "trimmed-mean"
     wrong: int = 1
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        check_replicas("trimmed-mean", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
-        valid = finite_rows(gradients)
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
         n = jnp.sum(valid)
         trimmed = jnp.clip(self.wrong - jnp.sum(~valid), 0, jnp.maximum(n - 1, 0) // 2)
-        gradient = jax.tree_util.tree_map(
+        return jax.tree_util.tree_map(
             lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), trimmed, n - trimmed), gradients
         )
-        return Aggregated(gradient, _equal(valid), ())
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Meamed(Rule):
+class Meamed(_OfCoordinates):
     """The mean of the N - `wrong` values of each coordinate that are nearest to its median.
 
     References:
         Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018.
     """
 
+    name = "meamed"
     wrong: int = 1
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        check_replicas("meamed", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
-        valid = finite_rows(gradients)
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
         num_valid = jnp.sum(valid)
         kept = jnp.clip(len(valid) - self.wrong, jnp.minimum(num_valid, 1), num_valid)
 
-        def one(x: Any) -> Any:
+        def mean_near(x: Any) -> Any:
             apart = jnp.abs(x / 2 - median_of(x, valid) / 2)  # whole differences could overflow
             return mean_of_ranks(x, ranks_of_rows(apart, valid), 0, kept)
 
-        return Aggregated(jax.tree_util.tree_map(one, gradients), _equal(valid), ())
+        return jax.tree_util.tree_map(mean_near, gradients)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Sign(Rule):
+class Sign(_OfCoordinates):
     """The sign that most replicas have of each coordinate: sign descent with a vote.
 
     Attributes:
@@ -96,15 +110,9 @@ class Sign(Rule):
         Bernstein, Zhao, Azizzadenesheli and Anandkumar, signSGD with Majority Vote, ICLR 2019.
     """
 
+    name = "sign"
     size: float = 1.0
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        check_replicas("sign", gradients, 0, 1, "N > 0")
-        valid = finite_rows(gradients)
-        votes = jax.tree_util.tree_map(jnp.sign, gradients)
-        gradient = jax.tree_util.tree_map(lambda x: self.size * jnp.sign(x), mean_of(votes, valid))
-        return Aggregated(gradient, _equal(valid), ())
-
-
-def _equal(valid: jax.Array) -> Any:
-    return valid / jnp.maximum(jnp.sum(valid), 1)
+    def _gradient(self, gradients: Any, valid: jax.Array) -> Any:
+        votes = mean_of(jax.tree_util.tree_map(jnp.sign, gradients), valid)
+        return jax.tree_util.tree_map(lambda x: self.size * jnp.sign(x), votes)

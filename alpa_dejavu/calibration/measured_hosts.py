@@ -1,0 +1,136 @@
+"""The measured memory of a kind of host: its bandwidth, the way to the devices, and drives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
+
+__all__ = ["HostLinks", "MeasuredHostMemory"]
+
+_RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
+_SIZES = ("num_bytes", "free_bytes")
+_BESIDE = ("update", "copies", "reads", "writes")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MeasuredHostMemory:
+    """The figures that were measured of the memory of a kind of host; those that weren't measured are None.
+
+    Attributes:
+        num_bytes: the bytes of it that training may use.
+        bytes_per_s: its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter.
+        device_bytes_per_s: the rate of copies between it and one device, each way, while the others copy nothing.
+        shared_bytes_per_s: the rate of such copies of all devices of the host together, each way.
+        read_bytes_per_s, write_bytes_per_s: rates of reads and writes of a large file, one of them at a time.
+        free_bytes: the bytes of the file's drives that training may use.
+        folder: the folder of that file; empty: the system's for temporary files.
+        stand_in: whether the devices are parts of the host's processors, so that copies between two processes stood in
+            for those between the host and a device. Such devices have the host's memory already: there is nothing to
+            be gained by offloading, and no cluster gets these figures.
+        spread: standard deviation of the logarithm of each measured rate, by its name above.
+        slowdown: how many times as long each of two takes while the other goes on, at least 1: "update" and "copies"
+            (to a device and back), "reads" and "writes".
+
+    Raises:
+        ValueError: a figure isn't finite and above 0, or a spread or slowdown is of something else.
+    """
+
+    num_bytes: float | None = None
+    bytes_per_s: float | None = None
+    device_bytes_per_s: float | None = None
+    shared_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    write_bytes_per_s: float | None = None
+    free_bytes: float | None = None
+    folder: str = ""
+    stand_in: bool = False
+    spread: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    slowdown: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for field in (*_SIZES, *_RATES):
+            value = getattr(self, field)
+            if value is not None:
+                checks.positive("measured host memory", field, value)
+        for name, value in self.spread.items():
+            checks.one_of("measured host memory", "the spread", name, _RATES)
+            checks.not_negative("measured host memory", f"the spread of {name}", value)
+        for name, value in self.slowdown.items():
+            checks.one_of("measured host memory", "the slowdown", name, _BESIDE)
+            if not 1 <= value < float("inf"):
+                raise ValueError(
+                    f"measured host memory: slowdown[{name!r}] is {value!r}, but must be finite and at least 1; "
+                    "measure anew"
+                )
+
+    def applied_to(self, before: HostMemory | None) -> HostMemory | None:
+        """Returns the memory of a host with the measured rates in place of its own; sizes stay where they are known.
+        None where a figure was neither known nor measured.
+        """
+        if self.stand_in:
+            return before
+        num_bytes = self.num_bytes if before is None else before.num_bytes
+        bytes_per_s = self.bytes_per_s or (before and before.bytes_per_s)
+        to_device = self.device_bytes_per_s or (before and before.device_bytes_per_s)
+        shared = self.shared_bytes_per_s or (before and before.shared_bytes_per_s)
+        if num_bytes is None or bytes_per_s is None or to_device is None or shared is None:
+            return before
+        return HostMemory(num_bytes, bytes_per_s, to_device, shared, self._drives(before and before.nvme))
+
+    def _drives(self, before: Nvme | None) -> Nvme | None:
+        read, write = self.read_bytes_per_s, self.write_bytes_per_s
+        num_bytes = self.free_bytes if before is None else before.num_bytes
+        return before if read is None or write is None or num_bytes is None else Nvme(num_bytes, read, write)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HostLinks:
+    """The measured links between all pairs of hosts: `links[a][b]` from host a to host b, None where a is b; and the
+    bytes per second of each medium that they share, by the name that `Link.shares` has. ValueError where a host is
+    there twice, or the links aren't a row and a column for each.
+    """
+
+    hosts: tuple[str, ...]
+    links: tuple[tuple[Link | None, ...], ...]
+    media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        twice = next((name for name in self.hosts if self.hosts.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"host links: the host {twice!r} is there twice; measure the links anew")
+        if len(self.links) != len(self.hosts) or any(len(row) != len(self.hosts) for row in self.links):
+            raise ValueError(
+                f"host links: there are {len(self.links)} rows of {[len(row) for row in self.links]} links, but "
+                f"{len(self.hosts)} hosts need a row and a column each; measure the links anew"
+            )
+        for a, row in enumerate(self.links):
+            for b, link in enumerate(row):
+                if (link is None) != (a == b):
+                    fault = "a link to itself" if a == b else f"no link to {self.hosts[b]!r}"
+                    raise ValueError(f"host links: {self.hosts[a]!r} has {fault}; measure the links anew")
+
+    def applied_to(self, cluster: Cluster, name: str) -> Cluster:
+        """Returns the cluster, which may have fewer hosts than were measured, with the measured links between them;
+        ValueError where a host wasn't measured, or its memory couldn't keep up with a link. `name` is the
+        calibration's.
+        """
+        unknown = [host.name for host in cluster.hosts if host.name not in self.hosts]
+        if unknown:
+            raise ValueError(
+                f"the cluster {cluster.name} has the host {unknown[0]!r}, but the calibration {name} has links of "
+                f"{', '.join(map(repr, self.hosts))} only; measure them anew with `alpa-dejavu calibrate --links`, or "
+                "plan for the cluster that it was made on"
+            )
+        places = [self.hosts.index(host.name) for host in cluster.hosts]
+        links = tuple(
+            tuple(self.links[places[a]][places[b]] or own for b, own in enumerate(row))
+            for a, row in enumerate(cluster.links)
+        )
+        applied = dataclasses.replace(cluster, links=links, media={**cluster.media, **self.media})
+        applied.check_rates()
+        return applied

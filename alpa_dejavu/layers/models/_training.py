@@ -1,0 +1,123 @@
+"""Training by groups of parameters, each with its optimizer's state: groups that are alike are updated by one traced
+function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Shapes = Mapping[str, tuple[int, ...]]
+Group = dict[str, Any]
+
+
+class Trained(NamedTuple):
+    """The state of training, by groups of parameters: the parameters, their master copies and optimizer state.
+
+    `master` are the single-precision copies that half-precision training updates, or None.
+    """
+
+    parameters: list[Group]
+    master: list[Group] | None
+    optimizer: list[Any]
+
+
+def abstract_state(
+    groups: Sequence[Shapes], dtype: Any, optimizer: optax.GradientTransformation, master: bool
+) -> Trained:
+    """Returns the state before the first step as shapes and element types without numbers; with `master`, single
+    precision copies are what the optimizer updates.
+    """
+    updated = [_abstract(tuple(shapes.items()), jnp.dtype(jnp.float32 if master else dtype).name) for shapes in groups]
+    states = {id(group): jax.eval_shape(optimizer.init, group) for group in {id(g): g for g in updated}.values()}
+    return Trained(abstract(groups, dtype), updated if master else None, [states[id(group)] for group in updated])
+
+
+def abstract(groups: Sequence[Shapes], dtype: Any) -> list[Group]:
+    """Returns groups of parameters of one element type as arrays without numbers."""
+    return [_abstract(tuple(shapes.items()), jnp.dtype(dtype).name) for shapes in groups]
+
+
+@functools.lru_cache(maxsize=256)
+def _abstract(shapes: tuple[tuple[str, tuple[int, ...]], ...], dtype: str) -> Group:
+    return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, shape in shapes}
+
+
+def abstract_tokens(size: Any, batch_size: int, *names: str) -> Group:
+    """Returns a batch of sequences of a model's length by their names, as arrays without numbers."""
+    return dict.fromkeys(names, jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32))
+
+
+def train_step_of(loss: Callable[[list[Group], Group], jax.Array], optimizer: optax.GradientTransformation) -> Any:
+    """Returns the step from a `Trained` and a batch to the state after one update by the gradients of a loss."""
+    update = updating(optimizer)
+
+    def train_step(state: Trained, batch: Group) -> Trained:
+        gradients = jax.grad(lambda parameters: loss(parameters, batch))(state.parameters)
+        return apply_gradients(state, gradients, update)
+
+    return train_step
+
+
+def log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns the logarithm of each label's probability, computed in single precision; shape (batch, sequence)."""
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    return (jax.nn.one_hot(labels, logits.shape[-1]) * log_p).sum(-1)
+
+
+def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> Trained:
+    """Returns the state after one step, given the gradients of each group and a function as `updating` returns it."""
+    masters: Sequence[Group | None] = state.master or [None] * len(state.parameters)
+    groups = zip(state.parameters, masters, state.optimizer, gradients, strict=True)
+    new = [update(*group) for group in groups]
+    return Trained([n[0] for n in new], [n[1] for n in new] if state.master else None, [n[2] for n in new])
+
+
+def updating(optimizer: optax.GradientTransformation) -> Any:
+    """Returns a jitted function that updates one group: it takes parameters, their single-precision master copies or
+    None, optimizer state and gradients, and returns the first three, updated.
+    """
+
+    @jax.jit
+    def update(parameters: Group, master: Group | None, inner: Any, gradients: Group) -> tuple[Any, Any, Any]:
+        precise = parameters if master is None else master
+        updates, inner = optimizer.update(gradients, inner, precise)
+        precise = optax.apply_updates(precise, updates)
+        if master is None:
+            return precise, None, inner
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), precise, parameters), precise, inner
+
+    return update
+
+
+def _is_matrix(path: Any, leaf: Any) -> bool:
+    return bool(leaf.ndim > 1)
+
+
+def adamw(decays: Callable[[Any, Any], bool] = _is_matrix) -> optax.GradientTransformation:
+    """Returns AdamW whose weight decay applies to matrices only, as in Alpa's benchmarks, or to those parameters that a
+    function of their path and themselves picks.
+    """
+    return optax.adamw(1e-2, mask=lambda tree: jax.tree_util.tree_map_with_path(decays, tree))
+
+
+def adafactor() -> optax.GradientTransformation:
+    """Returns Adafactor, which keeps very little state, as in Alpa's benchmarks of mixtures of experts.
+
+    References:
+        Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, ICML 2018.
+    """
+    return optax.adafactor(1e-2, weight_decay_mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
+
+
+def momentum() -> optax.GradientTransformation:
+    """Returns SGD with Nesterov's momentum, warm-up and cosine decay, as in Alpa's benchmarks of Wide-ResNet."""
+    steps_per_epoch, warm_up, epochs = 10000, 5, 100
+    rise = optax.linear_schedule(0.0, 0.1, warm_up * steps_per_epoch)
+    fall = optax.cosine_decay_schedule(0.1, (epochs - warm_up) * steps_per_epoch)
+    return optax.sgd(optax.join_schedules([rise, fall], [warm_up * steps_per_epoch]), momentum=0.9, nesterov=True)

@@ -1,0 +1,248 @@
+"""Handwritten digits of 8 x 8 pixels (1797, in scikit-learn), by small networks: plain, convolutional, residual.
+
+References:
+    He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016.
+    De and Smith, Batch Normalization Biases Residual Blocks Towards the Identity Function, NeurIPS 2020 (blocks that
+    begin as the identity, without normalization).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.playground.job import Problem
+
+_HELD_OUT = 360
+_WIDE = 32, 64
+
+
+def digits_mlp(units: int = 32) -> Problem:
+    """Returns digits by a network of 64 inputs, 32 hidden units and 10 classes."""
+
+    def init(key: Any) -> Any:
+        first, second = jax.random.split(key)
+        return {"hidden": dense(first, 64, units), "out": dense(second, units, 10)}
+
+    def logits(params: Any, inputs: Any) -> Any:
+        hidden = jax.nn.relu(affine(params["hidden"], inputs.reshape(len(inputs), 64)))
+        return affine(params["out"], hidden)
+
+    return classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
+
+
+def digits_cnn(first: int = 8, second: int = 16) -> Problem:
+    """Returns digits by two convolutions of 3 x 3 with 8 and 16 channels, each pooled, and 10 classes."""
+    chain = "first", "second", "out"
+
+    def init(key: Any) -> Any:
+        keys = jax.random.split(key, 3)
+        return {"first": dense(keys[0], 9, first), "second": dense(keys[1], 9 * first, second),
+                "out": dense(keys[2], 4 * second, 10)}  # fmt: skip
+
+    def logits(params: Any, inputs: Any) -> Any:
+        images = inputs[..., None]
+        for name in chain[:-1]:
+            images = pooled(jax.nn.relu(convolved(params[name], images)))
+        return affine(params["out"], images.reshape(len(inputs), 4 * second))
+
+    name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
+    return classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
+
+
+def digits_wide_cnn() -> Problem:
+    """Returns digits by the convolutions of digits-cnn, with four times as many channels."""
+    return digits_cnn(*_WIDE)
+
+
+def classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any,
+               blocks: tuple[tuple[str, str], ...] = ()) -> Problem:  # fmt: skip
+    """Returns digits by a network that puts out the logits of their classes."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        inputs, targets = batch
+        return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits(params, inputs)) * jax.nn.one_hot(targets, 10), axis=-1))
+
+    def accuracy(params: Any, batch: Any) -> Any:
+        inputs, targets = batch
+        return jnp.mean(jnp.argmax(logits(params, inputs), axis=-1) == targets)
+
+    images, targets = _digits()
+    return Problem(
+        name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]),
+        (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, blocks=blocks, narrowed=narrowed,
+        logits=logits,
+    )  # fmt: skip
+
+
+def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    return (data.images[order] / 16).astype(np.float32), data.target[order].astype(np.int32)
+
+
+def dense(key: Any, inputs: int, outputs: int) -> Any:
+    """Returns drawn parameters of an affine layer."""
+    return {"bias": jnp.zeros(outputs), "kernel": jax.random.normal(key, (inputs, outputs)) * (2 / inputs) ** 0.5}
+
+
+def affine(part: Any, inputs: Any) -> Any:
+    """Returns an affine layer's outputs."""
+    return inputs @ part["kernel"] + part["bias"]
+
+
+def convolved(part: Any, images: Any) -> Any:
+    """Returns a convolution of 3 x 3, as one product: many workers' parameters are quick side by side by it."""
+    _, height, width, _ = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    near = [padded[:, y : y + height, x : x + width] for y in range(3) for x in range(3)]
+    return affine(part, jnp.concatenate(near, axis=-1))
+
+
+def pooled(images: Any) -> Any:
+    """Returns the means of 2 x 2 pixels."""
+    count, height, width, channels = images.shape
+    return images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
+
+
+_CHANNELS, _PLACES = 16, 4
+_UNITS = 32, 32, 32
+
+
+def digits_residual(*units: int) -> Problem:
+    """Returns digits by a residual network: a convolution, three blocks of 16, 32 and 16 channels, and 10 classes."""
+    units = units or _UNITS
+    names = tuple((f"block {n} in", f"block {n} out") for n, count in enumerate(units, 1) if count)
+
+    def init(key: Any) -> Any:
+        keys = jax.random.split(key, len(units) + 2)
+        parts = {"stem": dense(keys[0], 9, _CHANNELS), "out": dense(keys[1], _CHANNELS * _PLACES, 10)}
+        for (into, out), count, own_key in zip(names, filter(None, units), keys[2:], strict=False):
+            parts |= {into: dense(own_key, 9 * _CHANNELS, count),
+                      out: {"bias": jnp.zeros(_CHANNELS), "kernel": jnp.zeros((9 * count, _CHANNELS))}}  # fmt: skip
+        return parts
+
+    def logits(params: Any, inputs: Any) -> Any:
+        images = pooled(jax.nn.relu(convolved(params["stem"], inputs[..., None])))
+        for into, out in names:
+            images = images + convolved(params[out], jax.nn.relu(convolved(params[into], images)))
+        return affine(params["out"], pooled(jax.nn.relu(images)).reshape(len(inputs), _CHANNELS * _PLACES))
+
+    return classified("digits-residual", init, logits, (), lambda widths: digits_residual(*widths), names)
+
+
+def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 4, seed: int = 0) -> Problem:
+    """Returns half the mean squared error of a linear model, whose rows have a few non-zero entries, and noise.
+
+    An input is a row as pairs of (column, value), shape (non_zeros, 2); what it is judged by are its training rows.
+
+    Args:
+        rows: the number of samples.
+        columns: the number of parameters.
+        non_zeros: how many entries of a row aren't zero.
+        seed: of the data.
+    """
+    draw = np.random.default_rng(seed)
+    chosen = np.stack([draw.choice(columns, non_zeros, replace=False) for _ in range(rows)])
+    values = draw.standard_normal((rows, non_zeros)).astype(np.float32)
+    truth = draw.standard_normal(columns).astype(np.float32)
+    targets = (values * truth[chosen]).sum(axis=1) + 0.1 * draw.standard_normal(rows).astype(np.float32)
+    inputs = np.stack([chosen.astype(np.float32), values], axis=-1)
+
+    def init(key: Any) -> Any:
+        del key
+        return jnp.zeros(columns)
+
+    def loss(params: Any, batch: Any) -> Any:
+        pairs, wanted = batch
+        outputs = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
+        return 0.5 * jnp.mean(jnp.square(outputs - wanted))
+
+    def coordinates(pairs: Any) -> Any:
+        return pairs[..., 0].astype(np.int64)
+
+    data = inputs, targets.astype(np.float32)
+    return Problem("sparse-least-squares", init, loss, None, data, data, coordinates)
+
+
+_MODULES = ("argparse", "collections", "datetime", "difflib", "functools", "inspect", "logging", "os", "random",
+            "statistics", "string", "subprocess", "textwrap", "unittest")  # fmt: skip
+_WIDTH, _BLOCKS, _HEADS, _LENGTH, _CHARACTERS = 32, 2, 4, 32, 96
+"""Characters are those of ASCII that can be printed, and one for all others, such as the end of a line."""
+
+
+def text_gpt() -> Problem:
+    """Returns the next of each 32 characters by a transformer of two blocks, 32 wide, with four heads.
+
+    The text is that of the Python that runs: another version has another.
+    """
+    text = _text()
+    starts = np.arange(0, len(text) - _LENGTH - 1, _LENGTH)
+    windows = np.stack([text[start : start + _LENGTH + 1] for start in starts])
+    windows = np.random.default_rng(0).permutation(windows)
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+    held_out = len(windows) // 10
+
+    def loss(params: Any, batch: Any) -> Any:
+        wanted = jax.nn.one_hot(batch[1], _CHARACTERS)
+        return -jnp.mean(jnp.sum(jax.nn.log_softmax(_logits(params, batch[0])) * wanted, axis=-1))
+
+    def accuracy(params: Any, batch: Any) -> Any:
+        return jnp.mean(jnp.argmax(_logits(params, batch[0]), axis=-1) == batch[1])
+
+    return Problem("text-gpt", _init, loss, accuracy, (inputs[held_out:], targets[held_out:]),
+                   (inputs[:held_out], targets[:held_out]), logits=_logits)  # fmt: skip
+
+
+def _text() -> NDArray[np.int32]:
+    docstrings = []
+    for name in _MODULES:
+        module = importlib.import_module(name)
+        parts = [module, *(member for _, member in sorted(vars(module).items()) if inspect.isfunction(member) or
+                           inspect.isclass(member))]  # fmt: skip
+        docstrings += [inspect.getdoc(member) or "" for member in parts if inspect.getmodule(member) is module]
+    codes = np.frombuffer("\n".join(docstrings).encode("ascii", "replace"), np.uint8).astype(np.int32) - 32
+    return np.where((codes >= 0) & (codes < _CHARACTERS - 1), codes, _CHARACTERS - 1).astype(np.int32)
+
+
+def _init(key: Any) -> Any:
+    keys = iter(jax.random.split(key, 3 + 4 * _BLOCKS))
+
+    def drawn(*shape: int) -> Any:
+        return jax.random.normal(next(keys), shape) * shape[0] ** -0.5
+
+    def block() -> Any:
+        return {"qkv": drawn(_WIDTH, 3 * _WIDTH), "mixed": drawn(_WIDTH, _WIDTH), "up": drawn(_WIDTH, 4 * _WIDTH),
+                "down": drawn(4 * _WIDTH, _WIDTH)}  # fmt: skip
+
+    return {"characters": drawn(_CHARACTERS, _WIDTH), "places": drawn(_LENGTH, _WIDTH),
+            "blocks": [block() for _ in range(_BLOCKS)], "out": drawn(_WIDTH, _CHARACTERS)}  # fmt: skip
+
+
+def _logits(params: Any, inputs: Any) -> Any:
+    hidden = params["characters"][inputs] + params["places"]
+    for part in params["blocks"]:
+        hidden = hidden + _attention(part, _normal(hidden))
+        hidden = hidden + jax.nn.relu(_normal(hidden) @ part["up"]) @ part["down"]
+    return _normal(hidden) @ params["out"]
+
+
+def _attention(part: Any, inputs: Any) -> Any:
+    count, length, _ = inputs.shape
+    query, key, value = jnp.split((inputs @ part["qkv"]).reshape(count, length, 3 * _HEADS, -1), 3, axis=2)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (_WIDTH // _HEADS) ** -0.5
+    scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -jnp.inf)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value)
+    return mixed.reshape(count, length, _WIDTH) @ part["mixed"]
+
+
+def _normal(values: Any) -> Any:
+    return values * jax.lax.rsqrt(jnp.mean(jnp.square(values), axis=-1, keepdims=True) + 1e-6)

@@ -1,0 +1,116 @@
+"""A stage of a finished plan: its layers, its devices, and what it is predicted to cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias, final
+
+from alpa_dejavu._util.dataclass_format import Key, Needed, Rare, Stored
+from alpa_dejavu._util.format_fields import MOST, Bytes, Seconds, Size, Text, listed, said, whole
+from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._confidence import DrawnSeconds
+from alpa_dejavu.problem._mesh import REMAT, ZERO, Remat, Submesh, Zero, is_plain
+from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
+
+_Number: TypeAlias = Annotated[int, whole("a whole number of at least 0", 0, MOST)]
+_SIZES = Stored(tuple[Size, Size], dataclasses.astuple, lambda sizes: Submesh(*sizes))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StagePlan:
+    """A stage of a plan: its layers, its devices, and what it is predicted to cost.
+
+    Attributes:
+        layers: the numbers of its (first, last) layer, inclusive, from 0.
+        submesh, logical_mesh: shapes of its devices, as Alpa's ManualStageOption takes them.
+        hosts: names of the hosts that it runs on.
+        compute_s, collective_s, boundary_s: predicted seconds of one micro-batch, forward and backward: computing,
+            collectives among its devices, and transfers from its neighbours; together they are `cost_s`.
+        per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
+        memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
+            position in the pipeline asks for, and with what other stages on its submesh keep.
+        memory_limit_bytes: the bytes of memory that each of its devices has.
+        options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
+        remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
+        zero: its ZeRO level: 0, 2 or 3.
+        forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
+            they are `compute_s` plus `collective_s`.
+        forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
+        synchronisation_s: the part of `per_step_s` that synchronises gradients.
+        backward_weight_s: the part of `backward_s` that computes the gradients of weights, where the plan's schedule
+            splits it off; else 0.
+        activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
+            time (parameters, optimizer's state, ...), and while a layer is computed.
+        offload: what of these its hosts keep instead; None: nothing.
+        hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
+            step; they aren't part of the seconds above.
+        drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
+            of each layer; None: they aren't known.
+        context_parallel, expert_parallel, sharded: as `MeshConfig` has them.
+        memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
+    """
+
+    layers: Annotated[tuple[_Number, _Number], said("[first layer, last layer], inclusive, from 0")]
+    submesh: Annotated[Submesh, _SIZES, said("[hosts, devices per host]")]
+    logical_mesh: Annotated[
+        tuple[Size, ...], listed("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
+    ]
+    hosts: Annotated[tuple[Text, ...], listed("a list of host names", min_length=1)]
+    _: dataclasses.KW_ONLY
+    remat: Needed[Remat] = "none"
+    zero: Needed[Zero] = 0
+    options: Annotated[
+        Mapping[str, Any], Key("auto_sharding"), said("an object of options of Alpa's AutoShardingOption")
+    ] = dataclasses.field(default_factory=dict, hash=False)
+    forward_s: Needed[Seconds] = 0.0
+    backward_s: Needed[Seconds] = 0.0
+    per_step_s: Needed[Seconds] = 0.0
+    memory_bytes: Needed[Bytes] = 0.0
+    memory_limit_bytes: Needed[Bytes] = 0.0
+    compute_s: Seconds = 0.0
+    collective_s: Seconds = 0.0
+    boundary_s: Seconds = 0.0
+    forward_collective_s: Seconds = 0.0
+    forward_boundary_s: Seconds = 0.0
+    synchronisation_s: Seconds = 0.0
+    activation_bytes: Bytes = 0.0
+    resident_bytes: Bytes = 0.0
+    temporary_bytes: Bytes = 0.0
+    backward_weight_s: Rare[Seconds] = 0.0
+    hidden_s: Rare[Seconds] = 0.0
+    hidden_per_step_s: Rare[Seconds] = 0.0
+    offload: Rare[Annotated[StageOffload | None, said("an object: the shares that its hosts keep")]] = None
+    drawn: Rare[Annotated[DrawnSeconds | None, said("an object: mean and deviation of its seconds")]] = None
+    context_parallel: Rare[Size] = 1
+    expert_parallel: Rare[Size] = 1
+    sharded: Rare[Size] = 0
+    memory_parts: Rare[Annotated[Mapping[str, Bytes], said("an object: bytes by what they are of")]] = (
+        dataclasses.field(default_factory=dict, hash=False)
+    )
+
+    def __post_init__(self) -> None:
+        checks.one_of("stage plan", "remat", self.remat, REMAT)
+        if self.zero not in ZERO:
+            raise ValueError(f"stage plan: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
+
+    @property
+    def offloaded(self) -> Offload:
+        """Returns the shares of what the stage keeps that are offloaded."""
+        return NO_OFFLOAD if self.offload is None else self.offload.shares
+
+    @property
+    def plain(self) -> bool:
+        """Returns whether devices divide the batch and the operators alone, as every training framework can."""
+        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
+
+    @property
+    def num_layers(self) -> int:
+        """Returns the number of layers of the stage."""
+        return self.layers[1] - self.layers[0] + 1
+
+    @property
+    def cost_s(self) -> float:
+        """Returns the predicted seconds of the stage for one micro-batch, forward and backward, with communication."""
+        return self.compute_s + self.collective_s + self.boundary_s

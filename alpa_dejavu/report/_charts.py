@@ -1,0 +1,155 @@
+"""Charts of memory over time and of layers, and the style that all charts have in common."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+
+from alpa_dejavu._util import units
+from alpa_dejavu.clusters.placement import site_of
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import StagePlan
+from alpa_dejavu.report._lanes import lane_names
+from alpa_dejavu.simulation.step import Timeline
+
+COLORS = {
+    "forward": "#5b8def",
+    "backward": "#1f9e89",
+    "collective": "#f2a33a",
+    "send": "#b05cc6",
+    "update": "#6b7280",
+    "bubble": "#eef1f5",
+    "limit": "#d1495b",
+}
+
+
+def finished(figure: go.Figure, height: int) -> dict[str, Any]:
+    """Returns a plotly figure as plain JSON data, in the report page's style and of the given height."""
+    figure.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 70, "r": 20, "t": 40, "b": 55},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#1f2933"},
+        hoverlabel={"align": "left"},
+    )
+    made: dict[str, Any] = json.loads(figure.to_json())
+    made["layout"].pop("template", None)
+    return made
+
+
+def stage_colors(count: int) -> list[str]:
+    """Returns a colour for each stage, from the first to the last."""
+    return list(sample_colorscale("Viridis", [0.9 * n / max(count - 1, 1) for n in range(count)]))
+
+
+_POINTS = 800
+"""How many times a line is drawn for; where there are more, each point is the most of its time."""
+
+
+def memory_chart(timeline: Timeline) -> dict[str, Any]:
+    """Returns a chart of the memory of each stage's devices over a step, with a dashed line for each memory limit, as
+    plotly's JSON data.
+    """
+    figure = go.Figure()
+    held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
+    names = lane_names(timeline)
+    for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
+        times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
+        figure.add_scatter(
+            x=times.astype(np.float32),
+            y=(held / units.GIBIBYTES.value).astype(np.float32),
+            mode="lines",
+            line={"shape": "hv", "color": color, "width": 1.6},
+            name=name,
+            meta=n,
+            hovertemplate=f"{name}: {held_at}<extra></extra>",
+        )
+    limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
+    for limit in sorted(limits):
+        figure.add_hline(
+            y=limit / units.GIBIBYTES.value,
+            line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
+            annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
+        )
+    figure.update_xaxes(title=f"time in the step ({units.SECONDS.name})", range=[0, timeline.step_s])
+    figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
+    return finished(figure, 380)
+
+
+def fullest_stage(timeline: Timeline) -> int:
+    """Returns the stage whose peak is the largest share of its devices' memory; without limits, the largest peak."""
+    peaks = [float(np.max(timeline.memory_over_time(n)[1])) for n in range(len(lane_names(timeline)))]
+    limits = [stage.memory_limit_bytes for stage in timeline.stages]
+    return max(range(len(peaks)), key=lambda n: (peaks[n] / limits[n], peaks[n], -n))
+
+
+def _thinned(
+    times: NDArray[np.float64], held: NDArray[np.float64], step_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if len(times) <= _POINTS:
+        return times, held
+    bins = np.minimum((times / step_s * _POINTS).astype(np.int64), _POINTS - 1)
+    first = np.flatnonzero(np.diff(bins, prepend=-1))
+    return times[first], np.maximum.reduceat(held, first)
+
+
+def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
+    """Returns a stage's submesh and config by their index in the search space; None if the space doesn't have them."""
+    space = planned.space
+    submesh = site_of(stage, space, planned.cluster)
+    if submesh is None:
+        return None
+    for c, config in enumerate(space.configs[submesh]):
+        if config and (config.shape, config.remat, config.zero) == (stage.logical_mesh, stage.remat, stage.zero):
+            return submesh, c
+    return None
+
+
+def layer_costs(planned: PlanningResult) -> dict[str, Any]:
+    """Returns a bar chart of each layer's seconds in one micro-batch: forward, backward and collectives, stacked."""
+    table = planned.table
+    parts = {
+        "forward": table.compute_forward_s,
+        "backward": table.compute_backward_s,
+        "collective": table.collective_s,
+    }
+    seconds: dict[str, list[float | None]] = {name: [] for name in parts}
+    for stage in planned.plan.stages:
+        entry = entry_of(stage, planned)
+        costs = {name: None if entry is None else array[:, :, entry[0], entry[1]] for name, array in parts.items()}
+        for layer in range(stage.layers[0], stage.layers[1] + 1):
+            for name, cost in costs.items():
+                seconds[name].append(None if cost is None else float(cost[layer, layer]) / units.MILLISECONDS.value)
+    figure = go.Figure()
+    for name, values in seconds.items():
+        figure.add_bar(
+            y=values,
+            name=name,
+            marker={"color": COLORS[name]},
+            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} {units.MILLISECONDS.name}<extra></extra>",
+        )
+    for n, stage in enumerate(planned.plan.stages):
+        first, last = stage.layers
+        figure.add_vrect(
+            x0=first - 0.5,
+            x1=last + 0.5,
+            fillcolor="#94a3b8" if n % 2 else "#e2e8f0",
+            opacity=0.25,
+            line_width=0,
+            layer="below",
+            annotation={"text": str(n), "font": {"size": 11, "color": "#52606d"}},
+            annotation_position="top",
+        )
+    legend = {"traceorder": "normal", "orientation": "h", "y": 1.06, "yanchor": "bottom", "x": 0}
+    figure.update_layout(barmode="stack", legend=legend)
+    figure.update_xaxes(title="layer (shades: stages)")
+    figure.update_yaxes(title=f"one micro-batch ({units.MILLISECONDS.name})")
+    made = finished(figure, 390)
+    made["layout"]["margin"]["t"] = 70
+    return made
