@@ -17,7 +17,7 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.by_name import plan_model
-    from alpa_dejavu.planning.given._estimate import estimate
+    from alpa_dejavu.planning.given.plan_estimate import estimate
     from alpa_dejavu.planning.planner import plan
     from alpa_dejavu.planning.result import PlanningResult, RunnerUp
     from alpa_dejavu.planning.search._decisive import Decisive
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "estimate": "given._estimate",
+    "estimate": "given.plan_estimate",
     "GivenStage": "search.given_stages",
     "GivenStages": "search.given_stages",
     "given_stages": "search.given_stages",

@@ -21,12 +21,11 @@ from alpa_dejavu.planning.rivals import (
     HetPipe,
     Megatron,
     Task,
-    strategy,
 )
 from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
 from alpa_dejavu.planning.rivals._orders import host_orders, orders_of
-from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -103,10 +102,7 @@ def test_a_strategy_leaves_the_same_share_of_the_memory_free():
 
 
 def test_the_slowest_group_counts_wherever_it_is():
-    cluster = cluster_of([FAST, FAST], per_host=2)
-    links = ((WITHIN, BETWEEN), (BETWEEN, Link(0.0, 1e8)))
-    cluster = dataclasses.replace(cluster, links=links)
-    task = task_of(MODEL, cluster)
+    task = task_of(MODEL, with_link(cluster_of([FAST, FAST], per_host=2), Link(0.0, 1e8), (1, 1)))
     first, both = (
         task.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts) // 2, 2))], 2)[0].forward_collective_s
         for hosts in ((0, 0), (0, 0, 1, 1))
@@ -119,6 +115,14 @@ def test_neighbours_in_one_host_send_within_it():
     one, same, other = task_of(MODEL, MIXED).stage_times(stages, 1)
     assert one.forward_send_s == same.backward_send_s == pytest.approx(1e4 / 1e10)
     assert same.forward_send_s == other.backward_send_s == pytest.approx(1e4 / 1e9)
+
+
+def with_link(cluster, link, *pairs):
+    """The cluster with another link from one host to another."""
+    links = tuple(
+        tuple(link if (a, b) in pairs else other for b, other in enumerate(row)) for a, row in enumerate(cluster.links)
+    )
+    return dataclasses.replace(cluster, links=links)
 
 
 def costs_of(variant, degrees, cluster=MIXED, model=MODEL):
@@ -142,22 +146,14 @@ def test_released_amp_cuts_as_if_all_devices_were_alike():
 
 
 def test_released_amp_looks_at_the_link_that_closes_the_ring():
-    cluster = cluster_of([FAST] * 3, per_host=1)
-    slow = Link(0.0, 1e7)
-    links = tuple(tuple(slow if {a, b} == {0, 1} else link for b, link in enumerate(row)) for a, row in
-                  enumerate(cluster.links))  # fmt: skip
-    cluster = dataclasses.replace(cluster, links=links)
+    cluster = with_link(cluster_of([FAST] * 3, per_host=1), Link(0.0, 1e7), (0, 1), (1, 0))
     compute, gradients, ring = 3e9 * 6 / 1e12, 2 * 2 / 3 * 6 * 1e5, Degrees(3, 1, 1, 1, 1)
     assert costs_of("released", ring, cluster).step_s((0,)) == pytest.approx(compute + gradients / 1e9)
     assert costs_of("paper", ring, cluster).step_s((0,)) == pytest.approx(compute + gradients / 1e7)
 
 
 def test_released_amp_averages_the_boundaries_of_replicas():
-    cluster = cluster_of([FAST] * 4, per_host=1)
-    slow = Link(0.0, 1e5)
-    links = tuple(tuple(slow if (a, b) == (0, 2) else link for b, link in enumerate(row)) for a, row in
-                  enumerate(cluster.links))  # fmt: skip
-    cluster = dataclasses.replace(cluster, links=links)
+    cluster = with_link(cluster_of([FAST] * 4, per_host=1), Link(0.0, 1e5), (0, 2))
     released, paper = (
         costs_of(variant, Degrees(2, 1, 2, 1, 1), cluster).step_s((0, 3)) for variant in ("released", "paper")
     )
@@ -269,10 +265,6 @@ def test_megatrons_expert_uses_no_more_model_parallelism_than_memory_asks_for():
     assert Megatron("all").plan(MODEL, MIXED, 16).step_s <= Megatron().plan(MODEL, MIXED, 16).step_s
 
 
-def test_equal_layers_give_the_rest_to_the_first():
-    assert equal_layers(7, 3) == [(0, 2), (3, 4), (5, 6)]
-
-
 def test_alpa_plans_for_alike_hosts_and_pays_for_what_is_there():
     alike = cluster_of([FAST] * 4)
     model = chain(4, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=())
@@ -309,10 +301,8 @@ def test_all_plans_cover_the_layers_and_the_batch(which, speeds, layers, batch):
 
 
 def test_alpa_runs_submeshes_alone():
-    assert not PlacedStage(0, 5, (0, 0, 1), config_of(3, 1)).is_submesh
-    assert PlacedStage(0, 5, (0, 1), config_of(2, 1)).is_submesh
-    assert PlacedStage(0, 5, (0, 0), config_of(2, 1)).is_submesh
-    assert PlacedStage(0, 5, (0, 0, 0, 1, 1, 1), config_of(6, 1)).is_submesh
+    for hosts, runs in (((0, 0, 1), False), ((0, 1), True), ((0, 0), True), ((0, 0, 0, 1, 1, 1), True)):
+        assert PlacedStage(0, 5, hosts, config_of(len(hosts), 1)).is_submesh == runs
 
 
 UNEVEN = Cluster("uneven", (Host("a", FAST, 2), Host("b", FAST, 4)), ((WITHIN, BETWEEN), (BETWEEN, WITHIN)))
@@ -354,10 +344,9 @@ def test_a_pipeline_must_make_sense():
         Pipeline((PlacedStage(1, 2, (0,), config_of(1, 1)),), 1, 1)
 
 
-def test_strategies_have_names():
-    assert strategy("hetpipe") == HetPipe("ed")
-    with pytest.raises(ValueError, match="'alpa', 'amp', 'dejavu', 'hetpipe', 'megatron', 'pipelines'"):
-        strategy("gshard")
-    for bad in (lambda: Amp("draft"), lambda: HetPipe("xx"), lambda: Megatron("none"), lambda: Amp(trials=0)):
-        with pytest.raises(ValueError, match="must be"):
-            bad()
+@pytest.mark.parametrize(
+    "bad", [lambda: Amp("draft"), lambda: HetPipe("xx"), lambda: Megatron("none"), lambda: Amp(trials=0)]
+)
+def test_choices_that_a_strategy_hasnt_are_named(bad):
+    with pytest.raises(ValueError, match="must be"):
+        bad()

@@ -26,14 +26,15 @@ _CLEARLY = 1.05
 
 
 def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Plan:
-    """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one.
+    """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one. On a
+    single host it has none.
 
     A fallback has the plan's layers, so that layers that stay on their hosts needn't be moved, and any number of
     micro-batches. A host without which nothing fits has no fallback, and the plan says so.
 
     Args:
         plan: the plan made of the first candidate, its seconds corrected by past runs or not.
-        task: the task that the plan was made for; if its cluster is a single host, the plan is returned as it is.
+        task: the task that the plan was made for.
         candidates: all candidate plans, those on fewer hosts among them.
         clock: a stopwatch, which adds up the seconds of the planning.
     """

@@ -43,17 +43,10 @@ class Kept:
     Attributes:
         model: the model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that
             planning looked at.
-        cluster: the cluster that the plan is for.
-        run: the plan's number of micro-batches, and its schedule.
-        batch: the samples of a step.
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
-        submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
-        imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
+        cluster, run, batch: those of the plan.
+        remat, zero, submeshes, imbalance, offload, replicas: the choices that stages have, as `SpaceRules` has them.
         models: the latency and the communication model that priced the plan, by the names of their classes.
         memory_margin: the share of the memory that the plan left free; None: the hosts' own.
-        offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
-        replicas: the least number of data-parallel replicas of each stage.
     """
 
     model: Model

@@ -126,11 +126,6 @@ def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
 def deviation(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> Deviation:
     """Returns the cause of a measured step that is off its prediction, and the plan that would be chosen now.
 
-    Args:
-        task: the planning task that the plan was made for, or would be made for now.
-        plan: the plan that runs.
-        measured: the measured steps and stages of that plan.
-
     Raises:
         ValueError: the plan doesn't fit the task.
         NoPlanError: nothing fits.
@@ -148,12 +143,7 @@ def deviation(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> Deviati
 
 
 def measured_run(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> PastRun:
-    """Returns the run of a plan as a history of past runs keeps it, with what is predicted without past runs.
-
-    Args:
-        task: the planning task that the plan was made for, or would be made for now.
-        plan: the plan that ran.
-        measured: its measured steps and stages.
+    """Returns the measured run of a plan as a history of past runs keeps it, with what is predicted without past runs.
 
     Raises:
         ValueError: the plan doesn't fit the task.
@@ -171,12 +161,7 @@ def past_run(
 ) -> PastRun:
     """Returns a plan's measured run, with what was predicted for it, as the history of past runs stores it.
 
-    Args:
-        planned: the plan, predicted for the cluster that it ran on.
-        measured: the measured seconds of its steps and stages on that cluster.
-        latency: the latency model that predicted it, or its name.
-        communication: the communication model that predicted it, or its name.
-        calibration: the calibration that both models are from; None: they are from none.
+    `calibration` is what both models, which may be given by their names, are from; None: they are from none.
     """
     stages = zip(planned.timeline.computing_s, measured.stages, measured.computing_s, strict=True)
     return PastRun(

@@ -74,13 +74,7 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
     new ones.
 
     If the path is no regular file, as /dev/stdout, or there is more to keep than could be read again, only the plan is
-    written.
-
-    Args:
-        plan: the plan.
-        kept: the record of what it was made from; None: that isn't known, and a record that was kept of an older plan
-            there is removed.
-        path: the path of the plan's file.
+    written. If `kept` is None, a record that was kept of an older plan is removed.
 
     Raises:
         ValueError: one of the two files can't be written.

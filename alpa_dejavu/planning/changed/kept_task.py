@@ -44,11 +44,9 @@ def kept_prices(
     data sheets, what `plan_model` takes there.
 
     Args:
-        plan: the plan.
-        kept: the record, kept beside the plan, of what it was made from.
+        plan, kept: the plan, and the record of what it was made from.
         cluster: the cluster to price for; None: the plan's own.
-        latency: a latency model or its name; "auto": the plan's, or the calibration's.
-        communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
+        latency, communication: models or their names; "auto": the plan's, if their names are enough to make them, or
             the calibration's.
         calibration: a file's path, or a `Calibration`; "none": data sheets; None: the plan's models.
 
@@ -121,13 +119,8 @@ def kept_task(
 ) -> PlanningTask:
     """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
 
-    Args:
-        plan: the plan that runs now.
-        kept: the record of all that it was made from.
-        prices: the cluster as it is now, with its latency and communication models.
-        slicing: a slicer or its name.
-        other_counts: whether the number of micro-batches may change, unless the user had asked for that number; the
-            model is then scaled, as nothing is traced.
+    `prices` are those of the cluster as it is now. With `other_counts` the number of micro-batches may change, unless
+    the user had asked for that number; the model is then scaled, as nothing is traced.
     """
     count = kept.run.num_micro_batches
     asked = _priced_by(plan).micro_batches != "auto"
@@ -152,11 +145,7 @@ def kept_task(
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpace(StageSpace):
     """A rule that lets stages have only those configs for which a plan's record says how layers are sharded on their
-    logical meshes.
-
-    Attributes:
-        kept: the record of all that a plan was made from.
-        restriction: what the training framework that is to run the plan can run; None: anything.
+    logical meshes; and of these what `restriction`, the training framework that is to run the plan, can run.
     """
 
     kept: Kept

@@ -22,14 +22,9 @@ _VERSIONS = 2
 @final
 @dataclasses.dataclass(frozen=True)
 class HostCopy:
-    """The copy of one host's training state.
-
-    Attributes:
-        host: the name of the host.
-        neighbour: the name of the host that keeps the copy; empty: what it has, other hosts of its stages have anyway.
-        sent_bytes: the bytes that go to the neighbour.
-        memory_bytes: the bytes of the host's memory that its own state and its neighbours' take, this copy and the
-            last.
+    """The copy of one host's training state: the bytes that go to a neighbour (empty: what the host has, other hosts of
+    its stages have anyway), and those that its own state and its neighbours' take in its memory, this copy and the
+    last.
     """
 
     host: str
@@ -75,8 +70,8 @@ def neighbour_copies(
     cluster, after their devices have given the state to the host's memory.
 
     Args:
-        plan: the plan that is trained by.
-        cluster: the cluster that it is for. Hosts whose memory isn't known are taken to have enough.
+        plan, cluster: the plan that is trained by, and the cluster that it is for. Hosts whose memory isn't known are
+            taken to have enough.
         state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2), as
             `layer_state` has them.
         host_fails_every_s: the mean seconds between two failures of one host.
@@ -88,8 +83,7 @@ def neighbour_copies(
 
     References:
         Chen et al., FTPipeHD: A Fault-Tolerant Pipeline-Parallel Distributed Training Framework for Heterogeneous Edge
-        Devices, 2021.
-        Young, A First Order Approximation to the Optimum Checkpoint Interval, CACM 17(9), 1974.
+        Devices, 2021. Young, A First Order Approximation to the Optimum Checkpoint Interval, CACM 17(9), 1974.
     """
     checks.positive("neighbour copies", "host_fails_every_s", host_fails_every_s)
     if every is not None:
@@ -143,11 +137,7 @@ def _states(
 
 
 def _soonest(host: str, num_bytes: float, used: Mapping[str, Host], kept: Mapping[str, float], traffic: Traffic) -> str:
-    """Returns the neighbour that has a host's state soonest, of those with enough memory.
-
-    Raises:
-        ValueError: none has enough memory.
-    """
+    """Returns the neighbour that has a host's state soonest, of those with enough memory."""
     names = list(used)
     place = names.index(host)
     left = {name: _memory(used[name]) - _VERSIONS * kept[name] for name in [*names[place + 1 :], *names[:place]]}

@@ -55,10 +55,7 @@ class Replanned:
 def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None) -> Replanned:
     """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
 
-    Args:
-        plan: the plan that ran.
-        host: the name of the host that is lost.
-        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: as the plan was made for.
+    `checkpoint_bytes_per_s` is the rate at which all hosts together read a checkpoint; None: as the plan was made for.
 
     Raises:
         ValueError: the plan isn't for that host, or has no contingency for its loss.
@@ -109,17 +106,12 @@ def replan(
         plan: the plan that ran.
         kept: the record of what it was made from, as `alpa_dejavu.planning.changed.kept.read_kept` reads it.
         without: names of hosts that are lost, and devices such as "host-1/3", by their number on their host.
-        without_replicas: numbers of data-parallel replicas that are left out of each stage, as
-            `alpa_dejavu.training.robust.Suspects` proposes them, with the devices that they are on. Where a least
-            number of replicas was asked for, it is lower by these.
+        without_replicas: numbers of data-parallel replicas that are left out of each stage, with the devices that they
+            are on, as `alpa_dejavu.training.robust.Suspects` proposes them; so much lower is the least number of them.
         cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
         slow: by the names of slow hosts, how many times as long as predicted their devices take.
         slicing: a slicer or its name.
-        latency: the latency model that priced the plan, or its name.
-        communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
-            enough to make it.
-        calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
-            plan's models.
+        latency, communication, calibration: what priced the plan, as for `kept_prices`.
         memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
         checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: the cluster's.
 

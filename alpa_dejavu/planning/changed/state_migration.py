@@ -61,15 +61,9 @@ def _both(new: StagePlan, old: StagePlan) -> tuple[int, int]:
 @final
 class Settler:
     """A placer of a new plan's stages on those of several alike hosts that already hold most of the training state they
-    need.
+    need, by the stages of the plan `before`, the number of devices of each host, lost ones too, and `layer_state`.
 
     All of a host's stages go to the same other host, so that nothing of the plan's seconds changes.
-
-    Args:
-        stages: the stages of the new plan.
-        before: the stages of the plan that it follows.
-        hosts: the number of devices of each host by its name, lost ones too.
-        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2).
     """
 
     def __init__(
@@ -83,11 +77,8 @@ class Settler:
         self._has = common @ np.array(on_host)
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
-        """Returns the stages on the hosts that hold most of their state; unchanged if there are too few hosts.
-
-        Args:
-            stages: the stages of the new plan, or the same on other hosts.
-            lost: the names of hosts that are lost, which no stage may be on.
+        """Returns stages of the new plan, which may be on other hosts, on the hosts that hold most of their state, but
+        for lost ones; unchanged if there are too few hosts.
         """
         asked = list(dict.fromkeys(name for stage in stages for name in stage.hosts))
         free = [n for n, name in enumerate(self._names) if name not in lost]

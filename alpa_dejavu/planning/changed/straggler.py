@@ -114,14 +114,8 @@ def _straggler(
 
 
 def planned_around(plan: Plan, kept: Kept, slow: Sequence[Straggler]) -> Replanned:
-    """Returns the plan that would be chosen now, with the stragglers' devices taken to be as slow as measured.
-
-    If it can't be told which of several hosts is slow, all of them are taken to be.
-
-    Args:
-        plan: the plan that runs.
-        kept: the record of what it was made from.
-        slow: the stragglers, at least one.
+    """Returns the plan that would be chosen now, with the devices of stragglers (at least one) taken to be as slow as
+    measured; if it can't be told which of several hosts is slow, those of all of them.
 
     Raises:
         ValueError: no straggler, one that the cluster hasn't, or a record of another plan.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, final
 
 from alpa_dejavu._util import units
@@ -60,13 +60,17 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
 
     phase("confidence")
     best = chosen.compared[0]
-    known = confidence(chosen.compared, errors=chosen.found.errors)
+    sure = confidence(chosen.compared, errors=chosen.found.errors)
     # These are the draws that the expected step is from: the seed and the errors are the same.
     errors = numbered_errors([best], chosen.found.errors)
-    draws = layer_draws(best, errors, errors.drawn(known.draws))
+    draws = layer_draws(best, errors, errors.drawn(sure.draws))
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")
-    return dataclasses.replace(plan, confidence=known.times(factor), stages=drawn_stages(plan.stages, draws, factor))
+    return dataclasses.replace(plan, confidence=sure.times(factor), stages=drawn_stages(plan.stages, draws, factor))
+
+
+def _noted(plan: Plan, notes: Iterable[str]) -> Plan:
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes))
 
 
 def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
@@ -76,14 +80,14 @@ def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
     from alpa_dejavu.planning.given.footing import footings
 
     best = chosen.candidates[0]
-    said = [
-        f"{one.work} ({one.share:.0%} of the stages' work) are {one.rests_on}: none was measured, and with 90 % "
-        f"their seconds are within a factor of {math.exp(REACH_90 * one.spread):.1f}"
-        for one in footings(best.table, best.costs.space, best.stages, best.run)
-        if one.unmeasured and one.share >= _LEAST_SHARE
+    notes = [
+        f"{part.work} ({part.share:.0%} of the stages' work) are {part.rests_on}: none was measured, and with 90 % "
+        f"their seconds are within a factor of {math.exp(REACH_90 * part.spread):.1f}"
+        for part in footings(best.table, best.costs.space, best.stages, best.run)
+        if part.unmeasured and part.share >= _LEAST_SHARE
     ]
     chosen.clock.lap("confidence")
-    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+    return _noted(plan, notes)
 
 
 def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
@@ -94,13 +98,15 @@ def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
     by_dtype = chosen.candidates[0].model.product_flop
     total = sum(by_dtype.values())
     devices = {host.device.name: host.device for host in chosen.task.cluster.hosts if host.name in used}
-    said = [
-        _unrated(device, dtype, flop / total)
-        for device in devices.values()
-        for dtype, flop in by_dtype.items()
-        if dtype not in device.flop_per_s and flop >= _LEAST_SHARE * total
-    ]
-    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+    return _noted(
+        plan,
+        (
+            _unrated(device, dtype, flop / total)
+            for device in devices.values()
+            for dtype, flop in by_dtype.items()
+            if dtype not in device.flop_per_s and flop >= _LEAST_SHARE * total
+        ),
+    )
 
 
 def _unrated(device: Device, dtype: str, share: float) -> str:
@@ -125,13 +131,15 @@ def with_unknown_devices(plan: Plan, chosen: Chosen) -> Plan:
     mixed = isinstance(prices.models.latency, KernelLatency)
     names = dict.fromkeys(host.device.name for host in prices.cluster.hosts)
     unknown = {name: near(name.upper(), known_gpus()) for name in names if gpu_of(name) is None}
-    said = [
-        f"no GPU is known by the name of {name}, so its seconds are by the rates of its machine file, which "
-        f"kernels don't reach: they are too few beside those of known GPUs{meant}"
-        for name, meant in unknown.items()
-        if mixed or meant
-    ]
-    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+    return _noted(
+        plan,
+        (
+            f"no GPU is known by the name of {name}, so its seconds are by the rates of its machine file, which "
+            f"kernels don't reach: they are too few beside those of known GPUs{meant}"
+            for name, meant in unknown.items()
+            if mixed or meant
+        ),
+    )
 
 
 def with_unhandy_batch(plan: Plan, chosen: Chosen) -> Plan:
@@ -146,7 +154,7 @@ def with_unhandy_batch(plan: Plan, chosen: Chosen) -> Plan:
         f"only {' or '.join(map(str, counts))} micro-batches of a power of two samples make a batch of {batch}; "
         f"one such as {round(batch / even) * even} leaves more to choose from, and may be faster"
     )
-    return dataclasses.replace(plan, notes=(*plan.notes, note))
+    return _noted(plan, [note])
 
 
 def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
@@ -156,14 +164,14 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
     if not unused:
         return plan
     factor = 1.0 if plan.correction is None else plan.correction.factor
-    whole = [one for one in chosen.candidates if one.num_devices == chosen.task.cluster.num_devices]
-    said = "no plan that uses all devices was found"
-    if whole:
-        best = units.seconds(min(one.step_s for one in whole) * factor)
-        said = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
+    num_devices = chosen.task.cluster.num_devices
+    steps_s = [candidate.step_s for candidate in chosen.candidates if candidate.num_devices == num_devices]
+    why = "no plan that uses all devices was found"
+    if steps_s:
+        best = units.seconds(min(steps_s) * factor)
+        why = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
     names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
-    note = f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {said}"
-    return dataclasses.replace(plan, notes=(*plan.notes, note))
+    return _noted(plan, [f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {why}"])
 
 
 def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
@@ -171,23 +179,25 @@ def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
     from alpa_dejavu.planning.changed._contingencies import with_contingencies
 
     phase("the loss of a host")
-    known = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
+    plan = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
     chosen.clock.lap("contingencies")
-    return known
+    return plan
 
 
 def with_memory_risk(plan: Plan, chosen: Chosen) -> Plan:
     """Returns the plan with a note on the memory that it leaves free, and the risk that it runs out all the same."""
-    found = chosen.found
-    own = [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in found.measured]
-    known = with_memory_note(plan, found.margin or chosen.task.margin, chosen.task.cluster, own)
+    task, own = (
+        chosen.task,
+        [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in chosen.found.measured],
+    )
+    plan = with_memory_note(plan, chosen.found.margin or task.margin, task.cluster, own)
     chosen.clock.lap("memory")
-    return known
+    return plan
 
 
 def with_notes_of_model(plan: Plan, chosen: Chosen) -> Plan:
     """Returns the plan with what was found in its train step: loops, no gradient, data of a fixed size."""
-    return dataclasses.replace(plan, notes=(*plan.notes, *chosen.task.source.notes))
+    return _noted(plan, chosen.task.source.notes)
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.normal import REACH_90
-from alpa_dejavu.costs.communication import Group, Nccl
-from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.communication import Nccl
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search.uncertainty import KnowsInterval, assumed_spread
 from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, Run, SearchSpace, StageChoice
 
-__all__ = ["Footing", "footings", "variants_of"]
+__all__ = ["Footing", "footings", "phases", "variants_of"]
 
 _SHEET, _MEASURED, _FITTED = "data sheet", "measured", "fitted to "
 _Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
@@ -64,12 +63,6 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
     """Returns what the predicted seconds of a plan's stages rest on, the largest part first.
 
     Transfers between stages are left out, and so are the starts of programs.
-
-    Args:
-        table: the costs by which the plan was found.
-        space: the submeshes and configs of the table.
-        stages: the plan's stages.
-        run: the number of micro-batches.
     """
     costs, total = table.stage_costs, _Sum(lambda: np.zeros(2))
     assert costs is not None, "a table that was priced keeps its prices"
@@ -78,7 +71,7 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
         config = space.config(stage)
         devices = table.devices[stage.submesh]
         division, again = costs.division(config), costs.again(config, devices.kinds[0])
-        for phase, times in _phases(costs, run):
+        for phase, times in phases(costs, run):
             for variant in variants_of(costs, config, stage):
                 of_layer = times * (1 + again[variant]) if phase == "forward" else times
                 on_device = of_layer * (1 - config.offload.optimizer) if phase == "step" else of_layer
@@ -86,27 +79,27 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
                 if id(operators) not in of_operators:
                     of_operators[id(operators)] = operators, _computed(costs, operators, devices.kinds[0])
                 _add(total, of_operators[id(operators)][1], on_device * costs.crowding(devices.kinds[0], config))
-                for one in division.exchanges(variant, phase):
-                    seconds = float(costs.sent_s(devices, config, one, phase) @ one.counts)
-                    _add(total, _of_collective(costs, config, devices, one, seconds), of_layer)
-            for one, of_ranges in costs.combined(devices, config, phase):
+                for sent in division.exchanges(variant, phase):
+                    seconds = float(costs.sent_s(devices, config, sent, phase) @ sent.counts)
+                    _add(total, _of_collective(costs, config, devices, sent, seconds), of_layer)
+            for sent, of_ranges in costs.combined(devices, config, phase):
                 seconds = float(of_ranges[stage.first, stage.last])
-                _add(total, _of_collective(costs, config, devices, one, seconds), times)
+                _add(total, _of_collective(costs, config, devices, sent, seconds), times)
         if config.offload.any:
             forward, backward, once = costs.offload_s(devices, config)[:, stage.first, stage.last].tolist()
             seconds = run.num_micro_batches * (forward + backward) + once
             total["copies to hosts, and their updates", _SHEET] += seconds, seconds * assumed_spread("launches")
     whole = sum(seconds for seconds, _ in total.values())
-    found = [
+    parts = [
         Footing(work, rests_on, float(seconds / whole), float(weighted / seconds))
         for (work, rests_on), (seconds, weighted) in total.items()
         if seconds > 0
     ]
-    return tuple(sorted(found, key=lambda one: -one.share))
+    return tuple(sorted(parts, key=lambda part: -part.share))
 
 
-def _phases(costs: StageCostModel, run: Run) -> Iterator[tuple[str, int]]:
-    """How often a step goes through each phase, but for what remat computes again."""
+def phases(costs: StageCostModel, run: Run) -> Iterator[tuple[str, int]]:
+    """Yields each phase of a step, and how often the step goes through it, but for what remat computes again."""
     yield "forward", run.num_micro_batches
     if costs.model.training:
         yield "backward", run.num_micro_batches
@@ -121,45 +114,37 @@ def variants_of(costs: StageCostModel, config: MeshConfig, stage: StageChoice) -
 
 
 def _computed(costs: StageCostModel, operators: Operators, device: Device) -> _Sum:
-    latency, found = costs.latency_of(operators, device), _Sum(lambda: np.zeros(2))
+    latency, total = costs.latency_of(operators, device), _Sum(lambda: np.zeros(2))
     convolution = np.array([record.kind == "conv" for record in operators.records], dtype=np.bool_)
     work = np.where(convolution, "convolutions", np.where(operators.is_product, "products", "other operators"))
-    rests_on = _rests_on(costs, costs.models.latency, operators, device)
+    model, unknown = costs.models.latency, _MEASURED if costs.cluster.shared else _SHEET
+    rests_on = np.full(len(operators), unknown)
+    if isinstance(model, SaysFooting):
+        rests_on = model.footing(operators, device)
     relative = np.divide(latency.spread_s, latency.mean_s, out=np.zeros(len(work)), where=latency.mean_s > 0)
     assumed = np.where(operators.is_product, assumed_spread("products"), assumed_spread("other operators"))
     sigma = np.where(relative > 0, np.log1p(relative), assumed)
     for key in set(zip(work.tolist(), rests_on.tolist(), strict=True)):
         chosen = (work == key[0]) & (rests_on == key[1])
-        found[key] += latency.mean_s[chosen].sum(), latency.mean_s[chosen] @ sigma[chosen]
-    return found
-
-
-def _rests_on(costs: StageCostModel, model: LatencyModel, operators: Operators, device: Device) -> NDArray[np.str_]:
-    if isinstance(model, SaysFooting):
-        return model.footing(operators, device)
-    return np.full(len(operators), _MEASURED if costs.cluster.shared else _SHEET)
+        total[key] += latency.mean_s[chosen].sum(), latency.mean_s[chosen] @ sigma[chosen]
+    return total
 
 
 def _of_collective(
-    costs: StageCostModel, config: MeshConfig, devices: StageDevices, one: AxisCollectives, seconds: float
+    costs: StageCostModel, config: MeshConfig, devices: StageDevices, sent: AxisCollectives, seconds: float
 ) -> _Sum:
-    group, model = costs.places.groups(devices, config, one.axis)[0], costs.models.communication
-    found, known = _Sum(lambda: np.zeros(2)), False
+    group, model = costs.places.groups(devices, config, sent.axis)[0], costs.models.communication
     place = "between hosts" if len(set(group.hosts)) > 1 else "within hosts"
-    spread = assumed_spread(f"{one.kind} {place}")
-    if isinstance(model, KnowsInterval) and one.num_bytes.size:
-        known, spread = _interval(model, one, group)
-    unknown = f"{_FITTED}other links" if isinstance(model, Nccl) else _MEASURED if costs.cluster.shared else _SHEET
-    rests_on = _MEASURED if known else unknown
-    found[f"collectives {place}", rests_on] += seconds, seconds * spread
-    return found
-
-
-def _interval(model: KnowsInterval, one: AxisCollectives, group: Group) -> tuple[bool, float]:
-    """Whether a model knows such collectives, and its spread for the largest one."""
-    largest = one.num_bytes.ravel()[[int(np.argmax(one.num_bytes))]]
-    lower, upper, known = model.interval(one.kind, largest, group)
-    return bool(known[0]), math.log(upper[0] / lower[0]) / (2 * REACH_90) if lower[0] > 0 else 0.0
+    rests_on = f"{_FITTED}other links" if isinstance(model, Nccl) else _MEASURED if costs.cluster.shared else _SHEET
+    spread = assumed_spread(f"{sent.kind} {place}")
+    if isinstance(model, KnowsInterval) and sent.num_bytes.size:  # its spread is that for the largest one
+        largest = sent.num_bytes.ravel()[[int(np.argmax(sent.num_bytes))]]
+        lower, upper, measured = model.interval(sent.kind, largest, group)
+        rests_on = _MEASURED if measured[0] else rests_on
+        spread = math.log(upper[0] / lower[0]) / (2 * REACH_90) if lower[0] > 0 else 0.0
+    total = _Sum(lambda: np.zeros(2))
+    total[f"collectives {place}", rests_on] += seconds, seconds * spread
+    return total
 
 
 def _add(total: _Sum, part: _Sum, times: float) -> None:

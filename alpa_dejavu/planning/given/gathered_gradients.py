@@ -45,9 +45,6 @@ def gathering_step_s(plan: Plan) -> float:
     Each of N data-parallel devices then takes in N - 1 times the bytes of its gradients, in place of 2 (N - 1) / N
     times those by a ring: N / 2 times as many. What the rule itself computes, and more forward passes for Zeno, aren't
     in it.
-
-    Args:
-        plan: the plan; the first length of a stage's logical mesh is its number of replicas.
     """
     times = [
         dataclasses.replace(
@@ -65,17 +62,16 @@ def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[Tolerant
     """Returns the Pareto front of plans by step time, price per step and tolerated wrong replicas: those that tolerate
     fewest first, and of these the fastest.
 
-    Args:
-        fronts: by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
-            stage as it needs, each with its price.
+    `fronts` has, by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
+    stage as it needs.
     """
-    found = list[TolerantPlan]()
+    front = list[TolerantPlan]()
     for wrong in sorted(fronts, reverse=True):
-        made = []
-        for one in fronts[wrong]:
-            step_s = gathering_step_s(one.plan) if wrong else one.plan.step_s
-            made.append(TolerantPlan(one, wrong, step_s, one.price * step_s / one.plan.step_s))
-        for each in ties.ordered(ties.ordered(made, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
-            if not any(other.no_worse(each) for other in found):
-                found.append(each)
-    return tuple(sorted(found, key=lambda each: each.wrong))
+        plans = []
+        for priced in fronts[wrong]:
+            step_s = gathering_step_s(priced.plan) if wrong else priced.plan.step_s
+            plans.append(TolerantPlan(priced, wrong, step_s, priced.price * step_s / priced.plan.step_s))
+        for tolerant in ties.ordered(ties.ordered(plans, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
+            if not any(other.no_worse(tolerant) for other in front):
+                front.append(tolerant)
+    return tuple(sorted(front, key=lambda tolerant: tolerant.wrong))

@@ -17,8 +17,8 @@ from alpa_dejavu.planning.search._candidate import Candidate, Costs, fits, simul
 from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, polished, under
 from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, stage_times
 from alpa_dejavu.problem import Plan, Run, Slicing
-from alpa_dejavu.problem.run import ALPA_SCHEDULES, ScheduleForm, schedule_form
-from alpa_dejavu.schedules import Schedule, named_schedule, schedule_kind
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
+from alpa_dejavu.schedules import named_schedule, schedule_kind
 from alpa_dejavu.simulation.improved import ImprovedSchedule, improved_schedule
 from alpa_dejavu.simulation.step import sending
 
@@ -35,11 +35,10 @@ class OtherSchedule:
 
     Attributes:
         name, chunks: the schedule, and the stages of each submesh.
-        step_s: the seconds of its simulated step; None where it can't be had.
-        memory_bytes: the largest peak of memory of a device; None likewise.
+        step_s, memory_bytes: the seconds of its simulated step, and the largest peak of memory of a device; None where
+            it can't be had.
         fits: whether every device's peak leaves free what the plan's memory margin asks for.
-        layers: the first and the last layer of each stage, in order.
-        submesh_of: the number of each stage's submesh among the plan's.
+        layers, submesh_of: the first and the last layer of each stage, and the number of its submesh among the plan's.
         runtimes: who can run the schedule, by name.
         why: what stands against it, in a few words; empty if nothing does.
     """
@@ -63,9 +62,6 @@ def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
     cut so that no chunk takes much longer than others, and then moved one by one as long as that makes the simulated
     step shorter.
 
-    Args:
-        planned: the plan with the costs that it was made from; its schedule must train.
-
     Raises:
         ValueError: the plan only infers.
     """
@@ -77,8 +73,8 @@ def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
     on = planned.run.on_submeshes(planned.choices)
     whole = on if planned.run.form.chunks == 1 else chunks_of(costs.table, on, Run(planned.run.num_micro_batches))
     slicing = Slicing(whole, planned.plan.step_s, 0.0, 0, 0.0)
-    found = [_by(Candidate(costs.under(name), slicing, hosts)) for name in ANY_SCHEDULE]
-    return sorted(found, key=lambda one: (one.step_s is None, not one.fits, one.step_s or 0.0))
+    others = [_by(Candidate(costs.under(name), slicing, hosts)) for name in ANY_SCHEDULE]
+    return sorted(others, key=lambda other: (other.step_s is None, not other.fits, other.step_s or 0.0))
 
 
 def _by(candidate: Candidate) -> OtherSchedule:
@@ -91,15 +87,15 @@ def _by(candidate: Candidate) -> OtherSchedule:
     best = polished(simulated(candidate))
     step = best.timeline
     assert step is not None, "it was simulated"
-    there = fits(best)
+    fitting = fits(best)
     return dataclasses.replace(
         bare,
         step_s=best.step_s,
         memory_bytes=max(step.peak_bytes),
-        fits=there,
+        fits=fitting,
         layers=tuple((stage.first, stage.last) for stage in best.stages),
         submesh_of=best.submesh_of,
-        why="" if there else "it takes more memory than the devices have",
+        why="" if fitting else "it takes more memory than the devices have",
     )
 
 
@@ -113,23 +109,20 @@ def with_better_schedules(plan: Plan, chosen: Chosen) -> Plan:
     own = chosen.candidates[0]
     if not own.model.training or own.cluster.shared:
         return plan
-    others = [one for name in ANY_SCHEDULE if (one := under(own, name)) is not None]
+    others = [other for name in ANY_SCHEDULE if (other := under(own, name)) is not None]
     notes = []
     for of_alpa in (True, False):
-        alike = [one for one in others if (one.run.schedule in ALPA_SCHEDULES) == of_alpa]
-        best = least(alike, key=lambda one: one.step_s) if alike else own
+        alike = [other for other in others if (other.run.schedule in ALPA_SCHEDULES) == of_alpa]
+        best = least(alike, key=lambda other: other.step_s) if alike else own
         saved, name = 1 - best.step_s / own.step_s, best.run.schedule
         if saved >= _WORTH:
-            whose = "which Alpa has" if of_alpa else f"which Alpa hasn't, but {_listed(name)}"
+            runtimes = " and ".join(schedule_kind(name).runtimes)
+            whose = "which Alpa has" if of_alpa else f"which Alpa hasn't, but {runtimes}"
             notes.append(
                 f"the schedule {name}, {whose}, would make a step on the same submeshes {100 * saved:.0f} % shorter"
             )
     chosen.clock.lap("schedules")
     return dataclasses.replace(plan, notes=(*plan.notes, *notes))
-
-
-def _listed(schedule: str) -> str:
-    return " and ".join(schedule_kind(schedule).runtimes)
 
 
 _SIMULATED_TASKS = 4_000_000
@@ -142,9 +135,6 @@ def improved_order(planned: PlanningResult) -> ImprovedSchedule:
 
     The search begins with the plan's schedule and with those that have the same stages on each submesh, and splits
     backward passes. Stages, submeshes and micro-batches stay as they are.
-
-    Args:
-        planned: the plan with the costs that it was made from; its step must train, with devices of its own.
 
     Raises:
         ValueError: the plan only infers, updates the weights after each micro-batch, or its devices share one CPU.
@@ -166,19 +156,13 @@ def improved_order(planned: PlanningResult) -> ImprovedSchedule:
             strict=True,
         )
     ]
-    tries = max(20, _SIMULATED_TASKS // (3 * len(times) * run.num_micro_batches))
-    begin = _like(planned)
+    count, micro_batches, forms = len(planned.choices), run.num_micro_batches, map(schedule_form, ANY_SCHEDULE)
+    alike = [
+        name
+        for name, form in zip(ANY_SCHEDULE, forms, strict=True)
+        if (form.chunks, form.folded) == (run.form.chunks, run.form.folded)
+        and not impossible(Run(micro_batches, name), count // run.form.chunks, count)
+    ]
+    begin = [named_schedule(name, count, micro_batches) for name in dict.fromkeys([run.schedule, *alike])]
+    tries = max(20, _SIMULATED_TASKS // (3 * len(times) * micro_batches))
     return improved_schedule(times, begin, sends=sending(run.schedule, times), most_tries=min(tries, 4000))
-
-
-def _like(planned: PlanningResult) -> list[Schedule]:
-    """Returns the plan's schedule, and the others with the same stages on each submesh that have its micro-batches."""
-    run, count = planned.run, len(planned.choices)
-    form = run.form
-    alike = [name for name in ANY_SCHEDULE if _layout(schedule_form(name)) == _layout(form)]
-    others = [n for n in alike if not impossible(Run(run.num_micro_batches, n), count // form.chunks, count)]
-    return [named_schedule(name, count, run.num_micro_batches) for name in dict.fromkeys([run.schedule, *others])]
-
-
-def _layout(form: ScheduleForm) -> tuple[int, bool]:
-    return form.chunks, form.folded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 from alpa_dejavu.calibration import NONE, Calibration, models_of, prices
@@ -13,17 +13,68 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers import trusted_model
-from alpa_dejavu.planning import PlanningResult, estimate, given_stages
-from alpa_dejavu.planning.search.given_stages import PRICED_OPTIONS
-from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.given._annotations import with_confidence, with_unmeasured
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.search.given_stages import PRICED_OPTIONS, GivenStage, GivenStages, given_stages
+from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.planning.task import Clock
-from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
+from alpa_dejavu.planning.task import Clock, PlanningTask
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
-__all__ = ["PlanEstimator", "cluster_of_plan"]
+__all__ = ["PlanEstimator", "cluster_of_plan", "estimate"]
+
+
+def estimate(
+    model: Model,
+    cluster: Cluster,
+    run: Run,
+    stages: Sequence[GivenStage],
+    *,
+    name: str = "",
+    batch: int | None = None,
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | RuntimeProfile = ALPA,
+) -> PlanningResult:
+    """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
+    stage may exceed the memory.
+
+    Args:
+        model: the model's layers, for a micro-batch of the run.
+        cluster: the cluster that the plan is for.
+        run: the number of micro-batches, and the schedule.
+        stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
+        name: the model's name.
+        batch: samples of a step.
+        latency: a latency model or its name; "auto": as for `plan_model`.
+        communication: a communication model or its name; "auto": as for `plan_model`.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
+        runtime: a runtime profile or its name: the training framework that runs the plan.
+
+    Raises:
+        ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
+            take more devices of them than they have.
+        NoPlanError: the stages' submeshes don't fill the hosts.
+    """
+    priced = prices(cluster, calibration, latency, communication, runtime)
+    task = PlanningTask(
+        source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
+        prices=priced,
+        batch=batch,
+        layers=(model.num_layers,),
+        micro_batches=(run.num_micro_batches,),
+        schedule=run.schedule,
+        chooser=GivenStages(tuple(stages)),
+        margin=COUNTED,
+        priced_by=priced.named(),
+    )
+    return plan(task, annotations=(with_confidence, with_unmeasured))
 
 
 @final
@@ -37,14 +88,11 @@ class PlanEstimator:
             known name.
         cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
             plan is for; None: the plan's cluster.
-        latency: a latency model or its name; "auto": the plan's, if its name is enough to make it and nothing else is
-            given; else as for `plan_model`.
-        communication: a communication model or its name; "auto": likewise.
-        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
-        runtime: a runtime profile or its name; None: the plan's.
+        latency, communication: models or their names; "auto": the plan's, if its name is enough to make it and nothing
+            else is given; else as for `plan_model`.
+        calibration, cache: as for `plan_model`.
+        runtime, attention: as for `plan_model`; None: the plan's.
         overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
-        attention: how attention is priced and kept, "fused" or "plain"; None: as the plan has it.
-        cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:
@@ -74,7 +122,7 @@ class PlanEstimator:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
         chosen = model if isinstance(model, ModelSource) else trusted_model(plan, model, trust_model)
-        given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        on = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
         if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
             latency, communication = models_of(plan.priced_by)
@@ -83,7 +131,7 @@ class PlanEstimator:
         ):
             communication = by.communication
         profile = runtime_profile(by.runtime if runtime is None else runtime, overlap)
-        self.prices = prices(given, calibration, latency, communication, profile)
+        self.prices = prices(on, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()
         self._attention = by.attention if attention is None else attention
@@ -106,38 +154,36 @@ class PlanEstimator:
                 f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
                 "batch and a number of micro-batches that fit"
             )
-        micro_batch = plan.batch // plan.num_micro_batches
-        made = estimate(
-            self._model(plan.num_layers, micro_batch),
-            self.cluster,
-            Run(plan.num_micro_batches, plan.schedule),
-            given_stages(plan),
-            name=self._source.name,
-            batch=plan.batch,
-            latency=self.prices.models.latency,
-            communication=self.prices.models.communication,
-            runtime=self.prices.models.runtime,
-        )
+        model, models = self._source.exact(plan.num_layers, plan.batch // plan.num_micro_batches), self.prices.models
+        if model.num_layers != plan.num_layers:
+            raise ValueError(
+                f"the plan has {plan.num_layers} layers, but the model can be cut into {model.num_layers} only"
+            )
+        result = estimate(
+            model, self.cluster, Run(plan.num_micro_batches, plan.schedule), given_stages(plan),
+            name=self._source.name, batch=plan.batch, latency=models.latency, communication=models.communication,
+            runtime=models.runtime,
+        )  # fmt: skip
         self._source.keep()
-        known = dataclasses.replace(
-            made.plan,
+        estimated = dataclasses.replace(
+            result.plan,
             layer_option=plan.layer_option,
             priced_by=dataclasses.replace(self.prices.named(plan.priced_by), attention=self._attention),
-            notes=(*self._otherwise(plan), *made.plan.notes),
+            notes=(*self._otherwise(plan), *result.plan.notes),
         ).after(self._clock.seconds)
-        return dataclasses.replace(made, plan=known)
+        return dataclasses.replace(result, plan=estimated)
 
     def _otherwise(self, plan: Plan) -> Iterator[str]:
         """Yields sentences that say how this estimate differs from the plan's pricing, or what isn't known of that."""
-        here = summary_of(self.cluster)
+        own = summary_of(self.cluster)
         if plan.hardware is None:
             yield (
                 "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
-                f"name, and this estimate is for {here.text}"
+                f"name, and this estimate is for {own.text}"
             )
-        elif plan.hardware.text != here.text:
-            yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
-        names, hosts = [*plan.devices_of_hosts], [host.name for host in here.hosts]
+        elif plan.hardware.text != own.text:
+            yield f"the plan was made for {plan.hardware.text}, this estimate is for {own.text}"
+        names, hosts = [*plan.devices_of_hosts], [host.name for host in own.hosts]
         if not set(names) & set(hosts):
             more = ", and so on" if len(names) > 1 else ""
             yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
@@ -151,17 +197,11 @@ class PlanEstimator:
         for what in ("latency", "communication", "calibration", "runtime"):
             then, now = getattr(plan.priced_by, what), getattr(by, what)
             if then != now:
-                own = f"this estimate's is {now}" if now else f"this estimate has no {what}"
-                yield f"the plan's {what} was {then or 'not known'}, {own}"
-        then, now = (one or "as the runtime has it" for one in (plan.priced_by.attention, self._attention))
+                other = f"this estimate's is {now}" if now else f"this estimate has no {what}"
+                yield f"the plan's {what} was {then or 'not known'}, {other}"
+        then, now = (name or "as the runtime has it" for name in (plan.priced_by.attention, self._attention))
         if then != now:
             yield f"the plan's attention was {then}, this estimate's is {now}"
-
-    def _model(self, num_layers: int, micro_batch: int) -> Model:
-        found = self._source.exact(num_layers, micro_batch)
-        if found.num_layers != num_layers:
-            raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
-        return found
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
@@ -180,10 +220,9 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     """
     from alpa_dejavu.clusters import named_cluster
 
-    taken = plan.devices_of_hosts
     if machine is not None and machine.endswith(".json"):
         listed = named_cluster(machine)
-        if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
+        if len(listed.hosts) > 1 and plan.devices_of_hosts.keys() <= {host.name for host in listed.hosts}:
             return listed
     hardware = plan.hardware or hosts_by_names(plan)
     own = hardware.machine_file or hardware.machine
@@ -209,11 +248,8 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
             f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
             "cluster, or plan for this one"
         )
-    return _as_planned_for(cluster, hardware) if machine in (None, own) else cluster
-
-
-def _as_planned_for(cluster: Cluster, hardware: ClusterSummary) -> Cluster:
-    """Returns a cluster whose hosts have the names that they had when it was planned for, and are as slow."""
+    if machine not in (None, own):
+        return cluster
     named = zip(cluster.hosts, hardware.hosts, strict=True)
     cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
     for host in hardware.hosts:

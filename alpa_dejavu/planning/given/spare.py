@@ -16,7 +16,8 @@ __all__ = ["Spare", "spare"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Spare:
-    """The devices and seconds that one plan leaves idle on one cluster.
+    """The devices and seconds that one plan leaves idle on one cluster. On a cluster whose devices are parts of one CPU
+    all of the seconds are 0, since the others use what one device leaves idle.
 
     Attributes:
         devices: how many devices no stage is on, by the host's name; hosts without such devices are left out.
@@ -24,9 +25,6 @@ class Spare:
         bubble_s: for each submesh, the seconds of a step in which its devices wait for others; transfers that hold
             a device up aren't counted.
         bubble_device_s: the device-seconds of a step in all bubbles.
-
-    On a cluster whose devices are parts of one CPU all of the seconds are 0, since the others use what one device
-    leaves idle.
     """
 
     devices: Mapping[str, int] = dataclasses.field(hash=False)
@@ -36,31 +34,23 @@ class Spare:
 
 
 def spare(plan: Plan, cluster: Cluster) -> Spare:
-    """Returns the devices and seconds that a plan leaves idle on a cluster.
-
-    Args:
-        plan: a plan whose stages are on hosts of the cluster.
-        cluster: the cluster that the plan was made for.
+    """Returns the devices and seconds that a plan leaves idle on the cluster that it was made for.
 
     Raises:
         ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.
     """
-    taken = plan.devices_of_hosts
-    there = {host.name: host.num_devices for host in cluster.hosts}
-    for host, count in taken.items():
-        if count > there.get(host, 0):
+    used, numbers = plan.devices_of_hosts, {host.name: host.num_devices for host in cluster.hosts}
+    for host, count in used.items():
+        if count > numbers.get(host, 0):
             raise ValueError(
-                f"the plan takes {count} devices of the host {host!r}, but {cluster.name} has {there.get(host, 0)} of "
-                "that name; give the cluster that the plan is for"
+                f"the plan takes {count} devices of the host {host!r}, but {cluster.name} has {numbers.get(host, 0)} "
+                "of that name; give the cluster that the plan is for"
             )
-    devices = {host: count - taken[host] for host, count in there.items() if count > taken[host]}
+    devices = {host: count - used[host] for host, count in numbers.items() if count > used[host]}
     if cluster.shared:
         return Spare(devices, 0.0, (0.0,) * len(plan.on_submeshes), 0.0)
     shares = timeline_of(plan_times(plan), cluster, Run(plan.num_micro_batches, plan.schedule)).bubble_shares
     bubble_s = tuple((shares * plan.step_s).tolist())
-    return Spare(
-        devices,
-        sum(devices.values()) * plan.step_s,
-        bubble_s,
-        sum(stage.submesh.num_devices * each for stage, each in zip(plan.on_submeshes, bubble_s, strict=True)),
-    )
+    bubbles = zip(plan.on_submeshes, bubble_s, strict=True)
+    bubble_device_s = sum(stage.submesh.num_devices * seconds for stage, seconds in bubbles)
+    return Spare(devices, sum(devices.values()) * plan.step_s, bubble_s, bubble_device_s)

@@ -14,9 +14,9 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.communication import Group, link_bytes
 from alpa_dejavu.layers.models import tokens_of_sample
-from alpa_dejavu.planning.given.footing import variants_of
+from alpa_dejavu.planning.given.footing import phases, variants_of
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import AxisCollectives, StageChoice, StagePlan, checks
+from alpa_dejavu.problem import AxisCollectives, StageChoice, checks
 
 __all__ = ["WholeRun", "run_facts", "sent_rows", "step_bytes", "steps_of_samples", "steps_of_tokens", "whole_run"]
 
@@ -57,7 +57,7 @@ def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
         ValueError: the number of steps isn't a whole number of at least 1.
     """
     checks.count("whole_run", "steps", steps)
-    plan, known = planned.plan, planned.confidence
+    plan, sure = planned.plan, planned.confidence
     used = set(plan.devices_of_hosts)
     devices = sum(host.num_devices for host in planned.cluster.hosts if host.name in used)
     kept: Counter[str] = Counter(dict.fromkeys(plan.devices_of_hosts, 0))
@@ -69,10 +69,10 @@ def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
     return WholeRun(
         steps=steps,
         seconds=steps * plan.expected_s,
-        deviation_s=None if known is None or not known.deviation_s else steps * known.deviation_s,
+        deviation_s=None if sure is None or not sure.deviation_s else steps * sure.deviation_s,
         device_s=steps * plan.expected_s * devices,
         price=None if price is None else steps * price,
-        sent_bytes={ends: steps * each for ends, each in step_bytes(planned).items()},
+        sent_bytes={ends: steps * num_bytes for ends, num_bytes in step_bytes(planned).items()},
         host_bytes=dict(kept),
         device_bytes=max(stage.memory_bytes for stage in plan.stages),
     )
@@ -137,38 +137,38 @@ def step_bytes(planned: PlanningResult) -> dict[Ends, float]:
     which crosses once, in equal parts between the hosts of both stages. Copies to a host's own memory aren't counted.
     """
     cluster, plan = planned.cluster, planned.plan
-    numbers, found = cluster.host_numbers, defaultdict[tuple[int, int], float](float)
+    numbers, total = cluster.host_numbers, defaultdict[tuple[int, int], float](float)
     for stage, choice in zip(plan.stages, planned.choices, strict=True):
         hosts = [numbers[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
-        for one, times in _collectives(planned, choice):
-            total = float(np.sum(one.num_bytes * one.counts)) * times
-            for group in planned.space.config(choice).groups(one.axis):
+        for sent, times in _collectives(planned, choice):
+            num_bytes = float(np.sum(sent.num_bytes * sent.counts)) * times
+            for group in planned.space.config(choice).groups(sent.axis):
                 on = tuple(hosts[n] for n in group)
-                for hop, each in link_bytes(one.kind, total, Group(cluster, on)).items():
-                    found[hop] += each
-    for hop, each in _interstage(planned):
-        found[hop] += each
+                for hop, hop_bytes in link_bytes(sent.kind, num_bytes, Group(cluster, on)).items():
+                    total[hop] += hop_bytes
+    for hop, hop_bytes in _interstage(planned):
+        total[hop] += hop_bytes
     names = [host.name for host in cluster.hosts]
-    return {(names[a], names[b]): found[a, b] for a, b in sorted(found) if found[a, b] > 0}
+    return {(names[a], names[b]): total[a, b] for a, b in sorted(total) if total[a, b] > 0}
 
 
 def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple[AxisCollectives, int]]:
     """Yields the collectives of a stage, and how often each happens in a step."""
     costs, config = planned.table.stage_costs, planned.space.config(choice)
     assert costs is not None, "a table that was priced keeps its prices"
-    division, count = costs.division(config), planned.run.num_micro_batches
+    division, shape = costs.division(config), costs.gradient_bytes.shape
     recomputed = costs.exchanges_again(config, planned.table.devices[choice.submesh].kinds[0])
-    for phase, times in (("forward", count), ("backward", count), ("step", 1)):
-        if phase == "backward" and not costs.model.training:
-            continue
-        for one in division.combined(phase):
-            shape = costs.gradient_bytes.shape
-            of_range = [np.broadcast_to(each, shape)[choice.first, choice.last] for each in (one.num_bytes, one.counts)]
-            yield AxisCollectives(one.kind, one.axis, np.array([of_range[0]]), np.array([of_range[1]])), times
+    for phase, times in phases(costs, planned.run):
+        for sent in division.combined(phase):
+            figures = (
+                np.array([np.broadcast_to(array, shape)[choice.first, choice.last]])
+                for array in (sent.num_bytes, sent.counts)
+            )
+            yield AxisCollectives(sent.kind, sent.axis, *figures), times
         for variant in variants_of(costs, config, choice):
             again = phase == "forward" and bool(recomputed[variant])
-            for one in division.exchanges(variant, phase):
-                yield one, times * (2 if again else 1)
+            for sent in division.exchanges(variant, phase):
+                yield sent, times * (2 if again else 1)
 
 
 def _interstage(planned: PlanningResult) -> Iterator[tuple[tuple[int, int], float]]:
@@ -176,14 +176,11 @@ def _interstage(planned: PlanningResult) -> Iterator[tuple[tuple[int, int], floa
     if planned.table.transfer is None:
         return
     sent, numbers, plan = planned.table.transfer.bytes, planned.cluster.host_numbers, planned.plan
-    stages = list(zip(plan.stages, planned.choices, plan.submesh_of, strict=True))
-    for (one, _, here), (other, choice, there) in itertools.pairwise(stages):
-        pairs = [(numbers[a], numbers[b]) for a, b in itertools.product(_hosts(one), _hosts(other))]
-        for a, b in pairs if here != there else ():
+    stages = zip(plan.stages, planned.choices, plan.submesh_of, strict=True)
+    for (before, _, old), (after, choice, new) in itertools.pairwise(stages):
+        ends = itertools.product(dict.fromkeys(before.hosts), dict.fromkeys(after.hosts))
+        pairs = [(numbers[a], numbers[b]) for a, b in ends]
+        for a, b in pairs if old != new else ():
             count = planned.run.num_micro_batches / len(pairs)
             yield (a, b), float(sent.forward_bytes[choice.first]) * count
             yield (b, a), float(sent.backward_bytes[choice.first]) * count
-
-
-def _hosts(stage: StagePlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(stage.hosts))

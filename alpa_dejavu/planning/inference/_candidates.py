@@ -1,4 +1,4 @@
-"""Ways to serve a model that fit into memory, with what both phases take in each."""
+"""Ways to serve a model on a cluster that fit into memory, with what both phases take in each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning.inference._decoder import Decoder
@@ -15,7 +16,6 @@ from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
 from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
-from alpa_dejavu.problem import Cluster
 
 __all__ = ["Search", "Serving"]
 
@@ -80,33 +80,22 @@ class Serving:
 
 @final
 class Search:
-    """A search of ways to serve requests of given lengths on a cluster, which says of each whether it fits into memory.
+    """A search of ways to serve requests of given lengths, which says of each whether it fits into memory."""
 
-    Args:
-        decoder: the model.
-        cluster: the cluster.
-        pricer: what prices its passes.
-        lengths: the lengths of the requests.
-        margin: how much memory is left free.
-    """
-
-    def __init__(
-        self, decoder: Decoder, cluster: Cluster, pricer: Pricer, lengths: Lengths, margin: MemoryMargin
-    ) -> None:
+    def __init__(self, decoder: Decoder, pricer: Pricer, lengths: Lengths, margin: MemoryMargin) -> None:
         self._decoder, self._pricer, self.lengths, self._margin = decoder, pricer, lengths, margin
         self._by_engine: dict[ServingShape, bool] = {}
         self.limit_bytes = min(map(margin.usable_bytes, pricer.left))
 
     def candidates(self, shape: ServingShape, batch: int | None) -> list[Serving]:
         """Returns the ways to serve on a shape that fit: with the given batch, or each power of two."""
-        batches = [2**n for n in range(MOST_BATCH.bit_length())] if batch is None else [batch]
-        found: list[Serving] = []
-        for each in batches:
-            best = self._best(shape, each)
+        fitting = list[Serving]()
+        for size in [2**n for n in range(MOST_BATCH.bit_length())] if batch is None else [batch]:
+            best = self._best(shape, size)
             if best is None:
                 break
-            found.append(best)
-        return found
+            fitting.append(best)
+        return fitting
 
     def _best(self, shape: ServingShape, batch: int) -> Serving | None:
         """Returns the candidate whose prompts are read in the parts with which the last one's first token comes
@@ -114,52 +103,48 @@ class Search:
         """
         if self._cached(shape, batch).max() > self.limit_bytes:
             return None
-        found, group = [], math.ceil(batch / min(shape.stages, batch))
+        fitting, group = list[Serving](), math.ceil(batch / min(shape.stages, batch))
         for prefill_batch in (2**n for n in range(group.bit_length())):
             if prefill_batch > 1 and prefill_batch * self.lengths.high_prompt > _MOST_PREFILLED:
                 break
-            one = self._priced(shape, batch, prefill_batch)
-            if one.memory.peak_bytes > self.limit_bytes:
+            priced = self._priced(shape, batch, prefill_batch)
+            if priced.memory.peak_bytes > self.limit_bytes:
                 break
-            found.append(one)
-        return min(found, key=lambda one: one.first_token_s, default=None)
+            fitting.append(priced)
+        return min(fitting, key=lambda serving: serving.first_token_s, default=None)
 
     def _priced(self, shape: ServingShape, batch: int, prefill_batch: int) -> Serving:
         lengths, pricer = self.lengths, self._pricer
         if shape not in self._by_engine:
             self._by_engine[shape] = pricer.by_engine(shape, lengths.prompt)
-        by_engine = self._by_engine[shape]
-        group = math.ceil(batch / min(shape.stages, batch))
-        prefill = pricer.passed(shape, prefill_batch, lengths.prompt, by_engine)
-        high = prefill
+        by_engine, group = self._by_engine[shape], math.ceil(batch / min(shape.stages, batch))
+        prefill = high = pricer.passed(shape, prefill_batch, lengths.prompt, by_engine)
         if lengths.high_prompt != lengths.prompt:
             high = pricer.passed(shape, prefill_batch, lengths.high_prompt, by_engine)
         decoding = pricer.passed(shape, group, 1, by_engine, lengths.context)
         memory = self._memory(shape, batch, (prefill, high, decoding))
         return Serving(shape, batch, prefill_batch, lengths, prefill, high, decoding, memory)
 
-    def _cached(self, shape: ServingShape, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _cached(self, shape: ServingShape, batch: int) -> FloatArray:
         """Returns the bytes of the cache on each device of each stage, shape (P,)."""
         shares = np.array(self._decoder.cache_shares(shape.stages)) / shape.tensor_parallel
-        return shares * self._decoder.cache_bytes_per_token * batch * self.lengths.high_total
+        return np.asarray(shares * self._decoder.cache_bytes_per_token * batch * self.lengths.high_total)
 
     def _memory(self, shape: ServingShape, batch: int, passes: tuple[PassCosts, ...]) -> ServingMemory:
         """Returns the bytes on a device of the fullest stage, raised as far as the margin says."""
-        weights = np.max([one.weights_bytes for one in passes], axis=0)
-        temporary = np.max([one.temporary_bytes for one in passes], axis=0)
+        weights = np.max([costs.weights_bytes for costs in passes], axis=0)
+        temporary = np.max([costs.temporary_bytes for costs in passes], axis=0)
         cached = self._cached(shape, batch)
         needed = [self._margin.needed(StageMemory(part, np.zeros_like(part), temporary)) for part in (weights, cached)]
-        weights, cached, temporary = needed[0].resident, needed[1].resident, needed[0].temporary
-        fullest = int(np.argmax(weights + cached + temporary))
-        return ServingMemory(
-            float(weights[fullest]), float(cached[fullest]), float(temporary[fullest]), self.limit_bytes
-        )
+        parts = needed[0].resident, needed[1].resident, needed[0].temporary
+        fullest = int(np.argmax(sum(parts[1:], parts[0])))
+        weights_bytes, cache_bytes, temporary_bytes = (float(part[fullest]) for part in parts)
+        return ServingMemory(weights_bytes, cache_bytes, temporary_bytes, self.limit_bytes)
 
     def lacking(self, shape: ServingShape, batch: int) -> tuple[float, float, ServingMemory]:
         """Returns about how many sequences of these lengths would fit on a shape, how many tokens of each of a batch,
         and the memory that one sequence takes; below one of either, the model itself doesn't fit.
         """
-        one = self._priced(shape, 1, 1).memory
-        free = self.limit_bytes - one.weights_bytes - one.temporary_bytes
-        each = one.cache_bytes
-        return free / each, free / each / batch * self.lengths.high_total, one
+        memory = self._priced(shape, 1, 1).memory
+        sequences = (self.limit_bytes - memory.weights_bytes - memory.temporary_bytes) / memory.cache_bytes
+        return sequences, sequences / batch * self.lengths.high_total, memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -21,8 +20,6 @@ _HALF_BYTES = 2
 _MOST_CACHE = 1e12
 StepFunction = Callable[[int, int], Any]
 """Takes a batch size and a number of tokens, and returns a forward step with its abstract arguments."""
-
-
 _FEW = 3
 """So many tokens can't be divided evenly among two devices or a multiple of that."""
 
@@ -47,6 +44,8 @@ class Decoder:
     num_blocks: int | None = None
     heads: int | None = None
     heads_are: str = "heads"
+    _models: dict[tuple[int, int, int], Model] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _steps: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def degrees(self, most: int) -> tuple[int, ...]:
         """Returns the numbers of tensor-parallel devices up to `most` that may divide the model: divisors of its heads
@@ -59,7 +58,7 @@ class Decoder:
     def check_degree(self, tensor_parallel: int) -> None:
         """Raises ValueError if so many tensor-parallel devices can't divide the heads or ways evenly among them."""
         if self.heads is not None and self.heads % tensor_parallel:
-            fitting = ", ".join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)
+            fitting = ", ".join(map(str, self.degrees(self.heads)))
             raise ValueError(
                 f"tensor_parallel is {tensor_parallel}, but must divide the {self.heads} {self.heads_are} of "
                 f"{self.name}; take one of {fitting}"
@@ -69,22 +68,16 @@ class Decoder:
         """Returns the share of the cache that each of so many stages keeps: as many layers as it has of all."""
         if self.num_blocks is None:
             return (1 / stages,) * stages
-        each, more = divmod(self.num_blocks, stages)
-        return tuple((each + (n < more)) / self.num_blocks for n in range(stages))
+        count, more = divmod(self.num_blocks, stages)
+        return tuple((count + (n < more)) / self.num_blocks for n in range(stages))
 
     def model(self, batch: int, tokens: int, stages: int, by_engine: bool) -> Model:
-        """Returns the layers of a forward step of so many sequences and tokens each, a layer for each stage.
+        """Returns the layers of a forward step of so many sequences, of which so many tokens each are read at a time,
+        cut into a layer for each stage; divided among devices by the auto-sharding engine, or evenly as in Megatron-LM.
 
         The engine divides operators as it does for a single token, or for three, which leaves nothing to divide evenly
         but weights and heads: of more tokens or sequences it would give each device some, and all of the weights. So a
         device keeps the same weights in prefill and in decoding.
-
-        Args:
-            batch: the sequences.
-            tokens: the tokens of each that are read at a time; 1 in decoding.
-            stages: into how many layers the step is cut.
-            by_engine: whether the auto-sharding engine divides operators among devices; if not, they are divided evenly
-                as in Megatron-LM.
 
         Raises:
             ValueError: the step takes gradients, or can't be cut into so many layers.
@@ -109,23 +102,7 @@ class Decoder:
         return [len(layer.forward) for layer in whole.layers] == [len(layer.forward) for layer in alone.layers]
 
     def _cut(self, batch: int, tokens: int, stages: int) -> Model:
-        from alpa_dejavu import sharding
-
-        key = batch, tokens, stages
-        if key not in self._models:
-            self._models[key] = sharding.model_of_step(self._traced(batch, tokens), stages)
-        return self._models[key]
-
-    @functools.cached_property
-    def _models(self) -> dict[tuple[int, int, int], Model]:
-        return {}
-
-    @functools.cached_property
-    def _steps(self) -> dict[tuple[int, int], Any]:
-        return {}
-
-    def _traced(self, batch: int, tokens: int) -> Any:
-        from alpa_dejavu import layers
+        from alpa_dejavu import layers, sharding
 
         if (batch, tokens) not in self._steps:
 
@@ -133,14 +110,16 @@ class Decoder:
                 return self.function(batch_size, tokens)
 
             forward.__qualname__ = self.name
-            traced = layers.trace(forward, batch=batch)
-            if traced.training:
+            step = layers.trace(forward, batch=batch)
+            if step.training:
                 raise ValueError(
                     f"model is {self.name!r}, but must be a step without gradients for inference; give a function that "
                     "returns the forward step, or a known model such as 'gpt-1.3b' or 'kraken-760m-4'"
                 )
-            self._steps[batch, tokens] = traced
-        return self._steps[batch, tokens]
+            self._steps[batch, tokens] = step
+        if (batch, tokens, stages) not in self._models:
+            self._models[batch, tokens, stages] = sharding.model_of_step(self._steps[batch, tokens], stages)
+        return self._models[batch, tokens, stages]
 
 
 def decoder(model: str | Kraken | Transformer | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
@@ -190,16 +169,15 @@ def _known(size: Any, name: str, cache_bytes_per_token: float | None) -> Decoder
     ways = size.ways if isinstance(size, Kraken) else 1
     heads = size.kv_heads if isinstance(size, Transformer) else size.num_heads
     width = heads * size.head_size if isinstance(size, Transformer) else ways * size.hidden
-    each = 2 * size.num_blocks * width * _HALF_BYTES
-    if cache_bytes_per_token is not None and not math.isclose(cache_bytes_per_token, each):
+    num_bytes = 2 * size.num_blocks * width * _HALF_BYTES
+    if cache_bytes_per_token is not None and not math.isclose(cache_bytes_per_token, num_bytes):
         raise ValueError(
-            f"cache_bytes_per_token is {cache_bytes_per_token!r}, but {name} keeps {units.exact_bytes(each)}; leave it "
-            "out for a known model"
+            f"cache_bytes_per_token is {cache_bytes_per_token!r}, but {name} keeps {units.exact_bytes(num_bytes)}; "
+            "leave it out for a known model"
         )
 
     def function(batch_size: int, tokens: int) -> Any:
         return forward_function(size, tokens)(batch_size)
 
-    if ways > 1:
-        return Decoder(name, function, each, size.num_blocks, ways, "ways")
-    return Decoder(name, function, each, size.num_blocks, heads)
+    divided = (ways, "ways") if ways > 1 else (heads, "heads")
+    return Decoder(name, function, num_bytes, size.num_blocks, *divided)

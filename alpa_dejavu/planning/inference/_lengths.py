@@ -89,8 +89,8 @@ class Lengths:
         """Returns the mean tokens before an output token, over all output tokens of all requests: of a request of n
         tokens and m of output that is n + m/2.
         """
-        made = self._mean(lambda prompt, output: output)
-        return self._mean(lambda prompt, output: output * (prompt + output / 2)) / made
+        mean_output = self._mean(lambda prompt, output: output)
+        return self._mean(lambda prompt, output: output * (prompt + output / 2)) / mean_output
 
     @property
     def high_prompt(self) -> int:
@@ -121,17 +121,13 @@ def _request(columns: Sequence[str], cells: Sequence[str]) -> tuple[int, int, fl
     """Returns a request of a line's cells; a line may have too few, or some without a column."""
     if len(cells) != len(columns):
         raise ValueError(f"a line has too few or too many cells; {_REMEDY}")
-    given = {name: text.strip() for name, text in zip(columns, cells, strict=True)}
-    prompt, output = (_whole(name, given[name]) for name in _COLUMNS[:2])
+    texts = {name: text.strip() for name, text in zip(columns, cells, strict=True)}
+    for name in _COLUMNS[:2]:
+        text = texts[name]
+        if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TOKENS)):
+            raise ValueError(f"{name} is {text!r}, but must be a whole number from 1 to {_MOST_TOKENS}; {_REMEDY}")
     try:
-        weight = float(given.get("weight", "1"))
+        weight = float(texts.get("weight", "1"))
     except ValueError:
-        raise ValueError(f"weight is {given['weight']!r}, but must be a number above 0; {_REMEDY}") from None
-    Lengths(((prompt, output, weight),))
-    return prompt, output, weight
-
-
-def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TOKENS)):
-        raise ValueError(f"{name} is {text!r}, but must be a whole number from 1 to {_MOST_TOKENS}; {_REMEDY}")
-    return int(text)
+        raise ValueError(f"weight is {texts['weight']!r}, but must be a number above 0; {_REMEDY}") from None
+    return Lengths(((int(texts["prompt"]), int(texts["output"]), weight),)).requests[0]

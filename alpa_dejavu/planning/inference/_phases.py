@@ -15,7 +15,7 @@ from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.planning.inference._decoder import HALF, Decoder
 from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
-from alpa_dejavu.problem import Device, Host, MeshConfig, Submesh
+from alpa_dejavu.problem import Host, MeshConfig, Submesh
 
 __all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
 
@@ -60,7 +60,7 @@ class Pricer:
 
     def __init__(self, decoder: Decoder, prices: Prices) -> None:
         self._decoder, self._prices = decoder, prices
-        self._known: dict[tuple[int, int, int, bool], StageCostModel] = {}
+        self._stage_costs: dict[tuple[int, int, int, bool], StageCostModel] = {}
 
     @property
     def left(self) -> Sequence[Host]:
@@ -73,8 +73,8 @@ class Pricer:
         """
         if not self._decoder.engine_fits(1, tokens, shape.stages):
             return False
-        for each in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
-            engine, even = (self.passed(shape, 1, each, by_engine) for by_engine in (True, False))
+        for length in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
+            engine, even = (self.passed(shape, 1, length, by_engine) for by_engine in (True, False))
             if (engine.weights_bytes > _DIVIDED * even.weights_bytes).any():
                 return False
         return True
@@ -82,17 +82,13 @@ class Pricer:
     def passed(
         self, shape: ServingShape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0
     ) -> PassCosts:
-        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time.
-
-        Args:
-            shape: the devices and stages of a replica.
-            sequences: the sequences of the micro-batch.
-            tokens: the length of prompts in prefill; 1 in decoding.
-            by_engine: whether the auto-sharding engine divides operators.
-            context: the tokens before, whose keys and values are read from the cache; 0 in prefill.
+        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time: a prompt's in
+        prefill, 1 in decoding. `context` is the number of tokens before, whose keys and values are read from the cache;
+        0 in prefill.
         """
         by_engine = by_engine and self._decoder.engine_fits(sequences, tokens, shape.stages)
-        costs, config = self._costs(sequences, tokens, shape.stages, by_engine), _config(shape)
+        costs = self._costs(sequences, tokens, shape.stages, by_engine)
+        config = MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
         devices = costs.places.on_submesh(Submesh(1, shape.tensor_parallel))
         seconds, memory = costs.seconds(devices, config), costs.memory(config)
         device, weights = devices.kinds[0], memory.resident.diagonal()
@@ -103,7 +99,8 @@ class Pricer:
             devices,
             config,
             computing_s=seconds[0].diagonal(),
-            cache_s=attention_s(cached, device),
+            # Attention reads each key and value, and multiplies and adds it once: whichever takes longer.
+            cache_s=np.maximum(cached / device.memory_bytes_per_s, cached / device.rate(HALF)),
             collectives_s=seconds[2].diagonal(),
             transfers_s=np.array([_sent_s(costs, shape, n) for n in range(shape.stages)]),
             hidden_s=costs.hidden_s(devices, config)[0].diagonal(),
@@ -114,17 +111,10 @@ class Pricer:
 
     def _costs(self, sequences: int, tokens: int, stages: int, by_engine: bool) -> StageCostModel:
         key = sequences, tokens, stages, by_engine
-        if key not in self._known:
+        if key not in self._stage_costs:
             model = self._decoder.model(*key)
-            self._known[key] = StageCostModel(model, self._prices.cluster, self._prices.models)
-        return self._known[key]
-
-
-def attention_s(cached_bytes: FloatArray, device: Device) -> FloatArray:
-    """Returns the seconds in which attention reads keys and values of a cache, and multiplies and adds each element
-    once: whichever takes longer.
-    """
-    return np.maximum(cached_bytes / device.memory_bytes_per_s, cached_bytes / device.rate(HALF))
+            self._stage_costs[key] = StageCostModel(model, self._prices.cluster, self._prices.models)
+        return self._stage_costs[key]
 
 
 def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
@@ -135,16 +125,9 @@ def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
     return costs.interstage.between(stage + 1, before, after)[0]
 
 
-def _config(shape: ServingShape) -> MeshConfig:
-    return MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
-
-
 def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
-    """Returns the seconds until the last of some micro-batches has passed all stages, each behind the one before.
-
-    Args:
-        stage_s: the seconds of each stage, shape (..., P).
-        passes: the number of micro-batches.
+    """Returns the seconds until the last of some micro-batches has passed all stages, each behind the one before;
+    `stage_s` has the seconds of each stage, shape (..., P).
 
     >>> float(prefill_s(np.array([2.0, 3.0]), 4))
     14.0
@@ -154,11 +137,7 @@ def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
 
 def decoding_s(stage_s: FloatArray, micro_batches: int) -> FloatArray:
     """Returns the seconds from one token of a sequence to the next, where micro-batches go round and round: as long as
-    one takes through all stages, or the slowest stage for all of them.
-
-    Args:
-        stage_s: the seconds of each stage, shape (..., P).
-        micro_batches: how many go round.
+    one takes through all stages, or the slowest stage for all of them; `stage_s` has shape (..., P).
 
     >>> [float(decoding_s(np.array([2.0, 3.0]), n)) for n in (1, 2)]
     [5.0, 6.0]
@@ -168,13 +147,7 @@ def decoding_s(stage_s: FloatArray, micro_batches: int) -> FloatArray:
 
 def phase_of(passed: PassCosts, seconds: float, interval_s: tuple[float, float]) -> Phase:
     """Returns the parts of a phase that takes so many seconds: one micro-batch's pass, and waiting for the others."""
-    return Phase(
-        computing_s=float(passed.computing_s.sum()),
-        cache_s=float(passed.cache_s.sum()),
-        collectives_s=float(passed.collectives_s.sum()),
-        transfers_s=float(passed.transfers_s.sum()),
-        waiting_s=max(seconds - float(passed.stage_s.sum()), 0.0),
-        hidden_s=float(passed.hidden_s.sum()),
-        weights_s=float(passed.weights_s.sum()),
-        interval_s=interval_s,
-    )
+    summed = ("computing_s", "cache_s", "collectives_s", "transfers_s", "hidden_s", "weights_s")
+    parts = {name: float(getattr(passed, name).sum()) for name in summed}
+    waiting_s = max(seconds - float(passed.stage_s.sum()), 0.0)
+    return Phase(**parts, waiting_s=waiting_s, interval_s=interval_s)

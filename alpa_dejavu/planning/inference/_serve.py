@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import least, ordered
-from alpa_dejavu.calibration import Calibration, Prices, check_choice, prices
+from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.communication import CommunicationModel
@@ -31,7 +32,7 @@ from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["intervals", "serve_plan"]
+__all__ = ["serve_plan"]
 
 
 def serve_plan(
@@ -64,25 +65,17 @@ def serve_plan(
         model: the name of a known language model, or the sizes of a Kraken or standard transformer; a function of a
             batch size and a number of tokens that returns a step without gradients, or its "module:function"; or a
             `Decoder`.
-        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
+        cluster, hosts: a machine type's name or a file's path, and how many such machines; or a `Cluster`.
         lengths: the lengths of prompts and outputs.
-        hosts: how many machines of that type.
         objective: "latency": the first token comes soonest, and then each next one; "throughput": the most output
             tokens per second.
         batch: the sequences that each replica decodes together; None: 1 for "latency", and for "throughput" the power
             of two with the most tokens per second.
         latency_limit_s: the longest time from one output token to the next; None: any.
         first_token_limit_s: the longest time until 95 % of the prompts have their first token; None: any.
-        tensor_parallel: the devices of a stage; None chooses.
-        stages: the stages of a replica; None chooses.
+        tensor_parallel, stages: the devices of a stage, and the stages of a replica; None chooses.
         cache_bytes_per_token: for a function: the bytes of the keys and values of one token in all layers.
-        latency: a latency model or its name, as for `plan_model`.
-        communication: a communication model or its name, as for `plan_model`.
-        risk: the probability of running out of memory that a plan may have, if measured peaks of memory are known.
-        memory_margin: the share of the memory that is left free without measured peaks; None: each host's own.
-        calibration: a file's path, or a `Calibration`, as for `plan_model`.
-        runtime: a runtime profile or its name: what a framework adds to the work of the model.
-        overlap: what devices do at the same time: "none", "streams" or an `Overlap`; None: as the runtime's name says.
+        latency, communication, risk, memory_margin, calibration, runtime, overlap: as for `plan_model`.
 
     Raises:
         NoPlanError: nothing fits into memory, or is within the limits; says what would.
@@ -94,86 +87,28 @@ def serve_plan(
     for name, limit in (("latency_limit_s", latency_limit_s), ("first_token_limit_s", first_token_limit_s)):
         if limit is not None and not limit > 0:
             raise ValueError(f"{name} is {limit!r}, but must be above 0; leave it out where any time will do")
-    known = check_choice(calibration, latency, communication)
-    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    checked = check_choice(calibration, latency, communication)
+    named = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     served = model if isinstance(model, Decoder) else decoder(model, cache_bytes_per_token)
-    priced = prices(given, known, latency, communication, runtime_profile(runtime, overlap))
+    priced = prices(named, checked, latency, communication, runtime_profile(runtime, overlap))
     margin = MemoryMargin(risk, priced.residuals(None), memory_margin)
-    search = Search(served, priced.cluster, Pricer(served, priced), lengths, margin)
+    search = Search(served, Pricer(served, priced), lengths, margin)
     possible = shapes(served, priced.cluster, tensor_parallel, stages)
     asked = 1 if batch is None and objective == "latency" else batch
-    found = [one for shape in possible for one in search.candidates(shape, asked)]
-    if not found:
+    candidates = [candidate for shape in possible for candidate in search.candidates(shape, asked)]
+    if not candidates:
         raise _too_large(served, search, possible, asked or 1)
-    best = _best(_within(found, latency_limit_s, first_token_limit_s), objective)
-    return _plan(best, served, priced, objective, (latency_limit_s, first_token_limit_s))
-
-
-def _within(found: Sequence[Serving], next_s: float | None, first_s: float | None) -> list[Serving]:
-    """Returns the candidates within the limits.
-
-    Raises:
-        NoPlanError: there are none; says what limit could be kept.
-    """
-    for name, limit, seconds in (
-        ("first_token_limit_s", first_s, lambda one: one.high_first_token_s),
-        ("latency_limit_s", next_s, lambda one: one.next_token_s),
-    ):
-        if limit is None:
-            continue
-        kept = [one for one in found if seconds(one) <= limit]
-        if not kept:
-            soonest = least(found, seconds)
-            shape = soonest.shape
-            raise NoPlanError(
-                f"{name} is {limit!r}, but must be at least {seconds(soonest):.4g}, what a batch of {soonest.batch} "
-                f"takes with {shape.tensor_parallel} tensor-parallel devices and {shape.stages} stages; "
-                "allow more, or take faster devices"
-            )
-        found = kept
-    return list(found)
-
-
-def _best(found: Sequence[Serving], objective: str) -> Serving:
-    """Returns the best candidate; of equal ones that with the sooner next token, and then with fewer devices."""
+    first_s, next_s = operator.attrgetter("high_first_token_s"), operator.attrgetter("next_token_s")
+    candidates = _within(candidates, "first_token_limit_s", first_token_limit_s, first_s)
+    candidates = _within(candidates, "latency_limit_s", latency_limit_s, next_s)
+    # Of equal ones that with the sooner next token is the best, and then that with fewer devices.
+    candidates = ordered(candidates, next_s)
     if objective == "throughput":
-        return least(ordered(found, lambda one: one.next_token_s), lambda one: -one.tokens_per_s)
-    return least(ordered(found, lambda one: one.next_token_s), lambda one: one.first_token_s)
-
-
-def _too_large(served: Decoder, search: Search, possible: Sequence[ServingShape], batch: int) -> NoPlanError:
-    """Returns the error that says what would fit into memory."""
-    tokens = search.lengths.high_total
-    sequences, context, one = max((search.lacking(shape, batch) for shape in possible), key=lambda each: each[0])
-    limit = units.size(search.limit_bytes)
-    if sequences <= 0:
-        needed = units.size(one.weights_bytes + one.temporary_bytes)
-        return NoPlanError(
-            f"the memory of a device is {limit}, but must be at least {needed} for the weights and temporaries of "
-            f"{served.name} without any cache; take more devices of a host for a stage, more stages, or more hosts"
-        )
-    each = units.size(one.cache_bytes)
-    said = f"the cache of {tokens} tokens takes {each} beside the weights on a device of {limit}"
-    if sequences < 1:
-        return NoPlanError(
-            f"the prompt and output are {tokens} tokens, but must be at most about {int(context * batch)}: {said}; "
-            "take shorter ones, or more devices"
-        )
-    return NoPlanError(
-        f"batch is {batch}, but must be at most about {int(sequences)}: {said}; give a smaller batch, at most about "
-        f"{int(context)} tokens of prompt and output, or more devices"
-    )
-
-
-def _plan(
-    best: Serving,
-    served: Decoder,
-    priced: Prices,
-    objective: str,
-    limits: tuple[float | None, float | None],
-) -> ServingPlan:
-    shape, lengths, named = best.shape, best.lengths, priced.named()
-    first, following, source = intervals(best)
+        best = least(candidates, lambda candidate: -candidate.tokens_per_s)
+    else:
+        best = least(candidates, lambda candidate: candidate.first_token_s)
+    shape, names = best.shape, priced.named()
+    first, following, source = _intervals(best)
     return ServingPlan(
         model=served.name,
         cluster=priced.cluster.name,
@@ -194,13 +129,57 @@ def _plan(
         tokens_per_s=best.tokens_per_s,
         cache_bytes_per_token=served.cache_bytes_per_token,
         memory=best.memory,
-        latency_limit_s=limits[0],
-        first_token_limit_s=limits[1],
-        latency=named.latency,
-        communication=named.communication,
-        calibration=named.calibration,
-        runtime=named.runtime,
+        latency_limit_s=latency_limit_s,
+        first_token_limit_s=first_token_limit_s,
+        latency=names.latency,
+        communication=names.communication,
+        calibration=names.calibration,
+        runtime=names.runtime,
         notes=tuple(_notes(best, priced.cluster, source)),
+    )
+
+
+def _within(
+    candidates: list[Serving], name: str, limit_s: float | None, seconds: Callable[[Serving], float]
+) -> list[Serving]:
+    """Returns the candidates within a limit.
+
+    Raises:
+        NoPlanError: there are none; says what limit could be kept.
+    """
+    within = [candidate for candidate in candidates if limit_s is None or seconds(candidate) <= limit_s]
+    if within:
+        return within
+    soonest = least(candidates, seconds)
+    raise NoPlanError(
+        f"{name} is {limit_s!r}, but must be at least {seconds(soonest):.4g}, what a batch of {soonest.batch} takes "
+        f"with {soonest.shape.tensor_parallel} tensor-parallel devices and {soonest.shape.stages} stages; "
+        "allow more, or take faster devices"
+    )
+
+
+def _too_large(served: Decoder, search: Search, possible: Sequence[ServingShape], batch: int) -> NoPlanError:
+    """Returns the error that says what would fit into memory."""
+    tokens = search.lengths.high_total
+    lacking = (search.lacking(shape, batch) for shape in possible)
+    sequences, context, memory = max(lacking, key=lambda figures: figures[0])
+    limit = units.size(search.limit_bytes)
+    if sequences <= 0:
+        needed = units.size(memory.weights_bytes + memory.temporary_bytes)
+        return NoPlanError(
+            f"the memory of a device is {limit}, but must be at least {needed} for the weights and temporaries of "
+            f"{served.name} without any cache; take more devices of a host for a stage, more stages, or more hosts"
+        )
+    cache = units.size(memory.cache_bytes)
+    why = f"the cache of {tokens} tokens takes {cache} beside the weights on a device of {limit}"
+    if sequences < 1:
+        return NoPlanError(
+            f"the prompt and output are {tokens} tokens, but must be at most about {int(context * batch)}: {why}; "
+            "take shorter ones, or more devices"
+        )
+    return NoPlanError(
+        f"batch is {batch}, but must be at most about {int(sequences)}: {why}; give a smaller batch, at most about "
+        f"{int(context)} tokens of prompt and output, or more devices"
     )
 
 
@@ -216,27 +195,25 @@ def _notes(best: Serving, cluster: Cluster, source: str) -> list[str]:
     return notes
 
 
-def intervals(chosen: Serving) -> tuple[tuple[float, float], tuple[float, float], str]:
-    """Returns the 90 % intervals of the seconds to the first token and of each next one, and where they are from.
-
-    Operators, collectives, transfers and reads of memory err as they do in the intervals of training steps.
+def _intervals(chosen: Serving) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Returns the 90 % intervals of the seconds to the first token and of each next one, which err as those of training
+    steps do, and where they are from.
     """
     passes = chosen.prefill, chosen.decoding
-    draws = StageDraws([(one.costs, one.devices, one.config) for one in passes])
-    first, following = (_drawn_s(one, draws, n, chosen.shape) for n, one in enumerate(passes))
-    first_s = prefill_s(first, chosen.passes)
-    following_s = decoding_s(following, chosen.micro_batches)
+    draws = StageDraws([(costs.costs, costs.devices, costs.config) for costs in passes])
+    first, following = (_drawn_s(costs, draws, n, chosen.shape) for n, costs in enumerate(passes))
+    first_s, following_s = prefill_s(first, chosen.passes), decoding_s(following, chosen.micro_batches)
     return interval(first_s), interval(following_s), draws.source
 
 
-def _drawn_s(one: PassCosts, draws: StageDraws, number: int, shape: ServingShape) -> FloatArray:
+def _drawn_s(costs: PassCosts, draws: StageDraws, number: int, shape: ServingShape) -> FloatArray:
     """Returns the seconds of a pass in each stage in K draws, shape (K, P)."""
-    found = []
+    stages = []
     for stage in range(shape.stages):
-        on_devices = one.computing_s[stage] + one.collectives_s[stage]
-        drawn = on_devices * draws.of_layer(number, stage) + one.cache_s[stage] * draws.of_memory()
+        on_devices = costs.computing_s[stage] + costs.collectives_s[stage]
+        drawn = on_devices * draws.of_layer(number, stage) + costs.cache_s[stage] * draws.of_memory()
         if stage + 1 < shape.stages:
             ends = shape.host_of(stage), shape.host_of(stage + 1)
-            drawn = drawn + one.transfers_s[stage] * draws.of_sends(ends)
-        found.append(drawn)
-    return np.stack(found, axis=-1)
+            drawn = drawn + costs.transfers_s[stage] * draws.of_sends(ends)
+        stages.append(drawn)
+    return np.stack(stages, axis=-1)

@@ -33,13 +33,9 @@ class ServingShape:
 
 
 def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[ServingShape]:
-    """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first.
-
-    Args:
-        decoder: the model.
-        cluster: the cluster; of unlike hosts as many devices are taken as the smallest has.
-        tensor_parallel: the devices of a stage; None: all numbers that divide the model's heads or ways.
-        stages: the stages of a replica; None: all powers of two.
+    """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first; of unlike hosts as
+    many devices are taken as the smallest has. Without a number of devices or stages all are tried: those that divide
+    the heads or ways, and powers of two.
 
     Raises:
         ValueError: the devices of a stage don't divide the heads or ways, or aren't on one host; or there are too few
@@ -61,16 +57,12 @@ def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stag
                 f"stages is {stages}, but must be from 1 to {most}, by the devices of {cluster.name} and the layers of "
                 f"{decoder.name}; give fewer stages"
             )
-    found = []
+    possible, hosts = list[ServingShape](), len(cluster.hosts)
     for degree in degrees:
         per_host = on_host // degree
-        most = min(per_host * len(cluster.hosts), decoder.num_blocks or _MOST_STAGES, _MOST_STAGES)
-        counts = [2**n for n in range(most.bit_length())] if stages is None else [stages] * (stages <= most)
-        replicas = [_replicas(per_host, count, len(cluster.hosts)) for count in counts]
-        found += [ServingShape(degree, *each, per_host) for each in zip(counts, replicas, strict=True)]
-    return sorted(found, key=lambda shape: (shape.tensor_parallel * shape.stages, shape.stages))
-
-
-def _replicas(per_host: int, stages: int, hosts: int) -> int:
-    """Returns how often so many stages are on the hosts: several times on each, or once on several hosts."""
-    return per_host // stages * hosts if stages <= per_host else hosts // math.ceil(stages / per_host)
+        most = min(per_host * hosts, decoder.num_blocks or _MOST_STAGES, _MOST_STAGES)
+        for count in [2**n for n in range(most.bit_length())] if stages is None else [stages] * (stages <= most):
+            # Several replicas are on each host, or one on several hosts.
+            replicas = per_host // count * hosts if count <= per_host else hosts // math.ceil(count / per_host)
+            possible.append(ServingShape(degree, count, replicas, per_host))
+    return sorted(possible, key=lambda shape: (shape.tensor_parallel * shape.stages, shape.stages))

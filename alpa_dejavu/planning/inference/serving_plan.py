@@ -25,17 +25,9 @@ from alpa_dejavu._util.format_fields import (
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 
 __all__ = [
-    "OBJECTIVES",
-    "Phase",
-    "ServingMemory",
-    "ServingPlan",
-    "phase_rows",
-    "plan_facts",
-    "read_serving_plan",
-    "serving_format",
-    "serving_text",
-    "write_serving_plan",
-]
+    "OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts", "read_serving_plan",
+    "serving_format", "serving_text", "write_serving_plan",
+]  # fmt: skip
 
 OBJECTIVES = ("latency", "throughput")
 """What a plan for inference has the best of: the time to the first token, or tokens per second."""
@@ -105,16 +97,13 @@ class ServingPlan:
     sequences of their own where it has too few.
 
     Attributes:
-        model, cluster: their names.
+        model, cluster, latency, communication, calibration, runtime: names; `calibration` may be empty.
         objective: what it was chosen for, one of `OBJECTIVES`.
         prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
         high_prompt_tokens: the length that 95 % of the prompts don't exceed.
         reserved_tokens: the tokens of each sequence that the cache has room for: 95 % of the requests need no more.
-        tensor_parallel: the devices of a stage.
-        stages: the stages of a replica.
-        replicas: how often the model is on the cluster.
-        batch: the sequences that a replica decodes together.
-        prefill_batch: the prompts that a stage reads at a time.
+        batch, prefill_batch: the sequences that a replica decodes together, and the prompts that a stage reads at a
+            time.
         division: who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for
             a single token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.
         first_token: prefill: the time until all prompts of a batch have their first token.
@@ -124,7 +113,6 @@ class ServingPlan:
         cache_bytes_per_token: keys and values of one token in all layers, on all devices of a replica together.
         memory: the bytes on the fullest device.
         latency_limit_s, first_token_limit_s: the limits on the time of an output token and of the first one, or None.
-        latency, communication, calibration, runtime: the names of what it is priced by; `calibration` may be empty.
         notes: sentences on what the figures rest on.
     """
 
@@ -161,16 +149,18 @@ class ServingPlan:
         return self.tensor_parallel * self.stages * self.replicas
 
 
-_HEADS = (
-    "phase", "time", "90 % interval", "computing", "cache", "collectives", "transfers", "waiting", "hidden",
-    "by memory",
-)  # fmt: skip
-
-
 def phase_rows(plan: ServingPlan) -> list[list[str]]:
     """Returns a table of both phases: the heads of its columns, then a row of as many cells for each phase."""
-    phases = ("first token", plan.first_token), ("each next token", plan.next_token)
-    return [list(_HEADS), *([name, *_cells(phase)] for name, phase in phases)]
+    heads = "phase|time|90 % interval|computing|cache|collectives|transfers|waiting|hidden|by memory".split("|")
+    rows = [heads]
+    for name, phase in (("first token", plan.first_token), ("each next token", plan.next_token)):
+        seconds = (
+            phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
+            phase.memory_bound_s,
+        )  # fmt: skip
+        interval = " to ".join(map(units.seconds, phase.interval_s))
+        rows.append([name, units.seconds(phase.seconds), interval, *map(units.seconds, seconds)])
+    return rows
 
 
 def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
@@ -196,16 +186,6 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
         ("cache", f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence"),
         *(("note", note) for note in plan.notes),
     ]
-
-
-def _cells(phase: Phase) -> list[str]:
-    low, high = phase.interval_s
-    parts = (
-        phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
-        phase.memory_bound_s,
-    )  # fmt: skip
-    interval = f"{units.seconds(low)} to {units.seconds(high)}"
-    return [units.seconds(phase.seconds), interval, *(units.seconds(part) for part in parts)]
 
 
 _VERSION = 1

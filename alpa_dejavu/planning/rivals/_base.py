@@ -94,14 +94,11 @@ class Strategy(abc.ABC):
         """Returns the plan that the strategy makes for a model on a cluster, priced by the given cost models.
 
         Args:
-            model: the layers of a training step, for a micro-batch of `samples` samples.
+            model, samples: the layers of a training step, for a micro-batch of so many samples.
             cluster: the hosts, and the links between them.
             batch: samples of a step.
-            samples: the samples of the micro-batch that `model` is for.
             micro_batches: the number of micro-batches that each pipeline must have; None: the strategy chooses.
-            latency: a latency model or its name.
-            communication: a communication model or its name.
-            runtime: a runtime profile or its name.
+            latency, communication, runtime: the models of costs, or their names.
             margin: the rule for how much of each device's memory is left free.
 
         Raises:

@@ -123,15 +123,9 @@ def as_planned(
     synchronous steps.
 
     Args:
-        answer: the plan that the strategy has answered with, for this cluster and these layers.
-        model: the layers, for a micro-batch of `samples` samples.
-        cluster: the cluster.
-        samples: the samples of that micro-batch.
+        answer: the plan that the strategy has answered with.
+        model, cluster, samples, latency, communication, runtime, margin: as they were given to `Strategy.plan`.
         name: the model's name.
-        latency: a latency model or its name.
-        communication: a communication model or its name.
-        runtime: a runtime profile or its name.
-        margin: the rule for how much of each device's memory is left free.
 
     Raises:
         UnlikePipelinesError: the plan has several pipelines that aren't alike.
@@ -157,13 +151,7 @@ def _found(answer: StrategyPlan, candidates: list[Candidate]) -> Found:
 
 
 def _candidate(task: PlanningTask, answer: StrategyPlan) -> Candidate:
-    """Returns the strategy's stages, costed at their own micro-batch.
-
-    Raises:
-        UnlikePipelinesError: the answer has several pipelines that aren't alike.
-        ValueError: a stage is on devices that make no mesh.
-        NoPlanError: a stage doesn't fit into memory.
-    """
+    """Returns the strategy's stages, costed at their own micro-batch."""
     pipeline = _whole_pipeline(answer, task.cluster)
     stages = [_given_stage(answer.strategy, n, stage, task.cluster) for n, stage in enumerate(pipeline.stages)]
     scaled = task.source.exact if task.source.traces else task.source.scaled

@@ -107,12 +107,8 @@ def finished_s(computed: Sequence[Computed], sums: Sequence[Exchange], seconds: 
     """Returns when all stages of all pipelines have summed up their gradients and updated their parameters.
 
     As in Alpa, gradients are summed at the end of a stage's last backward pass, before the previous stage gets its
-    last gradients: both wait for each other for that transfer, and then the next stage updates.
-
-    Args:
-        computed: what each pipeline computes.
-        sums: the sums of gradients, the last layers first.
-        seconds: of each sum.
+    last gradients: both wait for each other for that transfer, and then the next stage updates. The sums are those of
+    the last layers first, with the seconds of each.
     """
     done = [np.full(len(pipeline.free_s), np.nan) for pipeline in computed]
     ended = 0.0

@@ -42,12 +42,8 @@ class HetPipe(Strategy):
     parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
 
     Attributes:
-        allocation: which devices make a virtual worker: "np", those of one host; "ed", one of every host; "hd", half of
-            the devices of two hosts.
+        allocation: which devices make a virtual worker, as `virtual_workers` says it.
         staleness: how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
-
-    Raises ValueError for another allocation, a negative staleness and, when planning, for hosts that the allocation
-    can't be made of, a batch that can't be shared equally, and fewer layers than stages.
 
     References:
         Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
@@ -91,16 +87,12 @@ class HetPipe(Strategy):
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
-    """Returns HetPipe's virtual workers, which are groups of devices that each run a pipeline of the whole model: for
-    each worker the index of the host of each of its devices.
+    """Returns for each of HetPipe's virtual workers the index of the host of each of its devices.
 
-    Args:
-        cluster: the cluster whose devices are grouped; a host's devices are alike.
-        allocation: "np", node partition: a host is a virtual worker, so its devices are alike and near each other.
-            "ed", equal distribution: each has one device of every host, so the virtual workers are alike. "hd", hybrid
-            distribution: hosts in pairs, the fastest with the slowest, and two virtual workers of a pair, each with
-            half of the devices of both. (The paper pairs its four kinds of GPU by performance and memory; pairs by
-            performance are the same there.)
+    By "np", node partition, a host is a virtual worker, so its devices are alike and near each other. By "ed", equal
+    distribution, each has one device of every host, so the virtual workers are alike. By "hd", hybrid distribution,
+    hosts are in pairs, the fastest with the slowest, and two virtual workers of a pair have half of the devices of both
+    each. (The paper pairs its four kinds of GPU by performance and memory; pairs by performance are the same there.)
 
     Raises:
         ValueError: an unknown allocation, or hosts that it can't be made of.
@@ -136,11 +128,7 @@ def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
 
 
 def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
-    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried.
-
-    Raises:
-        NoPlanError: it has too little memory for the model.
-    """
+    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried."""
     best_s, best, tried = math.inf, None, 0
     for hosts, samples in itertools.product(host_orders(task.cluster, worker, _ORDERS), task.cuts(share)):
         tried += 1

@@ -21,15 +21,10 @@ __all__ = ["Megatron"]
 class Megatron(Strategy):
     """A strategy that plans as Megatron-LM: equal stages on ranks in host order, tensor, data, then pipeline parallel.
 
-    Attributes:
-        degrees: "rule": an expert's choice: no more model parallelism than memory asks for, tensor parallelism within a
-            host before pipeline stages, all other devices data parallel. "all": the best of all degrees, as an expert
-            finds who has the time to try them all.
-
-    The size of the micro-batch is the one with the shortest simulated step among those that fit into memory. Layers
-    that are left over go one each to the first stages.
-
-    Raises ValueError for other values of `degrees`.
+    The degrees are by "rule" an expert's choice: no more model parallelism than memory asks for, tensor parallelism
+    within a host before pipeline stages, all other devices data parallel; or the best of "all", as an expert finds who
+    has the time to try them. The size of the micro-batch is the one with the shortest simulated step among those that
+    fit into memory. Layers that are left over go one each to the first stages.
 
     References:
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021,

@@ -91,14 +91,9 @@ def counts_of(task: Task, cluster: Cluster) -> tuple[int, ...]:
 
 
 def searched(task: Task, cluster: Cluster, rules: SpaceRules, hosts: str) -> list[tuple[float, Pipeline]]:
-    """Returns the best plans that this package's search finds on a cluster, the fastest first: each with the seconds of
-    its step there, and as a pipeline on the hosts of the same names in the task's cluster.
-
-    Args:
-        task: the model, the batch, and the models of costs.
-        cluster: a part of the task's cluster, or what somebody believes of it.
-        rules: the configs that stages may have.
-        hosts: whether the plans use "all" of the cluster's hosts, or "any".
+    """Returns the best plans that this package's search finds on a cluster (a part of the task's, or what somebody
+    believes of it), on "all" of its hosts or on "any" of them, the fastest first: each with the seconds of its step
+    there, and as a pipeline on the hosts of the same names in the task's cluster.
 
     Raises:
         NoPlanError: no number of micro-batches has a plan.

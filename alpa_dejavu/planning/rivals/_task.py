@@ -32,16 +32,9 @@ _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 class Task:
     """The task that a strategy is given: to divide a model's training step among the devices of a cluster.
 
-    Attributes:
-        model: the model's layers, for a micro-batch of `samples` samples.
-        samples: the samples of that micro-batch.
-        cluster: the hosts, and the links between them.
-        batch: samples of a step.
-        models: the latency and communication models by which plans are priced.
-        micro_batches: the number of micro-batches that a pipeline must have; None: the strategy chooses.
-        margin: the rule for how much of each device's memory is left free.
-
-    Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
+    Its fields are the arguments of `Strategy.plan`, `models` the latency and communication models by which plans are
+    priced. Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the
+    batch.
     """
 
     model: Model
@@ -88,11 +81,8 @@ class Task:
         """Returns the seconds and bytes of a pipeline's stages on the devices that they are on, for the simulation of a
         step.
 
-        Args:
-            stages: the pipeline's stages.
-            micro_batch: samples of a micro-batch.
-            at_a_time: for pairs of hosts, how many pipelines send from the one to the other and so share the link;
-                pairs that are missing count as one.
+        `at_a_time` says for pairs of hosts how many pipelines send from the one to the other and so share the link;
+        pairs that are missing count as one.
         """
         transfer = self.stage_costs(micro_batch).interstage
         pairs = itertools.pairwise(stages)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import final
+from typing import Annotated, Literal, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Needed
+from alpa_dejavu._util.format_fields import Names, Share, Text, listed, said
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
-from alpa_dejavu.planning.given.comparison._cells import Cell
+from alpa_dejavu.planning.given._cells import Cell
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate, Costs
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
@@ -21,7 +23,7 @@ __all__ = ["MEASURES", "SURE", "Change", "Order", "changes", "joint_draws", "ord
 
 Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
-MEASURES = ("seconds", "price")
+MEASURES: tuple[Literal["seconds", "price"], ...] = ("seconds", "price")
 """Clusters are ordered by a step's seconds, and by its price where that is known."""
 SURE = 0.9
 """One cluster is before another for sure if it is so in this share of the draws."""
@@ -42,79 +44,73 @@ class Order:
         unfit: the names of those on which nothing fits.
     """
 
-    saving: str
-    measure: str
-    clusters: tuple[str, ...]
-    before: tuple[tuple[float, ...], ...]
-    unfit: tuple[str, ...]
+    saving: Text
+    measure: Annotated[Literal["seconds", "price"], said('"seconds" or "price"')]
+    clusters: Names
+    before: Annotated[tuple[Annotated[tuple[Share, ...], listed("a list of shares")], ...], listed("a list of rows")]
+    unfit: Names
 
-    def is_before(self, one: str, other: str, sure: bool = True) -> bool | None:
+    def is_before(self, cluster: str, other: str, sure: bool = True) -> bool | None:
         """Returns whether one cluster is before another; None if one of them has no figure, or if that isn't sure.
 
         A cluster on which nothing fits is behind all that have a figure. With `sure` False the predicted order counts.
         """
-        if one in self.clusters and other in self.clusters:
-            n, m = self.clusters.index(one), self.clusters.index(other)
+        if cluster in self.clusters and other in self.clusters:
+            n, m = self.clusters.index(cluster), self.clusters.index(other)
             share = self.before[n][m]
             return n < m if not sure else True if share >= SURE else False if share <= 1 - SURE else None
-        if {one, other} <= {*self.clusters, *self.unfit} and (one in self.clusters) != (other in self.clusters):
-            return one in self.clusters
+        if {cluster, other} <= {*self.clusters, *self.unfit} and (cluster in self.clusters) != (other in self.clusters):
+            return cluster in self.clusters
         return None
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Two clusters whose order is another with some savings than with others.
+    """Two clusters whose order by "seconds" or "price" is another with some savings than with others.
 
     Attributes:
-        measure: "seconds" or "price".
-        one, other: the clusters' names.
-        before: the names of the savings with which `one` is before `other`.
-        behind: those with which it is behind it.
+        before, behind: the names of the savings with which `one` is before `other`, and of those with which it isn't.
         sure: whether both orders are sure; else they are those that are predicted.
     """
 
-    measure: str
-    one: str
-    other: str
-    before: tuple[str, ...]
-    behind: tuple[str, ...]
-    sure: bool = True
+    measure: Annotated[Literal["seconds", "price"], said('"seconds" or "price"')]
+    one: Text
+    other: Text
+    before: Names
+    behind: Names
+    sure: Needed[Annotated[bool, said("true or false")]] = True
 
 
-def changes(found: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:
+def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:
     """Yields each pair of clusters whose order isn't the same in all of some orders by one measure."""
-    for one, other in itertools.combinations(clusters, 2):
+    for first, second in itertools.combinations(clusters, 2):
         for sure in (True, False):
-            said = {order.saving: order.is_before(one, other, sure) for order in found}
-            before, behind = (tuple(name for name, is_so in said.items() if is_so is side) for side in (True, False))
+            by_saving = {order.saving: order.is_before(first, second, sure) for order in orders}
+            before, behind = (tuple(name for name in by_saving if by_saving[name] is side) for side in (True, False))
             if before and behind:
-                yield Change(found[0].measure, one, other, before, behind, sure)
+                yield Change(orders[0].measure, first, second, before, behind, sure)
                 break
 
 
 def orders(cells: Sequence[Cell], draws: Mapping[Place, FloatArray]) -> Iterator[Order]:
-    """Yields the order of the clusters for each measure and saving.
-
-    Args:
-        cells: those of all clusters and savings.
-        draws: the seconds of a step of each cell that has figures, in joint draws of the errors of predictions.
+    """Yields the order of the clusters for each measure and saving, by the seconds of a step of each cell that has
+    figures in joint draws of the errors of predictions.
     """
     for measure, saving in itertools.product(MEASURES, dict.fromkeys(cell.saving for cell in cells)):
-        there = [cell for cell in cells if cell.saving == saving]
-        known = {cell.cluster: rate for cell in there if (rate := _per_second(cell, measure)) is not None}
-        drawn = {name: rate * draws[name, saving] for name, (_, rate) in known.items()}
-        ranked = [name for name, _ in ordered(known.items(), key=_first)]
+        own = [cell for cell in cells if cell.saving == saving]
+        figures = {cell.cluster: pair for cell in own if (pair := _per_second(cell, measure)) is not None}
+        drawn = {name: rate * draws[name, saving] for name, (_, rate) in figures.items()}
+        ranked = ordered(figures, key=lambda name: figures[name][0])
         yield Order(
             saving, measure, tuple(ranked),
             tuple(tuple(_share_before(drawn[a], drawn[b]) for b in ranked) for a in ranked),
-            tuple(cell.cluster for cell in there if not cell.fits),
+            tuple(cell.cluster for cell in own if not cell.fits),
         )  # fmt: skip
 
 
 def _per_second(cell: Cell, measure: str) -> tuple[float, float] | None:
-    """The cell's figure, and so much of it for each second of the step; None if it isn't known."""
+    """Returns the cell's figure, and so much of it for each second of the step; None if it isn't known."""
     if cell.figures is None:
         return None
     step_s, price = cell.figures.expected_step_s, cell.figures.price
@@ -123,13 +119,9 @@ def _per_second(cell: Cell, measure: str) -> tuple[float, float] | None:
     return None if price is None else (price, price / step_s)
 
 
-def _first(named: tuple[str, tuple[float, float]]) -> float:
-    return named[1][0]
-
-
-def _share_before(one: FloatArray, other: FloatArray) -> float:
-    """The share of draws in which one is smaller; those in which they are equal count half."""
-    return float((one < other).mean() + (one == other).mean() / 2)
+def _share_before(first: FloatArray, second: FloatArray) -> float:
+    """Returns the share of draws in which the first is smaller; those in which they are equal count half."""
+    return float((first < second).mean() + (first == second).mean() / 2)
 
 
 def stages_alone(planned: PlanningResult) -> Candidate:
@@ -148,19 +140,15 @@ def stages_alone(planned: PlanningResult) -> Candidate:
 def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:
     """Returns the seconds of the step of each cell's plan in joint draws of how far off predictions may be.
 
-    Plans on the same devices that are predicted by the same calibration err together. On unlike devices, or by unlike
-    calibrations, errors are drawn independently.
-
-    Args:
-        plans: the plans, by the names of cluster and saving.
-        rest_on: the name of the calibration of each.
+    Plans on the same devices that are predicted by the same calibration, which `rest_on` names, err together. On unlike
+    devices, or by unlike calibrations, errors are drawn independently.
     """
     alike: dict[Hashable, list[Place]] = {}
     for place, plan in plans.items():
         devices = frozenset(host.device.name for host in plan.cluster.hosts)
         alike.setdefault((devices, rest_on[place]), []).append(place)
-    found: dict[Place, FloatArray] = {}
+    seconds: dict[Place, FloatArray] = {}
     for seed, places in enumerate(alike.values()):
         steps = drawn_steps([plans[place] for place in places], _DRAWS, seed=seed)
-        found |= {place: np.asarray(steps[:, n]) for n, place in enumerate(places)}
-    return found
+        seconds |= {place: np.asarray(steps[:, n]) for n, place in enumerate(places)}
+    return seconds

@@ -1,4 +1,11 @@
-"""Plans one model on several clusters, by each saving: the flow of a comparison."""
+"""Compares clusters for one model: what a step takes and costs on each, by each way to keep less in memory.
+
+    from alpa_dejavu.planning.given.comparison import compare
+    compare("gpt-1.3b", ["2 x p3.16xlarge", "p4d.24xlarge"], batch=256).changes("seconds")
+
+In: a model, a batch, and clusters. Out: a `Comparison`: a `Cell` for each cluster and `Saving`, which is the plan that
+`plan_model` finds there, or why there is none; the order of the clusters, with how sure it is; and where it changes.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +15,17 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, final
 
+from alpa_dejavu._util.dataclass_format import Stored, data_of, typed_dict_of
+from alpa_dejavu._util.format_fields import WHOLE, Count, Names, Words, listed, said
 from alpa_dejavu._util.phases import phases_of
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
-from alpa_dejavu.planning.given.comparison._cells import SAVINGS, Cell, Saving, figures
-from alpa_dejavu.planning.given.comparison._orders import (
+from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
+from alpa_dejavu.planning.given._orders import (
     MEASURES,
     Change,
     Order,
@@ -25,18 +34,28 @@ from alpa_dejavu.planning.given.comparison._orders import (
     orders,
     stages_alone,
 )
-from alpa_dejavu.planning.given.whole_run import WholeRun
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
-from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["Comparison", "compare", "comparison_text"]
+__all__ = [
+    "MEASURES",
+    "SAVINGS",
+    "Cell",
+    "Change",
+    "Comparison",
+    "Figures",
+    "Order",
+    "Saving",
+    "compare",
+    "comparison_format",
+    "comparison_text",
+]  # fmt: skip
 
 
 @final
@@ -45,22 +64,25 @@ class Comparison:
     """A comparison of clusters for one model, by ways to keep less in memory.
 
     Attributes:
-        model: the model's name.
+        model, clusters: their names, as they were given.
         batch: the samples of a step.
         steps: for so many steps cells say what a training takes; None: they don't.
-        clusters: the clusters' names, as they were given.
         savings: the ways to keep less.
         cells: a cell for each saving and cluster, all clusters of the first saving first.
         orders: the order of the clusters by seconds and by price, with each saving.
     """
 
-    model: str
-    batch: int
-    steps: int | None
-    clusters: tuple[str, ...]
-    savings: tuple[Saving, ...]
-    cells: tuple[Cell, ...]
-    orders: tuple[Order, ...]
+    model: Words
+    batch: Count
+    steps: Annotated[Count | None, said("a whole number of at least 1, or null")]
+    clusters: Names
+    savings: Annotated[
+        tuple[Saving, ...],
+        Stored(tuple[SavingData, ...], write=savings_data),
+        listed("a list of ways to keep less in memory"),
+    ]
+    cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
+    orders: Annotated[tuple[Order, ...], listed("a list of orders")]
 
     def cell(self, cluster: str, saving: str) -> Cell:
         """Returns the cell of a cluster and a saving, by their names.
@@ -76,12 +98,12 @@ class Comparison:
         Raises:
             KeyError: there is none.
         """
-        return {(order.saving, order.measure): order for order in self.orders}[saving, measure]
+        orders: dict[tuple[str, str], Order] = {(order.saving, order.measure): order for order in self.orders}
+        return orders[saving, measure]
 
     def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
         """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
-        found = [order for order in self.orders if order.measure == measure]
-        return tuple(changes(found, self.clusters))
+        return tuple(changes([order for order in self.orders if order.measure == measure], self.clusters))
 
 
 def compare(
@@ -111,15 +133,8 @@ def compare(
         batch: samples of a step.
         savings: the ways to keep less that are compared.
         steps: so many steps are a training, whose hours and price are told; None: only those of a step are.
-        layers: how many layers the model is cut into; None chooses.
-        micro_batches: how many micro-batches the batch is cut into; None chooses.
         objective: "time" or "price": what each plan makes least.
-        communication: a communication model's name, as `plan_model` takes it.
-        calibration: measured figures of devices and links, as `plan_model` takes them, for all clusters.
-        runtime: the training framework that plans are for, by its name, as `plan_model` takes it.
-        overlap: whether devices communicate while they compute, by its name, as `plan_model` takes it.
-        attention: how attention is priced and kept, "fused" or "plain", as `plan_model` takes it.
-        cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
+        layers, micro_batches, communication, calibration, runtime, overlap, attention, cache: as for `plan_model`.
 
     Raises:
         ValueError: fewer than two clusters, one that is given twice, an unknown name, a broken file, sizes that can't
@@ -142,7 +157,17 @@ def compare(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
         communication=communication, calibration=calibration, runtime=runtime, overlap=overlap, attention=attention,
     )  # fmt: skip
-    cells, plans = _grid(sources, named, flags, savings, ask, steps)
+    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
+    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
+        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
+        own = sources[cluster.name]
+        alone = own.anew() if isinstance(own, TracedModel) else own
+        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
+        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
+            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
+        cells.append(cell)
+        if plan is not None:
+            plans[cell.place] = plan
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
     if len(hindered) == len(cells):
         raise ValueError(hindered[0])
@@ -151,25 +176,6 @@ def compare(
         source.name, batch, steps, tuple(cluster.name for cluster in named), tuple(savings), tuple(cells),
         tuple(orders(cells, joint_draws(plans, rest_on))),
     )  # fmt: skip
-
-
-def _grid(
-    sources: Mapping[str, ModelSource], named: Sequence[Cluster], flags: Mapping[str, str], savings: Sequence[Saving],
-    ask: Callable[..., PlanningResult], steps: int | None,
-) -> tuple[list[Cell], dict[tuple[str, str], Candidate]]:  # fmt: skip
-    """Returns the cells of all clusters and savings, and the plans of those that have one."""
-    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
-    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
-        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
-        source = sources[cluster.name]
-        alone = source.anew() if isinstance(source, TracedModel) else source
-        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
-        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
-            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
-        cells.append(cell)
-        if plan is not None:
-            plans[cell.place] = plan
-    return cells, plans
 
 
 def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) -> tuple[Cell, Candidate | None]:
@@ -184,41 +190,35 @@ def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) ->
 
 
 def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Cluster]]:
-    """Returns the flags by which `plan` names each cluster, and the clusters.
-
-    Raises:
-        ValueError: there are fewer than two, one of them twice, or what is wrong with a name or a file.
-    """
+    """Returns the flags by which `plan` names each cluster, and the clusters."""
     if len(clusters) < 2:
-        given = ", ".join(one if isinstance(one, str) else one.name for one in clusters) or "not given"
-        raise ValueError(f"cluster is {given}, but must be two at least, to be compared; name another one as well")
+        names = ", ".join(item if isinstance(item, str) else item.name for item in clusters) or "not given"
+        raise ValueError(f"cluster is {names}, but must be two at least, to be compared; name another one as well")
     flags, named = dict[str, str](), list[Cluster]()
-    for one in clusters:
-        cluster = named_cluster(one) if isinstance(one, str) else one
+    for item in clusters:
+        cluster = named_cluster(item) if isinstance(item, str) else item
         if cluster.name in flags:
             raise ValueError(
                 f"cluster is {cluster.name!r} twice, but must be another each time; leave one out, give another number "
                 "of machines, or another name in its file"
             )
-        flags[cluster.name] = f"--cluster {shlex.quote(one)}" if isinstance(one, str) else ""
+        flags[cluster.name] = f"--cluster {shlex.quote(item)}" if isinstance(item, str) else ""
         named.append(cluster)
     return flags, named
 
 
 _VERSION = 1
-_OF_TRAINING = ("seconds", "deviation_s", "device_s", "price")
+_VERSION_KEY = Annotated[Literal[1], said("1, the version of comparisons that this release writes"), WHOLE]
 
 
-def comparison_text(found: Comparison) -> str:
+def comparison_format() -> Any:
+    """Returns the `TypedDict` of a comparison's data: every key, and what it must be."""
+    change = typed_dict_of(Change)
+    changes = Annotated[list[change], listed("a list of changes")]  # type: ignore[valid-type]
+    return typed_dict_of(Comparison, {"version": _VERSION_KEY}, changes=changes)
+
+
+def comparison_text(comparison: Comparison) -> str:
     """Returns the JSON text of a comparison."""
-    data = dataclasses.asdict(found)
-    for cell, data_of_cell in zip(found.cells, data["cells"], strict=True):
-        if cell.figures is not None and cell.figures.training is not None:
-            data_of_cell["figures"]["training"] = _training(cell.figures.training)
-    data["savings"] = [{"name": one.name, "flags": one.flags} for one in found.savings]
-    data["changes"] = [dataclasses.asdict(one) for measure in MEASURES for one in found.changes(measure)]
-    return json.dumps({"version": _VERSION, **data}, indent=1) + "\n"
-
-
-def _training(run: WholeRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _OF_TRAINING}
+    changes = [data_of(change) for measure in MEASURES for change in comparison.changes(measure)]
+    return json.dumps({"version": _VERSION, **data_of(comparison), "changes": changes}, indent=1) + "\n"

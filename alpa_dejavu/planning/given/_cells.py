@@ -1,0 +1,199 @@
+"""A cell of a comparison: the plan for one cluster and one saving in figures, or why there is none."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Annotated, Any, final
+
+from typing_extensions import TypedDict
+
+from alpa_dejavu._util.dataclass_format import Needed, Stored
+from alpa_dejavu._util.format_fields import (
+    Bytes,
+    Count,
+    Names,
+    NotNegative,
+    Price,
+    Seconds,
+    SecondsAboveZero,
+    Share,
+    Text,
+    Words,
+    listed,
+    said,
+)
+from alpa_dejavu.planning.given.footing import footings
+from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import Plan
+
+__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "SavingData", "figures", "savings_data"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """A way by which stages may keep less in memory; a plan goes it only in stages where that pays.
+
+    Attributes:
+        name: its name.
+        remat, zero, offload: the choices that stages have, as `alpa_dejavu.planning.plan_model` takes them.
+    """
+
+    name: str
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+    offload: str = "none"
+
+    @property
+    def flags(self) -> str:
+        """Returns the options of `alpa-dejavu plan` that allow it, and no other way.
+
+        >>> Saving("none", remat=("none",), zero=(0,)).flags
+        '--remat none --zero 0'
+        """
+        remat = [f"--remat {self.remat[0]}"] if len(self.remat) == 1 else []
+        zero = [f"--zero {self.zero[0]}"] if len(self.zero) == 1 else []
+        return " ".join([*remat, *zero, *([] if self.offload == "none" else [f"--offload {self.offload}"])])
+
+
+class SavingData(TypedDict):
+    """A way to keep less in memory, with the options of `alpa-dejavu plan` that allow it, as files have it."""
+
+    name: Text
+    flags: Words
+
+
+def savings_data(savings: tuple[Saving, ...]) -> tuple[dict[str, str], ...]:
+    """Returns ways to keep less as files have them."""
+    return tuple({"name": saving.name, "flags": saving.flags} for saving in savings)
+
+
+SAVINGS = (
+    Saving("none", remat=("none",), zero=(0,)),
+    Saving("remat", zero=(0,)),
+    Saving("ZeRO", remat=("none",)),
+    Saving("offload", remat=("none",), zero=(0,), offload="auto"),
+    Saving("remat+ZeRO"),
+)
+"""No saving; each alone; and the two among which `plan` chooses by itself."""
+
+
+class TrainingData(TypedDict):
+    """The figures of a training of so many steps, as files have them."""
+
+    seconds: SecondsAboveZero
+    deviation_s: Annotated[Seconds | None, said("seconds of at least 0, or null")]
+    device_s: SecondsAboveZero
+    price: Price
+
+
+def _training_data(run: WholeRun | None) -> dict[str, Any] | None:
+    return None if run is None else {name: getattr(run, name) for name in TrainingData.__annotations__}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RestsOn:
+    """A part of a plan's predicted work by what it rests on, of which `given.footing.Footing` says more."""
+
+    rests_on: Text
+    share: Share
+    spread: NotNegative
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """The figures of a plan.
+
+    Attributes:
+        step_s: the seconds of a step if every prediction is right.
+        expected_step_s: those of the expected step, by which clusters are ordered, and prices and trainings reckoned.
+        interval_s: the ends of its 90 % interval; None: it isn't known.
+        price: the price of a step in US dollars; None where a host's price isn't known.
+        memory_bytes: the peak of the fullest device's memory.
+        stages, micro_batches: how many of them the plan has.
+        uses: what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload".
+        calibration: the calibration that its seconds are predicted by; empty: none, but data sheets.
+        footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
+    """
+
+    step_s: SecondsAboveZero
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[
+        Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("the two ends of an interval")] | None,
+        said("the two ends of the 90 % interval, or null"),
+    ]
+    price: Price
+    memory_bytes: Bytes
+    stages: Count
+    micro_batches: Count
+    uses: Names
+    calibration: Words
+    footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
+    training: Needed[
+        Annotated[
+            WholeRun | None,
+            Stored(TrainingData | None, write=_training_data),
+            said("an object: a training of `steps` steps, or null"),
+        ]
+    ] = None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a comparison: one cluster with one saving, by their names.
+
+    Attributes:
+        flags: the options of `alpa-dejavu plan` that find the same plan, beside those that all cells share.
+        figures, why_not: those of the best plan; or None and why there is no plan, as `plan` says it.
+        fits: whether something fits, as far as that was found out.
+        remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
+    """
+
+    cluster: Text
+    saving: Text
+    flags: Words
+    figures: Annotated[Figures | None, said("an object: the figures of the plan, or null")]
+    why_not: Needed[Words] = ""
+    fits: Needed[Annotated[bool, said("true or false")]] = True
+    remedies: Needed[Names] = ()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Returns the names of its cluster and its saving."""
+        return self.cluster, self.saving
+
+
+def figures(planned: PlanningResult, steps: int | None) -> Figures:
+    """Returns the figures of a plan, and with a number of steps those of a training."""
+    plan, sure = planned.plan, planned.confidence
+    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
+    for footing in footings(planned.table, planned.space, planned.choices, planned.run):
+        shares[footing.rests_on] += footing.share
+        weighted[footing.rests_on] += footing.share * footing.spread
+    largest_first = sorted(shares.items(), key=lambda item: -item[1])
+    return Figures(
+        step_s=plan.step_s,
+        expected_step_s=plan.expected_s,
+        interval_s=None if sure is None else sure.interval_s,
+        price=planned.price_per_step,
+        memory_bytes=max(stage.memory_bytes for stage in plan.stages),
+        stages=len(plan.stages),
+        micro_batches=plan.num_micro_batches,
+        uses=_used_savings(plan),
+        calibration="" if plan.priced_by is None else plan.priced_by.calibration,
+        footings=tuple(RestsOn(name, share, weighted[name] / share) for name, share in largest_first),
+        training=None if steps is None else whole_run(planned, steps),
+    )
+
+
+def _used_savings(plan: Plan) -> tuple[str, ...]:
+    """Returns what a plan's stages do to keep less, once for each way."""
+    stages = plan.stages
+    zero = [f"ZeRO-{level}" for level in sorted({stage.zero for stage in stages} - {0})]
+    remat = ["remat"] if any(stage.remat != "none" for stage in stages) else []
+    return (*remat, *zero, *(["offload"] if any(stage.offloaded.any for stage in stages) else []))
