@@ -36,8 +36,8 @@ def said(description: str, **constraints: Any) -> FieldInfo:
     """Returns a pydantic field with constraints, whose description says in words what the value must be; for a member
     of a union, whose own field describes it, that is "".
     """
-    found: FieldInfo = Field(description=description or None, **constraints)
-    return found
+    field: FieldInfo = Field(description=description or None, **constraints)
+    return field
 
 
 def listed(description: str, **constraints: Any) -> FieldInfo:

@@ -22,7 +22,7 @@ from alpa_dejavu._util.format_fields import (
     said,
     whole,
 )
-from alpa_dejavu.clusters.device_format import SmallProducts, Strided
+from alpa_dejavu.clusters.machine_format import SmallProducts, Strided
 from alpa_dejavu.costs.fitted_format import CollectivesData
 
 _Spread: TypeAlias = Annotated[
@@ -203,9 +203,7 @@ class CalibrationData(TypedDict):
             at_most(1000),
         ]
     ]
-    device_spread: NotRequired[
-        Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]
-    ]
+    device_spread: NotRequired[Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]]
     links: NotRequired[
         Annotated[
             list[Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]],

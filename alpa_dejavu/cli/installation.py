@@ -12,8 +12,8 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu._util.versions import installed_version
 
 __all__ = ["Check", "Package", "checks", "versions"]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu._util.versions import installed_version
 from harness._tables import Figure, Table, figures_table, show
 
 MOST_ROWS = 10

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from alpa_dejavu._util.machine_memory import machine_memory_bytes
+from alpa_dejavu._util.threads import machine_memory_bytes
 from alpa_dejavu.calibration.bench import HostProbe, MeasurementError
 from alpa_dejavu.calibration.host_probes._copies import Trip, copier
 from alpa_dejavu.calibration.host_probes._files import file_figures

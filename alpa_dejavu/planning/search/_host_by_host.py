@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
-from alpa_dejavu.clusters.slow_inside import slow_inside
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds, slow_inside
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, SearchSpace, Sites, Slicing, SlicingProblem, StageChoice

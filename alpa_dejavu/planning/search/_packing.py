@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.clusters.host_classes import by_sites, kinds_of
+from alpa_dejavu.clusters.host_classes import by_sites, kinds_of, takes_part_of_several
 from alpa_dejavu.clusters.placement import packings, place_stages
-from alpa_dejavu.clusters.slow_inside import takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing import Slicer
 

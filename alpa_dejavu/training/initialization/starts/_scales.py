@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from alpa_dejavu._util.quiet_optuna import quiet_optuna
+from alpa_dejavu._util.extras import quiet_optuna
 from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Tensor
 from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
 
