@@ -161,7 +161,7 @@ class _File:
                 own = measured[n] and inside is machine
                 within.append(cpu_links((link, link), device, counts[n], local)[0] if own else link)
                 says = {name: entry if name in entry or machine is None else machine for name in _OF_HOST}
-                figures = {name: machine_file.figure_of(says[name], name) for name in _OF_HOST[:2]}
+                figures: dict[str, Any] = {name: machine_file.figure_of(says[name], name) for name in _OF_HOST[:2]}
                 memory = machine_file.host_memory(says["host_memory"])
                 hosts.append(Host(entry["name"], device, counts[n], memory=memory, **figures))
             except ValueError as error:
@@ -188,8 +188,8 @@ class _File:
         for a, source in enumerate(self._names):
             for b, target in enumerate(self._names):
                 if (a, b) not in by_pair:
-                    ends = f"from {source!r} to {target!r}"
-                    raise self.wrong(("links",), f"links has none {ends}; add it, or a first one from and to {EVERY!r}")
+                    pair = f"from {source!r} to {target!r}"
+                    raise self.wrong(("links",), f"links has none {pair}; add it, or a first one from and to {EVERY!r}")
         every = range(len(within))
         return tuple(tuple(by_pair[a, b] for b in every) for a in every)
 

@@ -137,11 +137,12 @@ def link(figures: Mapping[str, Any]) -> Link:
 def device(figures: Mapping[str, Any]) -> Device:
     """Returns the device that an entry of a machine's file describes, with its figures converted to SI units."""
     names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
+    in_si: dict[str, Any] = {name: si(figures[name]) for name in names}
     return Device(
         name=figures["name"],
         flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
         origin=figures["memory_bytes_per_s"]["source"],
-        **{name: si(figures[name]) for name in names},
+        **in_si,
     )
 
 

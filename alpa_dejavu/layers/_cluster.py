@@ -89,7 +89,11 @@ class Clusters:
         shape = (self._num + 1, num_layers + 1)
         most, total, uneven = (np.full(shape, np.inf, dtype=np.float32) for _ in range(3))
         starts = np.full(shape, -1, dtype=np.int32)
-        search(begins, ends, least_layers(begins, ends), within, *self._uses, most, total, uneven, starts)
+        sizes, first_users, firsts, takings, operands, next_users = self._uses
+        search(
+            begins, ends, least_layers(begins, ends), within, sizes, first_users, firsts, takings, operands, next_users,
+            most, total, uneven, starts,
+        )  # fmt: skip
         return most, starts
 
     def _near(self, num_layers: int) -> str:

@@ -31,8 +31,8 @@ def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable)
     owner = f"schedule {name}"
     if not tasks or not all(tasks):
         empty = next((device for device, row in enumerate(tasks) if not row), None)
-        said = "there are no devices" if empty is None else f"device {empty} has no tasks"
-        raise ValueError(f"{owner}: {said}; give each device at least one stage")
+        lack = "there are no devices" if empty is None else f"device {empty} has no tasks"
+        raise ValueError(f"{owner}: {lack}; give each device at least one stage")
     stages, size = _bounds(owner, tasks)
     if _is_complete(table, stages, size):
         return

@@ -61,12 +61,12 @@ class TaskTable(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Iterable[Task]]) -> TaskTable:
         """Returns the table of each device's tasks, in their order."""
-        found = [
+        columns = [
             (KINDS.index(task.kind), task.stage, task.micro_batch, device)
             for device, row in enumerate(rows)
             for task in row
         ]
-        return cls(*np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(-1, 4).T))
+        return cls(*np.ascontiguousarray(np.array(columns, dtype=np.int64).reshape(-1, 4).T))
 
     def task(self, n: int) -> Task:
         """Returns the task in a place of the table."""
