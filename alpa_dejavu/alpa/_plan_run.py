@@ -29,7 +29,9 @@ class PlanRun:
             function that isn't trusted.
     """
 
-    def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False
+    ) -> None:
         import alpa
 
         from alpa_dejavu.alpa.layer_option import DejavuLayerOption

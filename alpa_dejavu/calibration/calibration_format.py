@@ -203,7 +203,9 @@ class CalibrationData(TypedDict):
             at_most(1000),
         ]
     ]
-    device_spread: NotRequired[Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]]
+    device_spread: NotRequired[
+        Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]
+    ]
     links: NotRequired[
         Annotated[
             list[Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]],

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
@@ -106,7 +108,6 @@ def _lookup_s() -> float:
 def _copied_bytes_per_s() -> float:
     """The bytes per second that are read and written where a large array is added to."""
     import jax
-    import numpy as np
 
     block = jax.device_put(np.zeros(_COPY_BYTES // 4, np.float32))
     return 2.0 * _COPY_BYTES / _program_s(lambda x: x + 1, block)
@@ -117,7 +118,6 @@ def _weight_bytes_per_s() -> float:
     new array, as an accumulated gradient is.
     """
     import jax
-    import numpy as np
 
     arrays = [jax.device_put(np.zeros(_WEIGHT_BYTES // 4, np.float32)) for _ in range(_WEIGHTS)]
     add, turns = jax.jit(lambda x: x + 1), itertools.count()
@@ -131,16 +131,12 @@ def _weight_bytes_per_s() -> float:
 
 def _product_rate(side: int) -> float:
     """The operations per second of a product of square matrices."""
-    import numpy as np
-
     square = np.full((side, side), 0.5, np.float32)
     return 2.0 * side**3 / _program_s(lambda a, b: a @ b, square, square)
 
 
 def _transposed_bytes_per_s(columns: int) -> float:
     """The bytes per second of a matrix that is read by its columns."""
-    import numpy as np
-
     matrix = np.full((_STRIDED_ROWS, columns), 0.5, np.float32)
     return matrix.nbytes / _program_s(lambda x: x.T + 1, matrix)
 
@@ -148,7 +144,6 @@ def _transposed_bytes_per_s(columns: int) -> float:
 def _dilated_rate() -> float:
     """The operations per second of the gradient of a strided convolution by its image."""
     import jax
-    import numpy as np
 
     batch, rows, columns, channels = _IMAGE
     kernel = np.full((3, 3, channels, channels), 0.5, np.float32)
@@ -165,8 +160,6 @@ def _dilated_rate() -> float:
 
 def _extreme_rate() -> float:
     """The elements per second of which rows' maxima are taken."""
-    import numpy as np
-
     matrix = np.full((_EXTREME_ROWS, _EXTREME_COLUMNS), 0.5, np.float32)
     return matrix.size / _program_s(lambda x: x.max(-1), matrix)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 __all__ = ["CACHED_SHARE", "LOOPBACK", "all_reduce_between", "all_reduce_within", "joined_by_gloo", "large_bytes"]
 
 LOOPBACK = "127.0.0.1"
@@ -83,7 +85,6 @@ def _runs(side: int, num_bytes: int, count: int | None = None) -> _Runs:
 def _given(side: int, num_bytes: int) -> list[Any]:
     """A row of so many bytes and a square matrix for each device."""
     import jax
-    import numpy as np
 
     devices = len(jax.devices())
     return [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
@@ -120,7 +121,6 @@ def _spread(rows: Any) -> Any:
 
 def _mesh() -> Any:
     import jax
-    import numpy as np
     from jax.sharding import Mesh
 
     return Mesh(np.array(jax.devices()), ("x",))
@@ -155,9 +155,7 @@ def joined_by_gloo(rank: int, address: str) -> Any:
     collectives = xla_extension.make_gloo_tcp_collectives(client, hostname=LOOPBACK)
 
     def make_client() -> Any:
-        return xla_client.make_cpu_client(
-            distributed_client=client, node_id=rank, num_nodes=2, collectives=collectives
-        )
+        return xla_client.make_cpu_client(distributed_client=client, node_id=rank, num_nodes=2, collectives=collectives)
 
     xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
     return service, client

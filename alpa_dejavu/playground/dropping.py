@@ -119,7 +119,9 @@ def pareto_front(
     return tuple(sorted((tried_vectors[kept] for kept in best), key=lambda vector: (vector.seconds, vector.loss)))
 
 
-def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_bytes: float = math.inf) -> DropVector:
+def affordable(
+    front: Sequence[DropVector], seconds: float = math.inf, memory_bytes: float = math.inf
+) -> DropVector:
     """Returns the vector of least loss among those with which a gradient takes at most so many seconds and bytes.
 
     Raises:
@@ -135,7 +137,9 @@ def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_by
     return min(within, key=lambda vector: (vector.loss, vector.seconds))
 
 
-def afforded_vectors(front: Sequence[DropVector], within_s: float, memory_bytes: float = math.inf) -> AffordedVectors:
+def afforded_vectors(
+    front: Sequence[DropVector], within_s: float, memory_bytes: float = math.inf
+) -> AffordedVectors:
     """Returns the vectors of a front that take at most so many bytes, of least loss first, for workers that choose one
     anew for each gradient, by what they can do then in some seconds.
 
@@ -160,7 +164,9 @@ def _judged(problem: Problem, seed: int) -> Problem:
     inputs, targets = problem.train
     order = np.random.default_rng(seed).permutation(len(targets))
     held, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
-    return dataclasses.replace(problem, train=(inputs[rest], targets[rest]), held_out=(inputs[held], targets[held]))
+    return dataclasses.replace(
+        problem, train=(inputs[rest], targets[rest]), held_out=(inputs[held], targets[held])
+    )
 
 
 def _loss(
