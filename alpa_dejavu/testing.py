@@ -88,16 +88,9 @@ def random_problem(
     limited: bool = True,
     num_kinds: int = 0,
 ) -> SlicingProblem:
-    """Returns a slicing problem of random stage costs, some infinite, on submeshes of 1, 2, 4 ... devices.
-
-    Args:
-        rng: the random generator.
-        num_layers: how many layers are to be cut into stages.
-        num_devices: how many devices the cluster has.
-        num_configs: how many configs each submesh has.
-        limited: whether memory limits how many stages may follow a stage, and stages have costs once a step.
-        num_kinds: the number of kinds of hosts; if it is above 0, submeshes are on one kind or two, and transfers
-            between stages cost.
+    """Returns a slicing problem of random stage costs, some infinite, on submeshes of 1, 2, 4 ... devices, each with so
+    many configs. If it is `limited`, memory limits how many stages may follow a stage, and stages have costs once a
+    step. With kinds of hosts, submeshes are on one kind or two, and transfers between stages cost.
     """
     sites = _random_sites(rng, num_layers, num_devices, num_kinds) if num_kinds else None
     sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1) if sites is None else sites.uses.sum(axis=1)
@@ -116,11 +109,11 @@ def random_problem(
 
 
 def _random_sites(rng: np.random.Generator, num_layers: int, num_devices: int, num_kinds: int) -> Sites:
-    """Returns sites of 1, 2, 4 ... devices on one kind of hosts, and of one on each of two kinds."""
+    """Sites of 1, 2, 4 ... devices on one kind of hosts, and of one on each of two kinds."""
     available = np.bincount(rng.integers(0, num_kinds, num_devices), minlength=num_kinds)
-    one = np.eye(num_kinds, dtype=np.int64)
-    uses = [size * one[kind] for kind in range(num_kinds) for size in (1, 2, 4, 8) if size <= available[kind]]
-    uses += [one[kind - 1] + one[kind] for kind in range(1, num_kinds)]
+    one_host = np.eye(num_kinds, dtype=np.int64)
+    uses = [size * one_host[kind] for kind in range(num_kinds) for size in (1, 2, 4, 8) if size <= available[kind]]
+    uses += [one_host[kind - 1] + one_host[kind] for kind in range(1, num_kinds)]
     num_links = int(rng.integers(1, 5))
     links = rng.integers(0, num_links, (num_kinds, num_kinds))
     home = np.argmax(uses, axis=1)
@@ -137,12 +130,6 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
     devices, for any number of stages or a given one, and some for stages of one family; their objectives are those that
     have a name, and the simulated step (`alpa_dejavu.slicing.makespan.Makespan`). The slicer may refuse an objective
     other than "training" by a ValueError that names it.
-
-    Args:
-        slicer: the slicer to check.
-        exact: whether it has to find the best slicing.
-        problems: how many problems it gets.
-        seed: the seed of the random problems.
 
     Raises:
         AssertionError: what is wrong, and with which problem.
@@ -185,7 +172,7 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
 
 
 def _posed(rng: np.random.Generator, n: int) -> SlicingProblem:
-    """Returns a small problem; by its number it has kinds of hosts, limits and an objective."""
+    """A small problem; by its number it has kinds of hosts, limits and an objective."""
     objective = (*OBJECTIVES, "training", "makespan")[n % 5]
     simulated = objective == "makespan"
     problem = random_problem(
@@ -243,23 +230,23 @@ def _check_simulated(schedule: Schedule, sends: str) -> None:
         )
         for n in range(schedule.num_stages)
     ]  # fmt: skip
-    made = simulate(stages, schedule.num_micro_batches, schedule, sends=sends)
-    slack = 1e-9 * made.step_s
-    assert (made.forward_s[1:, :, 0] >= made.forward_s[:-1, :, 1] - slack).all(), "a forward waits for the stage before"
+    run = simulate(stages, schedule.num_micro_batches, schedule, sends=sends)
+    slack = 1e-9 * run.step_s
+    assert (run.forward_s[1:, :, 0] >= run.forward_s[:-1, :, 1] - slack).all(), "a forward waits for the stage before"
     if schedule.trains:
-        assert (made.backward_s[:-1, :, 0] >= made.backward_s[1:, :, 1] - slack).all(), (
+        assert (run.backward_s[:-1, :, 0] >= run.backward_s[1:, :, 1] - slack).all(), (
             "a backward waits for the stage behind"
         )
-        assert (made.backward_s[..., 0] >= made.forward_s[..., 1] - slack).all(), "a backward waits for its forward"
-        late = np.isnan(made.weight_s[..., 0]) | (made.weight_s[..., 0] >= made.backward_s[..., 1] - slack)
+        assert (run.backward_s[..., 0] >= run.forward_s[..., 1] - slack).all(), "a backward waits for its forward"
+        late = np.isnan(run.weight_s[..., 0]) | (run.weight_s[..., 0] >= run.backward_s[..., 1] - slack)
         assert late.all(), "a backward by weights waits for that by inputs"
     for device, stages_here in enumerate(schedule.stages_on):
-        spans = [span[n] for n in stages_here for span in (made.forward_s, made.backward_s, made.weight_s)]
+        spans = [span[n] for n in stages_here for span in (run.forward_s, run.backward_s, run.weight_s)]
         busy = np.concatenate(spans)
         busy = busy[~np.isnan(busy[:, 0])]
         busy = busy[np.argsort(busy[:, 0])]
         assert (busy[1:, 0] >= busy[:-1, 1] - slack).all(), f"device {device} does two tasks at once"
-        kept = made.memory_over_time(device)[1].max()
+        kept = run.memory_over_time(device)[1].max()
         assert kept == schedule.peak_chunks[device], (
             f"device {device} keeps {kept} activations, but its order says {schedule.peak_chunks[device]}"
         )

@@ -8,36 +8,27 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface: type[T], **settings: Any) -> T:
-    """Returns an instance of the implementation that a name stands for, or the given object itself if it isn't
-    a name.
-
-    Args:
-        what: a noun for the messages of errors, such as "slicer".
-        choice: a name, or an object.
-        known: the implementing classes by name.
-        interface: the class that an object must be an instance of.
-        **settings: the arguments that the class of a name is called with.
+def resolve(what: str, choice: str | T, classes: Mapping[str, type[T]], interface: type[T], **settings: Any) -> T:
+    """Returns an instance of the class, by its name among some, that a name stands for, called with the settings; or
+    the given object itself. `what` is a noun for errors, such as "slicer".
 
     Raises:
         ValueError: the name isn't known.
-        TypeError: the object doesn't implement the interface.
+        TypeError: the object isn't an instance of the interface.
     """
     if isinstance(choice, str):
-        if choice not in known:
-            names = ", ".join(map(repr, sorted(known)))
+        if choice not in classes:
+            names = ", ".join(map(repr, sorted(classes)))
             raise ValueError(f"there is no {what} named {choice!r}; choose one of {names}")
-        return known[choice](**settings)
+        return classes[choice](**settings)
     if not isinstance(choice, interface):
-        raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(known))}) or a {interface.__name__}")
+        raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(classes))}) or a {interface.__name__}")
     return choice
 
 
-def name_of(implementation: object, known: Mapping[str, type]) -> str:
-    """Returns the name by which users choose an implementation, such as a slicer, given the classes by name.
-
-    If the object isn't equal to what its class makes without arguments, or has no name but "auto", it is its class's
-    own name.
+def name_of(implementation: object, classes: Mapping[str, type]) -> str:
+    """Returns the name by which users choose an implementation, given the classes by name; that of its class if it has
+    none but "auto", or isn't equal to what its class makes without arguments.
     """
-    named = [name for name, kind in known.items() if name != "auto" and kind is type(implementation)]
-    return named[0] if named and implementation == known[named[0]]() else type(implementation).__name__
+    named = [name for name, kind in classes.items() if name != "auto" and kind is type(implementation)]
+    return named[0] if named and implementation == classes[named[0]]() else type(implementation).__name__

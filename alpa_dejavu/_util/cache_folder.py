@@ -29,10 +29,10 @@ def cache_folder(part: str = "") -> pathlib.Path | None:
     named = os.environ.get(FOLDER)
     if named:
         return pathlib.Path(named)
-    given = os.environ.get("XDG_CACHE_HOME", "")
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
     try:
         # By the specification a relative directory is to be ignored.
-        cache = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".cache"
+        cache = pathlib.Path(cache_home) if os.path.isabs(cache_home) else pathlib.Path.home() / ".cache"
     except RuntimeError:
         return None
     return cache / "alpa-dejavu" / part
@@ -44,11 +44,11 @@ def most_mib() -> float:
     Raises:
         ValueError: ALPA_DEJAVU_CACHE_MIB is no number from 0.
     """
-    given = os.environ.get(SIZE) or str(DEFAULT_MIB)
+    text = os.environ.get(SIZE) or str(DEFAULT_MIB)
     try:
-        most = float(given)
+        most = float(text)
     except ValueError:
         most = -1.0
     if not 0 <= most < float("inf"):
-        raise ValueError(f"{SIZE} is {given!r}, but must be a number of MiB; unset it for {DEFAULT_MIB:.0f}")
+        raise ValueError(f"{SIZE} is {text!r}, but must be a number of MiB; unset it for {DEFAULT_MIB:.0f}")
     return most

@@ -11,7 +11,7 @@ def with_causes(error: BaseException) -> list[BaseException]:
     >>> with_causes(KeyError("a"))
     [KeyError('a')]
     """
-    found = [error]
-    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
-        found.append(cause)
-    return found
+    errors = [error]
+    while (cause := errors[-1].__cause__ or errors[-1].__context__) is not None and cause not in errors:
+        errors.append(cause)
+    return errors

@@ -65,13 +65,8 @@ def importance(heads: Sequence[Head], leave: Sequence[str] = ()) -> list[int]:
 
 
 def fitting_block(heads: Sequence[Head], rows: Rows, width: int, order: Sequence[int]) -> Block:
-    """Returns the columns that fit a width: each of `order` stands if there is still room for it, the first two always.
-
-    Args:
-        heads: the heads of the columns.
-        rows: the rows, with a text for each column.
-        width: how many characters fit beside each other.
-        order: the numbers of the columns, the most important first.
+    """Returns the columns that fit so many characters: of `order`, the most important first, each stands if there is
+    still room for it, the first two always.
     """
     least = _least_widths(heads, rows)
     chosen: list[int] = []
@@ -127,35 +122,30 @@ def _words(text: str, kind: Kind) -> list[str]:
 
 
 def _lines(heads: Sequence[Head], rows: Rows, block: Block, of_heads: bool = False) -> list[str]:
-    aligned = [_to_the_right if heads[n].kind == "figure" else _to_the_left for n in block.columns]
+    is_figure = [heads[n].kind == "figure" for n in block.columns]
     kinds: list[Kind] = ["text" if of_heads else heads[n].kind for n in block.columns]
     columns = list(zip(block.columns, block.widths, kinds, strict=True))
-    found = []
+    lines = []
     for row in rows:
         cells = [wrapped(row[n], width, kind) for n, width, kind in columns]
         for texts in itertools.zip_longest(*cells, fillvalue=""):
-            padded = (align(text, width) for align, text, width in zip(aligned, texts, block.widths, strict=True))
-            found.append((" " * _GAP).join(padded).rstrip())
-    return found
-
-
-def _to_the_left(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))
-
-
-def _to_the_right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text
+            padded = []
+            for text, width, right in zip(texts, block.widths, is_figure, strict=True):
+                blanks = " " * (width - cell_len(text))
+                padded.append(blanks + text if right else text + blanks)
+            lines.append((" " * _GAP).join(padded).rstrip())
+    return lines
 
 
 def _least_widths(heads: Sequence[Head], rows: Rows) -> list[int]:
     """The widths below which a column would have a word cut in two, or would be hard to read."""
-    found = []
+    widths = []
     for n, head in enumerate(heads):
         cells = [row[n] for row in rows]
         legible = max(map(cell_len, _words(head.name, "text") if head.kind == "figure" else [head.name, *cells]))
         words = [] if head.kind == "text" else [cell_len(word) for text in cells for word in _words(text, head.kind)]
-        found.append(max(min(_LEAST_TEXT, legible), *words, 1))
-    return found
+        widths.append(max(min(_LEAST_TEXT, legible), *words, 1))
+    return widths
 
 
 def _total(widths: Sequence[int], columns: Sequence[int]) -> int:

@@ -32,12 +32,8 @@ def compiled(
     and constants of its module, and functions of its file that are named as helpers.
 
     Compiled code lies beside the module, or where NUMBA_CACHE_DIR or the user's cache is; where none of these can be
-    written, each process compiles it anew.
-
-    Args:
-        signature: the types of its arguments, as numba writes them: "(f8[::1], i8)" takes a contiguous array of floats
-            and an integer. A call with another kind of array raises TypeError.
-        *helpers: plain functions of the same file that it calls, or that these call.
+    written, each process compiles it anew. The signature has the types of the arguments, as numba writes them: a call
+    with another kind of array raises TypeError.
 
     >>> @compiled("(f8[::1], i8)")
     ... def nth_power(values, n):
@@ -60,8 +56,8 @@ def compiled(
             return machine_code
 
         @functools.wraps(function)
-        def call(*given: Taken.args, **named: Taken.kwargs) -> Given:
-            return ready()(*given, **named)
+        def call(*arguments: Taken.args, **named: Taken.kwargs) -> Given:
+            return ready()(*arguments, **named)
 
         _KNOWN.append(ready)
         return call
@@ -90,13 +86,13 @@ def _machine_code(
     for helper in helpers:
         numba.extending.register_jitable(helper)
     try:
-        made: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
+        machine_code: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
     except Exception as error:
         # There is no place that it may write to, no space there, or what is kept there is broken. What is wrong with
         # the function itself is wrong once more below.
         _say_once(type(error).__name__)
-        made = numba.njit(signature)(function)
-    return made
+        machine_code = numba.njit(signature)(function)
+    return machine_code
 
 
 @functools.cache

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import importlib.util
+from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["need"]
+__all__ = ["installed_version", "need", "quiet_optuna"]
 
 
 def need(extra: str, *modules: str) -> None:
-    """Raises an error unless modules are installed.
-
-    Args:
-        extra: the extra of alpa-dejavu that installs them.
-        *modules: their names.
-
-    Raises:
-        RuntimeError: one isn't installed; says how to install it.
+    """Raises RuntimeError, which says how to install them, unless modules that an extra of alpa-dejavu has are
+    installed.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(f'{", ".join(missing)} is not installed: pip install "alpa-dejavu[{extra}]"')
+
+
+@contextlib.contextmanager
+def quiet_optuna() -> Iterator[Any]:
+    """Yields optuna, which logs nothing but warnings meanwhile; raises RuntimeError if it isn't installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise RuntimeError('Optuna is not installed: pip install "alpa-dejavu[optuna]"') from error
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def installed_version(name: str) -> str | None:
+    """Returns the version of an installed Python package; None where it isn't installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

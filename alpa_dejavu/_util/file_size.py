@@ -21,14 +21,14 @@ def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
     Raises:
         ValueError: the variable is no number above 0, or is more MiB than any machine has.
     """
-    given = os.environ.get(VARIABLE) or str(default_mib)
+    text = os.environ.get(VARIABLE) or str(default_mib)
     try:
-        mib = float(given)
+        mib = float(text)
     except ValueError:
         mib = 0.0
     if not 0 < mib <= _MOST_MIB:
         raise ValueError(
-            f"{VARIABLE} is {given!r}, but must be a number of MiB above 0, and at most {_MOST_MIB:.0f}; unset it for "
+            f"{VARIABLE} is {text!r}, but must be a number of MiB above 0, and at most {_MOST_MIB:.0f}; unset it for "
             f"{default_mib:.0f}"
         )
     return mib * 2**20

@@ -24,8 +24,8 @@ class WrongDataError(ValueError):
     keys and indices.
     """
 
-    def __init__(self, where: Path, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, where: Path, message: str) -> None:
+        super().__init__(message)
         self.where = where
 
 
@@ -46,7 +46,7 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
         if error.error_count() > _MOST_ERRORS:
             raise WrongDataError((), f"the file has {error.error_count()} errors, so it is none of this kind") from None
         schema = json_schema(declared)
-        wrong = [_explained(one, data, schema) for one in error.errors(include_url=False, include_input=False)]
+        wrong = [_explained(line, data, schema) for line in error.errors(include_url=False, include_input=False)]
         by_place = dict(reversed(wrong))
         where = ("version",) if ("version",) in by_place else _first(data, by_place)
         raise WrongDataError(where, by_place[where]) from None
@@ -56,8 +56,8 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
 
 def json_schema(kind: Any) -> dict[str, Any]:
     """Returns the JSON Schema of a declared type, such as a TypedDict, without the schema's "title" keys."""
-    found: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
-    return found
+    schema: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
+    return schema
 
 
 def key_name(where: Path) -> str:
@@ -77,7 +77,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _without_titles(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_titles(each) for each in schema]
+        return [_without_titles(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
     return {key: _without_titles(value) for key, value in schema.items() if key != "title"}
@@ -90,9 +90,9 @@ def _explained(error: Any, data: Any, schema: _Schema) -> tuple[_Place, str]:
     if missing:
         return where, f"{key_name(where)} lacks the key {error['loc'][-1]!r}"
     if unknown:
-        key, known = error["loc"][-1], _resolved(at, schema).get("properties", {})
+        key, keys = error["loc"][-1], _resolved(at, schema).get("properties", {})
         place = (*where, key)
-        return place, f"{key_name(place)} is an unknown key{near(key, known)} (known are {', '.join(known)})"
+        return place, f"{key_name(place)} is an unknown key{near(key, keys)} (known are {', '.join(keys)})"
     limits = error.get("ctx", {})
     more = f"; {limits['error']}" if "error" in limits else ""
     asked = at.get("description", "an object") if where else "an object"
@@ -108,17 +108,17 @@ def _located(steps: Path, data: Any, schema: _Schema) -> tuple[_Place, Any, _Sch
     place: list[str | int] = []
     value, at = data, schema
     for step in steps:
-        known = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        if step in known:
+        keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        if step in keys:
             place.append(step)
             value, at = value[step], _inside(at, step, schema)
     return tuple(place), value, at
 
 
 def _inside(at: _Schema, step: str | int, root: _Schema) -> Any:
-    for one in _members(at, root):
-        inner = one.get("items") if isinstance(step, int) else one.get("properties", {}).get(step)
-        rest = one.get("additionalProperties")
+    for member in _members(at, root):
+        inner = member.get("items") if isinstance(step, int) else member.get("properties", {}).get(step)
+        rest = member.get("additionalProperties")
         if inner is None and isinstance(step, str) and isinstance(rest, Mapping):
             inner = rest
         if inner is not None:
@@ -128,15 +128,15 @@ def _inside(at: _Schema, step: str | int, root: _Schema) -> Any:
 
 def _members(at: _Schema, root: _Schema) -> Iterator[_Schema]:
     """Yields the schemas that a value may have: of a union each of its members."""
-    for one in at.get("anyOf", [at]):
-        yield _resolved(one, root)
+    for member in at.get("anyOf", [at]):
+        yield _resolved(member, root)
 
 
 def _resolved(at: _Schema, root: _Schema) -> _Schema:
     if "$ref" not in at:
         return at
-    found: _Schema = root["$defs"][at["$ref"].rpartition("/")[2]]
-    return found
+    definition: _Schema = root["$defs"][at["$ref"].rpartition("/")[2]]
+    return definition
 
 
 def _first(data: Any, places: Collection[_Place]) -> _Place:
@@ -144,11 +144,11 @@ def _first(data: Any, places: Collection[_Place]) -> _Place:
     place: _Place = ()
     left = list(places)
     while place not in left:
-        steps = {one[len(place)] for one in left}
+        steps = {other[len(place)] for other in left}
         order = data if isinstance(data, dict) else range(len(data))
-        step = next(each for each in order if each in steps)
+        step = next(step for step in order if step in steps)
         place, data = (*place, step), data[step]
-        left = [one for one in left if one[: len(place)] == place]
+        left = [other for other in left if other[: len(place)] == place]
     return place
 
 

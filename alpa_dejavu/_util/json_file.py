@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
@@ -41,15 +42,10 @@ class CheckedFile(Generic[_Data]):
     remedy: str
     line_of: Callable[[str, Path], int | None]
 
-    def problem(self, where: Path, said: str) -> ValueError:
-        """Returns the error that says what is wrong in the file, with the file's path, the line and the remedy.
-
-        Args:
-            where: the place in the data, as keys and indices.
-            said: what is wrong there.
-        """
+    def problem(self, where: Path, message: str) -> ValueError:
+        """Returns the error that says what is wrong at a place in the data, given as keys and indices."""
         line = self.line_of(self.text, where)
-        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {said}; {self.remedy}")
+        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {message}; {self.remedy}")
 
     def checked(self, kind: type[_Data]) -> CheckedFile[_Data]:
         """Returns this file with its data checked against a declared type.
@@ -66,12 +62,8 @@ class CheckedFile(Generic[_Data]):
 
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
-    """Reads a JSON file, checks its data against a declared type, such as a TypedDict, and returns both.
-
-    Args:
-        path: the path of the file.
-        kind: the type.
-        remedy: ends the message of each error: what a right file looks like, or where one comes from.
+    """Reads a JSON file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
+    the message of each error: what a right file looks like, or where one comes from.
 
     Raises:
         ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
@@ -120,14 +112,7 @@ def peek(path: pathlib.Path) -> Any:
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-    """Replaces a file's content by a text atomically: a reader, or a crash, never meets half of it.
-
-    If the path is a symbolic link, the file that it leads to is replaced. A pipe, a device or a file that is open
-    already, such as /dev/stdout, is written to.
-
-    Raises:
-        ValueError: the file can't be written; the message says why.
-    """
+    """Replaces a file's content by a text atomically, as `write_whole_bytes` does by bytes."""
     write_whole_bytes(path, text.encode("utf-8"))
 
 
@@ -160,12 +145,10 @@ def is_stream(path: pathlib.Path) -> bool:
 
 
 def descriptor(path: pathlib.Path) -> int | None:
-    """Returns the number of this process's file descriptor that a path stands for, as 1 for /dev/stdout; None for any
-    other path.
-    """
-    found = _open_already(path)
-    own = found is not None and found.name.isdecimal() and str(found.parent) == os.path.realpath(_DESCRIPTORS)
-    return int(found.name) if found is not None and own else None
+    """Returns this process's file descriptor that a path stands for, as 1 for /dev/stdout; None for any other path."""
+    entry = _open_already(path)
+    own = entry is not None and entry.name.isdecimal() and str(entry.parent) == os.path.realpath(_DESCRIPTORS)
+    return int(entry.name) if entry is not None and own else None
 
 
 def check_folder(path: pathlib.Path) -> None:
@@ -211,3 +194,17 @@ def _sync_folder(folder: pathlib.Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def csv_lines(path: pathlib.Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the lines of a CSV file, each with its number, from 1, and its cells; `remedy` ends errors.
+
+    Raises:
+        ValueError: the file can't be read, or is no CSV, as where a cell has more than 131,072 characters.
+    """
+    lines = csv.reader(read_text(path, remedy).splitlines())
+    try:
+        for cells in lines:
+            yield lines.line_num, cells
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {max(lines.line_num, 1)}: it is no CSV ({error}); {remedy}") from None

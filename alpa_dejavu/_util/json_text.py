@@ -29,9 +29,8 @@ def strict_json(text: str, finite: bool = True) -> Any:
         ValueError: the text breaks these rules, nests lists more than 100 deep, or has half a character in a string;
             `json.JSONDecodeError`, where it isn't JSON.
     """
-    parsers: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite, "parse_int": _small_enough}
     try:
-        data = json.loads(text, object_pairs_hook=_once_each, **(parsers if finite else {}))
+        data = json.loads(text, object_pairs_hook=_once_each, **(_PARSERS if finite else {}))
     except RecursionError:
         raise ValueError(f"lists in lists more than {_DEEPEST} deep") from None
     if _is_deep(data):
@@ -56,10 +55,10 @@ def line_of(text: str, where: Path) -> int | None:
     try:
         for step in where:
             # The first of two alike keys is meant.
-            found = next(((start, inside) for key, start, inside in _entries(text, value) if key == step), None)
-            if found is None:
+            entry = next(((start, inside) for key, start, inside in _entries(text, value) if key == step), None)
+            if entry is None:
                 break
-            place, value = found
+            place, value = entry
     except (ValueError, IndexError, RecursionError):
         return None
     return text.count("\n", 0, place) + 1
@@ -80,16 +79,18 @@ def _place_of_no_json(text: str) -> int:
     objects: list[tuple[dict[str, int], list[int]]] = []  # the keys of each that is open, and those that came again
     for token in _TOKEN.finditer(text):
         if token["number"]:
-            if not _is_strict(token["number"]):
+            try:
+                json.loads(token["number"], **_PARSERS)
+            except ValueError:
                 return token.start()
         elif token["text"]:
             value = json.loads(token["text"], strict=False) if "\\" in token["text"] else token["text"][1:-1]
             if any("\ud800" <= character <= "\udfff" for character in value):
                 return token.start()
             if token["key"] and objects:
-                known, again = objects[-1]
-                if known.setdefault(value, token.start()) != token.start():
-                    again.append(known[value])
+                places, again = objects[-1]
+                if places.setdefault(value, token.start()) != token.start():
+                    again.append(places[value])
         elif token[0] == "{":
             objects.append(({}, []))
         elif objects and (again := objects.pop()[1]):
@@ -117,16 +118,8 @@ def _entries(text: str, position: int) -> Iterator[tuple[str | int, int, int]]:
 
 
 def _past_blanks(text: str, position: int) -> int:
-    found = _BLANK.match(text, position)
-    return found.end() if found else position
-
-
-def _is_strict(number: str) -> bool:
-    try:
-        json.loads(number, parse_constant=_no_number, parse_float=_finite, parse_int=_small_enough)
-    except ValueError:
-        return False
-    return True
+    blanks = _BLANK.match(text, position)
+    return blanks.end() if blanks else position
 
 
 def _is_deep(data: Any) -> bool:
@@ -171,4 +164,5 @@ def _small_enough(text: str) -> int:
     return value
 
 
+_PARSERS: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite, "parse_int": _small_enough}
 _LENIENT = json.JSONDecoder(parse_int=str, parse_float=str)

@@ -13,15 +13,8 @@ __all__ = ["loaded_when_used"]
 def loaded_when_used(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns a `__getattr__` and a `__dir__` for a package, which import the module of each public name when it is
-    first used.
-
-    Args:
-        package: the package's `__name__`.
-        homes: for each public name, the module inside the package that has it.
-
-    References:
-        PEP 562, module `__getattr__` and `__dir__`.
+    """Returns a `__getattr__` and a `__dir__` (PEP 562) for a package of a `__name__`, which import the module inside
+    it that has a public name when the name is first used.
     """
 
     def get(name: str) -> Any:

@@ -19,13 +19,13 @@ def name_ranges(names: Iterable[str]) -> str:
     """
     numbers: dict[str, list[int] | None] = {}
     for name in dict.fromkeys(names):
-        found = _NUMBERED.fullmatch(name)
-        if found is None:
+        parts = _NUMBERED.fullmatch(name)
+        if parts is None:
             numbers[name] = None
         else:
-            of_prefix = numbers.setdefault(found[1], [])
+            of_prefix = numbers.setdefault(parts[1], [])
             if of_prefix is not None:
-                of_prefix.append(int(found[2]))
+                of_prefix.append(int(parts[2]))
     return " ".join(name if of is None else name + _ranges(sorted(of)) for name, of in numbers.items())
 
 
@@ -33,7 +33,6 @@ def _ranges(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return str(numbers[0])
     # Numbers that follow each other are as far from their places in the list.
-    runs = [
-        [number for _, number in run] for _, run in itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])
-    ]
+    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
     return f"[{','.join(str(run[0]) if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)}]"

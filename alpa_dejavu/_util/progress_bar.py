@@ -15,11 +15,8 @@ EVERY_S = 10.0
 
 
 def progress_bar(stream: TextIO | None = None, **named: Any) -> tqdm[Any]:
-    """Returns tqdm's bar for work that takes over two seconds; without a terminal it is a line every ten seconds.
-
-    Args:
-        stream: where it is shown; None: standard error.
-        named: what tqdm takes.
+    """Returns tqdm's bar, with what tqdm takes, for work that takes over two seconds; without a terminal it is a line
+    every ten seconds. It is shown on standard error unless a stream is given.
     """
     from tqdm import tqdm
 

@@ -28,14 +28,9 @@ _SCALARS = {
 def message_classes(
     package: str, messages: Mapping[str, Fields], one_of: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Any]:
-    """Returns the classes of messages by their names, in protobuf's third syntax.
-
-    Fields that aren't listed are carried through unchanged. Enums travel as int32.
-
-    Args:
-        package: the name of the messages' package.
-        messages: the fields of each message; a type that is no scalar is the name of another message.
-        one_of: of messages, by name, the fields of which only one is set at a time.
+    """Returns the classes of messages by their names, in protobuf's third syntax. Fields that aren't listed are carried
+    through unchanged. Enums travel as int32. A type that is no scalar is the name of another message; `one_of` has for
+    messages the fields of which only one is set at a time.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"

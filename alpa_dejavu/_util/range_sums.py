@@ -41,8 +41,8 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     """
     if of_stages is None:
         return range_sum(values)
-    found: FloatArray = np.append(values, 0.0)[of_stages].sum(axis=-1)
-    return found
+    sums: FloatArray = np.append(values, 0.0)[of_stages].sum(axis=-1)
+    return sums
 
 
 @functools.cache

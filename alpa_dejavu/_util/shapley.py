@@ -41,16 +41,16 @@ def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list
     >>> shapley(2, lambda made: float(len(made) ** 2))
     [2.0, 2.0]
     """
-    known = functools.cache(value)
-    if known(frozenset()) is None or known(frozenset(range(count))) is None:
+    cached = functools.cache(value)
+    if cached(frozenset()) is None or cached(frozenset(range(count))) is None:
         return None
     worth: list[list[float]] = [[] for _ in range(count)]
     for order in _orders(count):
-        values = _values(order, known)
+        values = _values(order, cached)
         if values is not None:
-            for n, one in enumerate(order):
-                worth[one].append(values[n + 1] - values[n])
-    return [math.fsum(each) / len(each) for each in worth] if worth[0] else None
+            for n, change in enumerate(order):
+                worth[change].append(values[n + 1] - values[n])
+    return [math.fsum(added) / len(added) for added in worth] if worth[0] else None
 
 
 def _orders(count: int) -> Iterator[Sequence[int]]:
@@ -68,8 +68,8 @@ def _values(order: Sequence[int], value: Callable[[frozenset[int]], float | None
     """The value before each change and after the last; None where one can't be told."""
     values: list[float] = []
     for length in range(len(order) + 1):
-        found = value(frozenset(order[:length]))
-        if found is None:
+        worth = value(frozenset(order[:length]))
+        if worth is None:
             return None
-        values.append(found)
+        values.append(worth)
     return values

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cores_of_threads", "pin", "usable_cores"]
+__all__ = ["cores_of_threads", "machine_memory_bytes", "pin", "usable_cores"]
 
 _TASKS = Path("/proc/self/task")
 
@@ -23,10 +23,7 @@ def usable_cores() -> int:
 
 def pin(cores: Iterable[int]) -> list[int]:
     """Restricts all threads of this process, and those that they start, to some CPU cores; returns the cores that they
-    got.
-
-    Raises:
-        OSError: there is no such core, or this isn't Linux.
+    got. Raises OSError if there is no such core, or this isn't Linux.
     """
     wanted = set(cores)
     # A thread may start another one meanwhile, which has its cores from the one that started it.
@@ -51,3 +48,8 @@ def _cores(thread: int) -> set[int] | None:
         return os.sched_getaffinity(thread)
     except ProcessLookupError:
         return None
+
+
+def machine_memory_bytes() -> float:
+    """Returns the bytes of memory that this machine has."""
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

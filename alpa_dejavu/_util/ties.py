@@ -58,19 +58,19 @@ def ordered(items: Iterable[_Item], key: Callable[[_Item], float]) -> list[_Item
     >>> ordered([2.0, 1.0 + 1e-15, 1.0], float)
     [1.000000000000001, 1.0, 2.0]
     """
-    given = list(items)
-    values = [key(item) for item in given]
+    listed = list(items)
+    values = [key(item) for item in listed]
     group, bound = dict[int, int](), -math.inf
-    for n in sorted(range(len(given)), key=values.__getitem__):
+    for n in sorted(range(len(listed)), key=values.__getitem__):
         if not group or values[n] > bound:
             bound, first = values[n] + TOLERANCE * abs(values[n]), len(group)
         group[n] = first
-    return [given[n] for n in sorted(range(len(given)), key=group.__getitem__)]
+    return [listed[n] for n in sorted(range(len(listed)), key=group.__getitem__)]
 
 
 def least(items: Iterable[_Item], key: Callable[[_Item], float]) -> _Item:
     """Returns the first item whose key is the least, or equal to it within 1e-9 of it; raises ValueError where there
     are no items.
     """
-    given = list(items)
-    return given[int(first_least(np.array([key(item) for item in given])))]
+    listed = list(items)
+    return listed[int(first_least(np.array([key(item) for item in listed])))]

@@ -19,10 +19,7 @@ _NOW: set[str] = set()
 @contextlib.contextmanager
 def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Yields a new temporary file in the folder of a path, to write and then rename to it; it is removed if it wasn't
-    renamed.
-
-    Raises:
-        OSError: the file can't be made.
+    renamed. Raises OSError if it can't be made.
     """
     name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
     _NOW.add(name)

@@ -49,7 +49,7 @@ def seconds(value: float, signed: bool = False) -> str:
     value = 0.0 if abs(value) < _LEAST_S else value
     units = _SECONDS if value else _SECONDS[:1]
     unit = next((unit for unit in units if not abs(value) < unit.value), units[-1])
-    return f"{_digits(value / unit.value, signed and value > 0)} {unit.name}"
+    return f"{number(value / unit.value, signed and value > 0)} {unit.name}"
 
 
 def size(value: float, signed: bool = False) -> str:
@@ -72,7 +72,7 @@ def traffic(value: float) -> str:
     ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes']
     """
     unit = next((unit for unit in (GIBIBYTES, _MEBIBYTES) if abs(value) >= unit.value), Unit("bytes", 1.0))
-    return f"{_digits(value / unit.value)} {unit.name}"
+    return f"{number(value / unit.value)} {unit.name}"
 
 
 def exact_bytes(value: float) -> str:
@@ -84,67 +84,46 @@ def exact_bytes(value: float) -> str:
     return f"{value:.0f} byte{'' if round(value) == 1 else 's'}"
 
 
-def byte_rate(value: float) -> str:
-    """Returns a bandwidth in bytes per second as text.
+def _prefixed(unit: str) -> Callable[[float], str]:
+    """Returns a function that gives figures as text in a unit with a decimal prefix.
 
-    >>> [byte_rate(1.555e12), byte_rate(3e8)]
-    ['1.555 TB/s', '300 MB/s']
+    >>> [byte_rate(1.555e12), byte_rate(3e8), flop(3.27e15), flop(0.0), flop_rate(1.57e13)]
+    ['1.555 TB/s', '300 MB/s', '3.27 PFLOP', '0 FLOP', '15.7 TFLOP/s']
     """
-    return _prefixed(value, "B/s")
+
+    def text(value: float) -> str:
+        prefix, factor = next((pair for pair in _PREFIXES if abs(value) >= pair[1]), _PREFIXES[-1])
+        return f"{number(value / factor)} {prefix}{unit}"
+
+    return text
 
 
-def flop(value: float) -> str:
-    """Returns a number of floating-point operations as text.
+def _plain(unit: str) -> Callable[[float], str]:
+    """Returns a function that gives figures as text in a unit as it is.
 
-    >>> [flop(3.27e15), flop(0.0)]
-    ['3.27 PFLOP', '0 FLOP']
+    >>> [sample_rate(51.2), token_rate(12345.6), price(4.9031), price(0.00012)]
+    ['51.2 samples/s', '12346 tokens/s', '4.903 USD', '0.00012 USD']
     """
-    return _prefixed(value, "FLOP")
+    return lambda value: f"{number(value)} {unit}"
 
 
-def flop_rate(value: float) -> str:
-    """Returns floating-point operations per second as text.
-
-    >>> flop_rate(1.57e13)
-    '15.7 TFLOP/s'
-    """
-    return _prefixed(value, "FLOP/s")
+byte_rate, flop, flop_rate = map(_prefixed, ("B/s", "FLOP", "FLOP/s"))
+sample_rate, token_rate, price = map(_plain, ("samples/s", "tokens/s", "USD"))
 
 
-def sample_rate(value: float) -> str:
-    """Returns samples per second as text.
-
-    >>> sample_rate(51.2)
-    '51.2 samples/s'
-    """
-    return f"{_digits(value)} samples/s"
-
-
-def token_rate(value: float) -> str:
-    """Returns tokens per second as text.
-
-    >>> token_rate(12345.6)
-    '12346 tokens/s'
-    """
-    return f"{_digits(value)} tokens/s"
-
-
-def price(value: float) -> str:
-    """Returns a price in US dollars as text.
-
-    >>> [price(4.9031), price(0.00012)]
-    ['4.903 USD', '0.00012 USD']
-    """
-    return f"{_digits(value)} USD"
-
-
-def number(value: float) -> str:
-    """Returns a number without a unit as text, with four digits.
+def number(value: float, signed: bool = False) -> str:
+    """Returns a number without a unit as text, with four digits, or more where it has more before the point.
 
     >>> [number(1.25), number(150000000000), number(1.5e-5), number(0)]
     ['1.25', '150000000000', '0.000015', '0']
     """
-    return _digits(value)
+    sign = "+" if signed else ""
+    if abs(value) >= 1e4 or not math.isfinite(value):
+        return f"{value:{sign}.0f}"
+    if 0 < abs(value) < 1e-4:
+        places = 3 - math.floor(math.log10(abs(value)))
+        return f"{value:{sign}.{places}f}".rstrip("0")
+    return f"{value:{sign}.4g}"
 
 
 def by_name(name: str, value: float) -> str:
@@ -178,8 +157,8 @@ def hours(value: float, deviation: float | None = None) -> str:
     ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s']
     """
     unit, name = (3600.0, "hours") if value >= 3600 else (1.0, "s")
-    off = "" if deviation is None else f" ± {_digits(deviation / unit)}"
-    return f"{_digits(value / unit)}{off} {name}"
+    off = "" if deviation is None else f" ± {number(deviation / unit)}"
+    return f"{number(value / unit)}{off} {name}"
 
 
 def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> str:
@@ -199,33 +178,17 @@ def roughly(value: float) -> str:
     >>> [roughly(14), roughly(100), roughly(1900), roughly(16000)]
     ['10 seconds', '2 minutes', '30 minutes', '4 hours']
     """
-    name, unit = next((one for one in _DURATIONS if value >= 1.5 * one[1]), _DURATIONS[-1])
+    name, unit = next((pair for pair in _DURATIONS if value >= 1.5 * pair[1]), _DURATIONS[-1])
     return f"{float(f'{value / unit:.0e}'):.0f} {name}"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, singular: str, many: str = "") -> str:
     """Returns a number followed by its noun, in the singular or plural.
 
     >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
     ['1 stage', '2 stages', '2 batches']
     """
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _prefixed(value: float, unit: str) -> str:
-    prefix, factor = next((one for one in _PREFIXES if abs(value) >= one[1]), _PREFIXES[-1])
-    return f"{_digits(value / factor)} {prefix}{unit}"
-
-
-def _digits(value: float, signed: bool = False) -> str:
-    """Returns a number of four digits, or more where it has more before the point."""
-    sign = "+" if signed else ""
-    if abs(value) >= 1e4 or not math.isfinite(value):
-        return f"{value:{sign}.0f}"
-    if 0 < abs(value) < 1e-4:
-        places = 3 - math.floor(math.log10(abs(value)))
-        return f"{value:{sign}.{places}f}".rstrip("0")
-    return f"{value:{sign}.4g}"
+    return f"{number} {singular if number == 1 else many or singular + 's'}"
 
 
 _ENDS: tuple[tuple[str, Callable[[float], str]], ...] = (

@@ -32,14 +32,10 @@ _Loader.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+0123456789"))
 
 
 def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
-    """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both.
+    """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
+    the message of each error.
 
     It may have what JSON has: no key twice, no key that isn't text, no tags, anchors or dates. Nothing in it is called.
-
-    Args:
-        path: the path of the file.
-        kind: the type.
-        remedy: ends the message of each error: what a right file looks like, or where one comes from.
 
     Raises:
         ValueError: there is no such file, it isn't such YAML, or something in it isn't as the type has it; of all that
@@ -47,20 +43,20 @@ def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> Che
     """
     text = read_text(path, remedy)
     if len(text) > _MOST_CHARACTERS:
-        said = f"it has {units.size(len(text))}, but must have at most {units.size(_MOST_CHARACTERS)}"
-        raise ValueError(f"{path}: {said}; {remedy}")
+        wrong = f"it has {units.size(len(text))}, but must have at most {units.size(_MOST_CHARACTERS)}"
+        raise ValueError(f"{path}: {wrong}; {remedy}")
     try:
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             raise ValueError(f"{path}: the file is empty; {remedy}")
-        for node, said in _wrong(root, set(), 0):
-            raise ValueError(f"{path}, line {node.start_mark.line + 1}: {said}; {remedy}")
+        for node, wrong in _wrong(root, set(), 0):
+            raise ValueError(f"{path}, line {node.start_mark.line + 1}: {wrong}; {remedy}")
         data = _data(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
-        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise ValueError(f"{path}{where}: this isn't YAML: {said}; {remedy}") from None
+        wrong = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ValueError(f"{path}{where}: this isn't YAML: {wrong}; {remedy}") from None
     except RecursionError:
         raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
     file: CheckedFile[Any] = CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
@@ -75,7 +71,7 @@ def _data(root: yaml.Node) -> Any:
 
 
 def _line_of(root: yaml.Node, where: Path) -> int:
-    """Returns the line, counted from 1, of a key or element; that of the nearest outer one where there is none."""
+    """The line, counted from 1, of a key or element; that of the nearest outer one where there is none."""
     place = value = root
     for step in where:
         entries: list[tuple[Any, Any, Any]] = []
@@ -83,26 +79,26 @@ def _line_of(root: yaml.Node, where: Path) -> int:
             entries = [(key.value, key, inner) for key, inner in value.value]
         elif isinstance(value, yaml.SequenceNode):
             entries = [(n, inner, inner) for n, inner in enumerate(value.value)]
-        found = next(((at, inner) for name, at, inner in entries if name == step), None)
-        if found is None:
+        entry = next(((at, inner) for name, at, inner in entries if name == step), None)
+        if entry is None:
             break
-        place, value = found
+        place, value = entry
     return int(place.start_mark.line) + 1
 
 
-def _wrong(node: Any, known: set[int], deep: int) -> Iterator[tuple[Any, str]]:
+def _wrong(node: Any, seen: set[int], deep: int) -> Iterator[tuple[Any, str]]:
     """Yields each node that isn't as JSON has it, and why."""
-    if id(node) in known:
+    if id(node) in seen:
         yield node, "this is named by an anchor, but must be written where it is meant"
         return
-    known.add(id(node))
+    seen.add(id(node))
     if node.tag not in _PLAIN:
         yield node, f"this is {node.tag.removeprefix(_TAG)!r}, but must be text, a number, a list or a mapping"
     elif deep > _DEEPEST:
         yield node, f"this is in lists more than {_DEEPEST} deep"
     elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            yield from _wrong(each, known, deep + 1)
+        for element in node.value:
+            yield from _wrong(element, seen, deep + 1)
     elif isinstance(node, yaml.MappingNode):
         names = set()
         for key, value in node.value:
@@ -111,4 +107,4 @@ def _wrong(node: Any, known: set[int], deep: int) -> Iterator[tuple[Any, str]]:
             elif key.value in names:
                 yield key, f"the key {key.value!r} is there twice"
             names.add(str(key.value))
-            yield from _wrong(value, known, deep + 1)
+            yield from _wrong(value, seen, deep + 1)

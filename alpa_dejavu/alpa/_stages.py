@@ -23,8 +23,7 @@ from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Prices, prices
-from alpa_dejavu.clusters.host_classes import by_sites
-from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_part_of_several
+from alpa_dejavu.clusters.host_classes import across_hosts, by_sites, slow_inside, takes_part_of_several
 from alpa_dejavu.clusters.space import submeshes
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options

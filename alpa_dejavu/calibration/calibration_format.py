@@ -24,7 +24,7 @@ from alpa_dejavu._util.format_fields import (
     said,
     whole,
 )
-from alpa_dejavu.clusters.device_format import SmallProducts, Strided
+from alpa_dejavu.clusters.machine_format import SmallProducts, Strided
 
 _MOST = 1e300
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
-from alpa_dejavu._util.machine_memory import machine_memory_bytes
+from alpa_dejavu._util.threads import machine_memory_bytes
 from alpa_dejavu.calibration._host_files import file_figures
 from alpa_dejavu.calibration.bench import HostProbe, MeasurementError
 

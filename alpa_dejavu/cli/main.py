@@ -17,7 +17,7 @@ import gc
 
 import click
 
-from alpa_dejavu._util.versions import installed_version
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu.cli.calibrate import calibrate
 from alpa_dejavu.cli.calibration import calibration
 from alpa_dejavu.cli.compare import compare

@@ -127,7 +127,7 @@ def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
     """Returns the cluster with so many hosts, or as many as before, where neither its name nor its file says that."""
     from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.clusters.cluster_file import is_cluster_file
-    from alpa_dejavu.clusters.counted_machine import counted_machine
+    from alpa_dejavu.clusters.machine_file import counted_machine
 
     says = is_cluster_file(cluster) or counted_machine(cluster)[1] is not None
     return named_cluster(cluster, hosts or (1 if says else before))

@@ -12,15 +12,18 @@ import dataclasses
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
-from alpa_dejavu.clusters.counted_machine import counted_machine
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
+from alpa_dejavu.clusters.machine_file import (
+    counted_machine,
+    devices_and_hosts,
+    figure_of,
+    known_machines,
+    read_machine,
+)
 from alpa_dejavu.clusters.machine_file import device as _device
-from alpa_dejavu.clusters.machine_file import devices_and_hosts, known_machines, read_machine
 from alpa_dejavu.clusters.machine_file import host_memory as _host_memory
 from alpa_dejavu.clusters.machine_file import link as _link
-from alpa_dejavu.clusters.machine_file import memory_margin as _memory_margin
-from alpa_dejavu.clusters.machine_file import price as _price
 from alpa_dejavu.problem import Cluster, Link, counted_name
 from alpa_dejavu.problem.limits import MOST_HOSTS, at_most
 
@@ -69,10 +72,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     if data["device"] is None:
         within, between = cpu_links((within, between), device, used, used * num_hosts)
     # Price and memory are those of a whole machine, however many of its devices are used.
-    of_host = _price(data), _memory_margin(data), _host_memory(data)
-    cluster = Cluster.uniform(
-        counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host
-    )
+    of_host = figure_of(data, "price_per_hour"), figure_of(data, "memory_margin"), _host_memory(data)
+    cluster = Cluster.uniform(counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host)
     return dataclasses.replace(
         cluster,
         machine=data["name"],
@@ -84,14 +85,12 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
 def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
     """Returns the cluster of a file; raises ValueError unless it has the hosts and devices that are asked for."""
     cluster = read_cluster(path)
-    said = f"{path} describes {len(cluster.hosts)} hosts with {cluster.num_devices} devices"
-    if devices_per_host is None and num_hosts not in (1, len(cluster.hosts)):
-        raise ValueError(f"{said}, but {num_hosts} hosts are asked for; ask for those, or leave their number out")
-    if devices_per_host is not None and (num_hosts, num_hosts * devices_per_host) != (
-        len(cluster.hosts),
-        cluster.num_devices,
-    ):
-        raise ValueError(f"{said}, but {num_hosts} hosts of {devices_per_host} devices are asked for; give their file")
+    has = len(cluster.hosts), cluster.num_devices
+    described = f"{path} describes {has[0]} hosts with {has[1]} devices, but {num_hosts} hosts"
+    if devices_per_host is None and num_hosts not in (1, has[0]):
+        raise ValueError(f"{described} are asked for; ask for those, or leave their number out")
+    if devices_per_host is not None and (num_hosts, num_hosts * devices_per_host) != has:
+        raise ValueError(f"{described} of {devices_per_host} devices are asked for; give their file")
     return cluster
 
 

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu.problem import Cluster, Device, Host, HostMemory, Link, Nvme
+from alpa_dejavu.problem import Cluster, Host, Link, Nvme
 
 _SOURCE = "written by alpa-dejavu"
-_UNITS = (("_bytes_per_s", "bytes/s"), ("flop_per_s", "FLOP/s"), ("bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
+_UNITS = {
+    "bytes_per_s": "bytes/s", "flop_per_s": "FLOP/s", "_bytes": "bytes", "_hour": "USD/hour", "_margin": "1",
+}  # fmt: skip
 
 
 def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Writes a cluster, whole or not at all, to a file that `named_cluster` and `--cluster` take.
-
-    Raises:
-        ValueError: the file can't be written.
+    """Writes a cluster, whole or not at all, to a file that `named_cluster` and `--cluster` take; raises ValueError if
+    the file can't be written.
     """
     write_whole(pathlib.Path(path), cluster_text(cluster))
 
@@ -43,12 +43,7 @@ def cluster_text(cluster: Cluster) -> str:
     if cluster.media:
         parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
     if cluster.reduction_servers:
-        parts["reduction_servers"] = _listed(
-            [
-                {"name": server.name, "bytes_per_s": _figure("bytes_per_s", server.bytes_per_s)}
-                for server in cluster.reduction_servers
-            ]
-        )
+        parts["reduction_servers"] = _listed([_figures(server) for server in cluster.reduction_servers])
     return "{\n" + ",\n".join(f" {json.dumps(key)}: {text}" for key, text in parts.items()) + "\n}\n"
 
 
@@ -57,18 +52,14 @@ def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _host(host: Host, within: Link) -> dict[str, Any]:
-    figures = {"price_per_hour": (host.price_per_hour, "USD/hour"), "memory_margin": (host.memory_margin, "1")}
+    figures = {name: getattr(host, name) for name in ("price_per_hour", "memory_margin")}
     return {
         "name": host.name,
         "devices": host.num_devices,
-        **{
-            name: {"value": value, "unit": unit, "source": _SOURCE}
-            for name, (value, unit) in figures.items()
-            if value is not None
-        },
+        **{name: _figure(name, value) for name, value in figures.items() if value is not None},
         **({} if host.memory is None else {"host_memory": _figures(host.memory)}),
-        "within": _link(within),
-        "device": _device(host.device),
+        "within": _figures(within),
+        "device": _figures(host.device),
     }
 
 
@@ -80,46 +71,26 @@ def _links(cluster: Cluster) -> list[dict[str, Any]]:
         for b, link in enumerate(row):
             if b != a:
                 alike.setdefault(link, []).append(names[b])
-        entries += [{"from": [names[a]], "to": others, **_link(link)} for link, others in alike.items()]
+        entries += [{"from": [names[a]], "to": others, **_figures(link)} for link, others in alike.items()]
     return entries
 
 
-def _link(link: Link) -> dict[str, Any]:
-    figures = {
-        field.name: _figure(field.name, getattr(link, field.name))
-        for field in dataclasses.fields(link)
-        if field.name != "shares" and getattr(link, field.name) is not None
-    }
-    return figures | ({"shares": list(link.shares)} if link.shares else {})
-
-
-def _figures(memory: HostMemory | Nvme) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for field in dataclasses.fields(memory):
-        value = getattr(memory, field.name)
-        if value is not None:
-            said[field.name] = _figures(value) if isinstance(value, Nvme) else _figure(field.name, value)
-    return said
-
-
-def _device(device: Device) -> dict[str, Any]:
-    said: dict[str, Any] = {}
-    for field in dataclasses.fields(device):
-        value = getattr(device, field.name)
-        if field.name == "flop_per_s":
-            said[field.name] = {dtype: _figure("flop_per_s", rate) for dtype, rate in value.items()}
+def _figures(part: Any) -> dict[str, Any]:
+    """The fields of a link, a device or memory that say something, as a file has them."""
+    figures: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        name, value = field.name, getattr(part, field.name)
+        if isinstance(value, Nvme):
+            figures[name] = _figures(value)
+        elif name == "flop_per_s":
+            figures[name] = {dtype: _figure(name, rate) for dtype, rate in value.items()}
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            known = dataclasses.asdict(value)
-            said[field.name] = {name: one for name, one in known.items() if one is not None}
-        elif value is None:
-            continue
-        elif field.name.endswith(("_s", "_bytes")):
-            said[field.name] = _figure(field.name, value)
-        else:
-            said[field.name] = value
-    return said
+            figures[name] = {key: number for key, number in dataclasses.asdict(value).items() if number is not None}
+        elif value is not None and value != ():
+            figures[name] = _figure(name, value) if name.endswith(("_s", "_bytes")) else value
+    return figures
 
 
 def _figure(name: str, value: float) -> dict[str, Any]:
-    unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "s")
+    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "s")
     return {"value": value, "unit": unit, "source": _SOURCE}

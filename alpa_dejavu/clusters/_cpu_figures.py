@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
@@ -90,34 +92,32 @@ def measured_core(memory_bytes: float) -> Device:
 
 
 def _lookup_s() -> float:
-    """Returns the seconds of a lookup in a dictionary, in a Python loop."""
-    known = {str(n): n for n in range(1000)}
-    names = list(known) * (_LOOKUPS // 1000)
+    """The seconds of a lookup in a dictionary, in a Python loop."""
+    numbers = {str(n): n for n in range(1000)}
+    names = list(numbers) * (_LOOKUPS // 1000)
 
     def look_up() -> int:
         total = 0
         for name in names:
-            total += known[name]
+            total += numbers[name]
         return total
 
     return core_seconds(look_up) / _LOOKUPS
 
 
 def _copied_bytes_per_s() -> float:
-    """Returns the bytes per second that are read and written where a large array is added to."""
+    """The bytes per second that are read and written where a large array is added to."""
     import jax
-    import numpy as np
 
     block = jax.device_put(np.zeros(_COPY_BYTES // 4, np.float32))
     return 2.0 * _COPY_BYTES / _program_s(lambda x: x + 1, block)
 
 
 def _weight_bytes_per_s() -> float:
-    """Returns the bytes per second that are read and written where many arrays are added to in turns, each of which is
-    then a new array, as an accumulated gradient is.
+    """The bytes per second that are read and written where many arrays are added to in turns, each of which is then a
+    new array, as an accumulated gradient is.
     """
     import jax
-    import numpy as np
 
     arrays = [jax.device_put(np.zeros(_WEIGHT_BYTES // 4, np.float32)) for _ in range(_WEIGHTS)]
     add, turns = jax.jit(lambda x: x + 1), itertools.count()
@@ -130,25 +130,20 @@ def _weight_bytes_per_s() -> float:
 
 
 def _product_rate(side: int) -> float:
-    """Returns the operations per second of a product of square matrices."""
-    import numpy as np
-
+    """The operations per second of a product of square matrices."""
     square = np.full((side, side), 0.5, np.float32)
     return 2.0 * side**3 / _program_s(lambda a, b: a @ b, square, square)
 
 
 def _transposed_bytes_per_s(columns: int) -> float:
-    """Returns the bytes per second of a matrix that is read by its columns."""
-    import numpy as np
-
+    """The bytes per second of a matrix that is read by its columns."""
     matrix = np.full((_STRIDED_ROWS, columns), 0.5, np.float32)
     return matrix.nbytes / _program_s(lambda x: x.T + 1, matrix)
 
 
 def _dilated_rate() -> float:
-    """Returns the operations per second of the gradient of a strided convolution by its image."""
+    """The operations per second of the gradient of a strided convolution by its image."""
     import jax
-    import numpy as np
 
     batch, rows, columns, channels = _IMAGE
     kernel = np.full((3, 3, channels, channels), 0.5, np.float32)
@@ -159,14 +154,12 @@ def _dilated_rate() -> float:
         numbers = ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
 
-    gradient_s = _program_s(lambda given: jax.linear_transpose(convolution, image)(given)[0], result)
+    gradient_s = _program_s(lambda cotangent: jax.linear_transpose(convolution, image)(cotangent)[0], result)
     return 2.0 * result.size * 9 * channels / gradient_s
 
 
 def _extreme_rate() -> float:
-    """Returns the elements per second of which rows' maxima are taken."""
-    import numpy as np
-
+    """The elements per second of which rows' maxima are taken."""
     matrix = np.full((_EXTREME_ROWS, _EXTREME_COLUMNS), 0.5, np.float32)
     return matrix.size / _program_s(lambda x: x.max(-1), matrix)
 
@@ -181,16 +174,16 @@ def _small_products(x: Any) -> Any:
     return x
 
 
-def _program_s(function: Callable[..., Any], *given: Any) -> float:
-    """Returns the CPU seconds of a function of arrays, once it is compiled, as `_seconds` has them."""
+def _program_s(function: Callable[..., Any], *arrays: Any) -> float:
+    """The CPU seconds of a function of arrays, once it is compiled, as `_seconds` has them."""
     import jax
 
     program = jax.jit(function)
-    return _seconds(lambda: program(*given).block_until_ready())
+    return _seconds(lambda: program(*arrays).block_until_ready())
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    """Returns the CPU seconds of a run while every core that this process may use has one, as in a pipeline."""
+    """The CPU seconds of a run while every core that this process may use has one, as in a pipeline."""
     return core_seconds(run, usable_cores())
 
 
@@ -200,18 +193,13 @@ def core_seconds(
     cpu_s: Callable[[], float] = time.process_time,
     wall_s: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several blocks of
-    runs, after a first run that compiles.
+    """Returns the CPU seconds, of all threads, that one run of a function takes while `at_once` threads run it: a low
+    quantile of several blocks of runs, after a first run that compiles. The clocks are those of this process's CPU
+    time, and the wall's.
 
     It isn't wall time, since what else runs on the machine must not change the result. A block has some milliseconds of
     runs, since a thread may still run when the function is done. It isn't the least, nor the median, which contains
     spinning threads that wait for work.
-
-    Args:
-        run: the function.
-        at_once: how many threads run it at the same time: a core may be slower while the others compute.
-        cpu_s: the clock of this process's CPU time, in seconds.
-        wall_s: the wall's clock, in seconds.
     """
     run()
     began = wall_s()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.problem import Cluster, Device, Link, counted_name
+from alpa_dejavu.problem import Cluster, Device, Host, Link, counted_name
 
 __all__ = [
     "fair_ratio",
@@ -48,8 +48,7 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
     )
     part = dataclasses.replace(part, hosts=kept)
     if cluster.shared:
-        fewer = part.num_devices / cluster.num_devices
-        kept = tuple(dataclasses.replace(host, device=host.device.slower(fewer)) for host in kept)
+        kept = _with_devices(kept, lambda device: device.slower(part.num_devices / cluster.num_devices))
     name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
     fewer_devices = [f"{host.name}/{n}" for host in kept for n in sorted(devices.get(host.name, ()))]
     if fewer_devices:
@@ -76,10 +75,12 @@ def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
     for name, count in joined.items():
         if name in cluster.host_numbers:
             raise ValueError(f"cluster {cluster.name} has a host {name!r} already; give the new one another name")
-        known = sorted({host.num_devices for host in cluster.hosts})
-        if count not in known:
-            raise ValueError(f"host {name} has {count} devices, but must be like one of cluster {cluster.name}, which "
-                             f"have {', '.join(map(str, known))}; plan for a cluster that has it")  # fmt: skip
+        sizes = sorted({host.num_devices for host in cluster.hosts})
+        if count not in sizes:
+            raise ValueError(
+                f"host {name} has {count} devices, but must be like one of cluster {cluster.name}, which have "
+                f"{', '.join(map(str, sizes))}; plan for a cluster that has it"
+            )
     alone = _link_of_two(cluster) if joined and len(cluster.hosts) == 1 else None
     counts = [host.num_devices for host in cluster.hosts]
     likes = [*range(len(counts)), *(counts.index(count) for count in joined.values())]
@@ -87,7 +88,7 @@ def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
     hosts = tuple(dataclasses.replace(cluster.hosts[like], name=name) for like, name in zip(likes, names, strict=True))
     if cluster.shared:
         more = sum(host.num_devices for host in hosts) / cluster.num_devices
-        hosts = tuple(dataclasses.replace(host, device=host.device.slower(more)) for host in hosts)
+        hosts = _with_devices(hosts, lambda device: device.slower(more))
 
     def link(a: int, b: int) -> Link:
         if alone is not None and a != b:
@@ -101,11 +102,7 @@ def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
 
 
 def _link_of_two(cluster: Cluster) -> Link:
-    """Returns the link between two hosts of the machine type of a cluster that has one.
-
-    Raises:
-        ValueError: the type isn't known.
-    """
+    """The link between two hosts of the machine type of a cluster that has one host."""
     from alpa_dejavu.clusters import named_cluster
 
     machine = cluster.machine_file or cluster.machine
@@ -116,24 +113,19 @@ def _link_of_two(cluster: Cluster) -> Link:
 
 
 def _lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]]:
-    """Returns the numbers of the devices that are lost, by their host's name, for hosts and devices as `without` takes
-    them.
-
-    Raises:
-        ValueError: the cluster has no host of a name, or a host has no device of a number.
-    """
-    known = {host.name: host.num_devices for host in cluster.hosts}
-    found: dict[str, set[int]] = {}
+    """The numbers of the devices that are lost, by their host's name, for hosts and devices as `without` takes them."""
+    counts = {host.name: host.num_devices for host in cluster.hosts}
+    numbers: dict[str, set[int]] = {}
     for name in lost:
-        host, _, number = (name, "", "") if name in known else name.rpartition("/")
-        if host not in known:
-            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, known)}; it has "
-                             f"{_some(list(known))}")  # fmt: skip
-        if number and not (number.isdecimal() and int(number) < known[host]):
-            raise ValueError(f"host {host} has no device {number!r}, but devices 0..{known[host] - 1}; give one of "
+        host, _, number = (name, "", "") if name in counts else name.rpartition("/")
+        if host not in counts:
+            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, counts)}; it has "
+                             f"{_some(list(counts))}")  # fmt: skip
+        if number and not (number.isdecimal() and int(number) < counts[host]):
+            raise ValueError(f"host {host} has no device {number!r}, but devices 0..{counts[host] - 1}; give one of "
                              f"these, such as {host}/0")  # fmt: skip
-        found.setdefault(host, set()).update([int(number)] if number else range(known[host]))
-    return found
+        numbers.setdefault(host, set()).update([int(number)] if number else range(counts[host]))
+    return numbers
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
@@ -148,36 +140,35 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
             f"host {host} is {factor!r} times as slow, but that must be from {1 / _SLOWEST:g} to {_SLOWEST:g}; plan "
             "without a host that is slower"
         )
-    names = [each.name for each in cluster.hosts]
+    names = [other.name for other in cluster.hosts]
     if host not in names:
         raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")
-    hosts = tuple(
-        dataclasses.replace(each, device=each.device.slower(factor), slowdown=factor * each.slowdown)
-        if each.name == host
-        else each
-        for each in cluster.hosts
-    )
-    return dataclasses.replace(cluster, hosts=hosts)
+    n, hosts = names.index(host), list(cluster.hosts)
+    slow = hosts[n].device.slower(factor)
+    hosts[n] = dataclasses.replace(hosts[n], device=slow, slowdown=factor * hosts[n].slowdown)
+    return dataclasses.replace(cluster, hosts=tuple(hosts))
 
 
 def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
     """Returns the cluster in which all devices of a name are `factor` times as fast, and for each new device the old
     one.
     """
-    new: dict[Device, Device] = {}
-    hosts = []
-    for each in cluster.hosts:
-        device = each.device.slower(1 / factor) if each.device.name == name else each.device
-        new |= {device: each.device} if device is not each.device else {}
-        hosts.append(dataclasses.replace(each, device=device))
-    return dataclasses.replace(cluster, hosts=tuple(hosts)), new
+    old = {host.device for host in cluster.hosts if host.device.name == name}
+    faster = {device: device.slower(1 / factor) for device in old}
+    hosts = _with_devices(cluster.hosts, lambda device: faster.get(device, device))
+    return dataclasses.replace(cluster, hosts=hosts), {new: device for device, new in faster.items()}
 
 
 def with_more_memory(cluster: Cluster, factor: float) -> Cluster:
     """Returns the cluster in which each device has `factor` times the memory."""
-    more = [dataclasses.replace(host.device, memory_bytes=host.device.memory_bytes * factor) for host in cluster.hosts]
-    pairs = zip(cluster.hosts, more, strict=True)
-    return dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(host, device=device) for host, device in pairs))
+    def more(device: Device) -> Device:
+        return dataclasses.replace(device, memory_bytes=device.memory_bytes * factor)
+
+    return dataclasses.replace(cluster, hosts=_with_devices(cluster.hosts, more))
+
+
+def _with_devices(hosts: Sequence[Host], change: Callable[[Device], Device]) -> tuple[Host, ...]:
+    return tuple(dataclasses.replace(host, device=change(host.device)) for host in hosts)
 
 
 def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:
@@ -204,7 +195,7 @@ def fair_ratio(before: Cluster, after: Cluster) -> float:
     >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
     2.25
     """
-    rates = [sum(host.num_devices * host.device.rate("float32") for host in each.hosts) for each in (before, after)]
+    rates = [sum(host.num_devices * host.device.rate("float32") for host in whole.hosts) for whole in (before, after)]
     return _FAIR * rates[0] / rates[1]
 
 

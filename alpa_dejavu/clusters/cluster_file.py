@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.json_file import peek, read_checked
@@ -40,12 +40,8 @@ REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` 
 EVERY = "*"
 _FIGURES = {field.name for field in dataclasses.fields(Link)} - {"shares"}
 _SECONDS = ("kernel_s", "dispatch_s", "step_s")
-_OF_HOST: Sequence[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = (
-    ("price_per_hour", "price_per_hour", machine_file.price),
-    ("memory_margin", "memory_margin", machine_file.memory_margin),
-    ("memory", "host_memory", machine_file.host_memory),
-)
-"""The fields of a host that it has of its machine type where its file says nothing else, with their keys there."""
+_OF_HOST = ("price_per_hour", "memory_margin", "host_memory")
+"""A host has these of its machine type where its file says nothing else."""
 _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "strided")
 
 
@@ -91,13 +87,13 @@ class _File:
         used = {medium for row in links for link in row for medium in link.shares}
         unused = sorted(set(media) - used)
         if unused:
-            said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
-            raise self.wrong(("media", unused[0]), said)
+            wrong = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
+            raise self.wrong(("media", unused[0]), wrong)
         local = all(machine is not None and machine["device"] is None for machine in machines)
-        given: dict[str, Any] = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
+        own: dict[str, Any] = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
         if "checkpoint_bytes_per_s" in self.data:
-            given["checkpoint_bytes_per_s"] = machine_file.si(self.data["checkpoint_bytes_per_s"])
-        shared: dict[str, Any] = (on_one_cpu() if local else {}) | given
+            own["checkpoint_bytes_per_s"] = machine_file.si(self.data["checkpoint_bytes_per_s"])
+        shared: dict[str, Any] = (on_one_cpu() if local else {}) | own
         try:
             cluster = Cluster(
                 self.data["name"], hosts, links, media=media, reduction_servers=self._servers(), **shared
@@ -110,12 +106,12 @@ class _File:
     def _servers(self) -> tuple[ReductionServer, ...]:
         """Returns the hosts without accelerators, whose names have to be their own."""
         listed = self.data.get("reduction_servers", [])
-        taken, servers = list(self._names), list[ReductionServer]()
+        names, servers = list(self._names), list[ReductionServer]()
         for n, server in enumerate(listed):
-            if server["name"] in taken:
-                said = f"the host {server['name']!r} is there twice; give each its own name"
-                raise self.wrong(("reduction_servers", n, "name"), said)
-            taken.append(server["name"])
+            if server["name"] in names:
+                wrong = f"the host {server['name']!r} is there twice; give each its own name"
+                raise self.wrong(("reduction_servers", n, "name"), wrong)
+            names.append(server["name"])
             try:
                 servers.append(ReductionServer(server["name"], machine_file.si(server["bytes_per_s"])))
             except ValueError as error:
@@ -128,22 +124,22 @@ class _File:
         name, own = host.get("machine"), {"device", "devices", "within"} - set(host)
         if name is None:
             if own:
-                said = f"the host {host['name']!r} has neither a machine nor {', '.join(sorted(own))} of its own"
-                raise self.wrong(("hosts", n), said)
+                wrong = f"the host {host['name']!r} has neither a machine nor {', '.join(sorted(own))} of its own"
+                raise self.wrong(("hosts", n), wrong)
             return None
         if "device" in host:
-            said = f"the host {host['name']!r} has both a machine and a device; leave one out"
-            raise self.wrong(("hosts", n, "device"), said)
+            wrong = f"the host {host['name']!r} has both a machine and a device; leave one out"
+            raise self.wrong(("hosts", n, "device"), wrong)
         beside = self.path.parent / name
-        known = name in machine_file.known_machines() or not os.path.isfile(beside)
+        is_type = name in machine_file.known_machines() or not os.path.isfile(beside)
         try:
-            machine = machine_file.read_machine(name if known else str(beside))
+            machine = machine_file.read_machine(name if is_type else str(beside))
         except ValueError as error:
             raise self.wrong(("hosts", n, "machine"), str(error)) from None
         most, _ = machine_file.devices_and_hosts(machine)
         if host.get("devices", 1) > (most or host.get("devices", 1)):
-            said = f"the host {host['name']!r} has {host['devices']} devices, but a {name} has {most}"
-            raise self.wrong(("hosts", n, "devices"), said)
+            wrong = f"the host {host['name']!r} has {host['devices']} devices, but a {name} has {most}"
+            raise self.wrong(("hosts", n, "devices"), wrong)
         return machine
 
     def _hosts(self, machines: Sequence[MachineData | None]) -> tuple[tuple[Host, ...], list[Link]]:
@@ -156,61 +152,60 @@ class _File:
             or usable_cores()
             for host, machine in zip(self.data["hosts"], machines, strict=True)
         ]
-        local = sum(count for count, here in zip(counts, measured, strict=True) if here)
-        for n, (said, machine) in enumerate(zip(self.data["hosts"], machines, strict=True)):
+        local = sum(count for count, is_local in zip(counts, measured, strict=True) if is_local)
+        for n, (entry, machine) in enumerate(zip(self.data["hosts"], machines, strict=True)):
             try:
-                device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
-                inside: Mapping[str, Any] = said if "within" in said or machine is None else machine
+                device = measured_cpu(local) if measured[n] else _device(entry if machine is None else machine)
+                inside: Mapping[str, Any] = entry if "within" in entry or machine is None else machine
                 link = link_of(inside["within"])
                 own = measured[n] and inside is machine
                 within.append(cpu_links((link, link), device, counts[n], local)[0] if own else link)
-                of_host: dict[str, Any] = {
-                    field: read(said if name in said or machine is None else machine)
-                    for field, name, read in _OF_HOST
-                }
-                hosts.append(Host(said["name"], device, counts[n], **of_host))
+                says = {name: entry if name in entry or machine is None else machine for name in _OF_HOST}
+                figures: dict[str, Any] = {name: machine_file.figure_of(says[name], name) for name in _OF_HOST[:2]}
+                memory = machine_file.host_memory(says["host_memory"])
+                hosts.append(Host(entry["name"], device, counts[n], memory=memory, **figures))
             except ValueError as error:
-                raise self.wrong(("hosts", n), f"the host {said['name']!r}: {error}") from None
+                raise self.wrong(("hosts", n), f"the host {entry['name']!r}: {error}") from None
         return tuple(hosts), within
 
     def _links(self, within: Sequence[Link]) -> tuple[tuple[Link, ...], ...]:
         """Returns the links of all pairs; the last entry that speaks of a pair counts."""
-        found: dict[tuple[int, int], Link] = {(n, n): link for n, link in enumerate(within)}
+        by_pair: dict[tuple[int, int], Link] = {(n, n): link for n, link in enumerate(within)}
         for n, entry in enumerate(self.data.get("links", ())):
             ends = self._ends(n, "from"), self._ends(n, "to")
             ways = [ends, ends[::-1]] if entry.get("both_ways", False) else [ends]
             pairs = [(a, b) for sources, targets in ways for a in sources for b in targets if a != b]
             if not pairs and len(self._names) > 1:
-                said = f"links[{n}] goes from {entry['from']!r} to itself; the link within a host is its key 'within'"
-                raise self.wrong(("links", n), said)
+                wrong = f"links[{n}] goes from {entry['from']!r} to itself; the link within a host is its key 'within'"
+                raise self.wrong(("links", n), wrong)
             for a, b in pairs:
                 names = self._names[a], self._names[b]
                 try:
-                    found[a, b] = link_of(entry, *names)
+                    by_pair[a, b] = link_of(entry, *names)
                 except ValueError as error:
-                    said = f"the link from {names[0]!r} to {names[1]!r}: {error}"
-                    raise self.wrong(("links", n), said) from None
-        for a, here in enumerate(self._names):
-            for b, there in enumerate(self._names):
-                if (a, b) not in found:
-                    said = f"links has none from {here!r} to {there!r}; add it, or a first one from and to {EVERY!r}"
-                    raise self.wrong(("links",), said)
+                    wrong = f"the link from {names[0]!r} to {names[1]!r}: {error}"
+                    raise self.wrong(("links", n), wrong) from None
+        for a, source in enumerate(self._names):
+            for b, target in enumerate(self._names):
+                if (a, b) not in by_pair:
+                    pair = f"from {source!r} to {target!r}"
+                    raise self.wrong(("links",), f"links has none {pair}; add it, or a first one from and to {EVERY!r}")
         every = range(len(within))
-        return tuple(tuple(found[a, b] for b in every) for a in every)
+        return tuple(tuple(by_pair[a, b] for b in every) for a in every)
 
     def _ends(self, n: int, key: str) -> list[int]:
         """The hosts that one end of an entry speaks of."""
         entry: Mapping[str, Any] = self.data["links"][n]
-        given = entry[key]
+        value = entry[key]
         machines = [host.get("machine") for host in self.data["hosts"]]
         ends: list[int] = []
-        for name in [given] if isinstance(given, str) else given:
+        for name in [value] if isinstance(value, str) else value:
             listed = self._names if name in self._names else machines
             these = [m for m, other in enumerate(listed) if name in (other, EVERY)]
             if not these:
-                known = sorted({*self._names, *filter(None, machines)})
-                said = f"links[{n}].{key} names {name!r}{near(name, known)}, which is no host (known are {known})"
-                raise self.wrong(("links", n, key), said)
+                choices = sorted({*self._names, *filter(None, machines)})
+                wrong = f"links[{n}].{key} names {name!r}{near(name, choices)}, which is no host (known are {choices})"
+                raise self.wrong(("links", n, key), wrong)
             ends += these
         return list(dict.fromkeys(ends))
 
@@ -227,10 +222,10 @@ def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> L
     )
 
 
-def _device(said: Mapping[str, Any]) -> Device:
+def _device(entry: Mapping[str, Any]) -> Device:
     """Returns the device that a machine file declares, or a host with a device of its own."""
-    figures = said["device"]
+    figures = entry["device"]
     more = {name: figures[name] for name in _PLAIN if name in figures}
     more |= {name: machine_file.si(figures[name]) for name in Device.optional_rates if name in figures}
-    given = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
-    return Device.of({**dataclasses.asdict(given), **more})
+    device = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
+    return Device.of({**dataclasses.asdict(device), **more})

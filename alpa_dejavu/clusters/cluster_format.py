@@ -23,7 +23,6 @@ from alpa_dejavu._util.format_fields import (
     said,
     whole,
 )
-from alpa_dejavu.clusters.device_format import SmallProducts, Strided
 from alpa_dejavu.clusters.machine_format import (
     BYTES_PER_S,
     SECONDS,
@@ -34,6 +33,8 @@ from alpa_dejavu.clusters.machine_format import (
     MemoryMarginFigure,
     PriceData,
     SecondsUnit,
+    SmallProducts,
+    Strided,
 )
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS
 
@@ -63,7 +64,7 @@ _Shares: TypeAlias = Annotated[
 ]
 _Ends: TypeAlias = Annotated[
     Text | Annotated[list[Text], listed("", min_length=1)],
-    said("a host's name, a machine type that hosts name, \"*\" for all hosts, or a list of these"),
+    said('a host\'s name, a machine type that hosts name, "*" for all hosts, or a list of these'),
 ]
 
 
@@ -110,9 +111,7 @@ class HostData(TypedDict):
     ]
     devices: NotRequired[Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]]
     price_per_hour: NotRequired[
-        Annotated[
-            PriceData, said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')
-        ]
+        Annotated[PriceData, said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')]
     ]
     memory_margin: NotRequired[MemoryMarginFigure]
     host_memory: NotRequired[HostMemoryFigures]
@@ -125,9 +124,7 @@ LinkEntryData = TypedDict(
     {
         "from": _Ends,
         "to": _Ends,
-        "both_ways": NotRequired[
-            Annotated[bool, said("true (it goes from `to` to `from` as well) or false")]
-        ],
+        "both_ways": NotRequired[Annotated[bool, said("true (it goes from `to` to `from` as well) or false")]],
         "latency_s": _Seconds,
         "bytes_per_s": _BytesPerS,
         "send_latency_s": NotRequired[_Seconds],

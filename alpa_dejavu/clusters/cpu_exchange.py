@@ -10,6 +10,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 __all__ = ["CACHED_SHARE", "LOOPBACK", "all_reduce_between", "all_reduce_within", "joined_by_gloo", "large_bytes"]
 
 LOOPBACK = "127.0.0.1"
@@ -47,30 +49,28 @@ def all_reduce_within(connection: Connection, num_devices: int) -> None:
 
 def all_reduce_between(connection: Connection, rank: int, port: int) -> None:
     """Sends the seconds of a small all-reduce between this process and another one, and how much longer a large one
-    takes, from the first of them.
-
-    All ports are on the loopback interface.
+    takes, from the first of them. All ports are on the loopback interface.
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     service = joined_by_gloo(rank, f"{LOOPBACK}:{port}")
     small = _runs(_SIDE, _SMALL_BYTES, _SMALL_BETWEEN)
     # Many a small message waits for a core that computes, as it will in training: the mean counts.
-    found = _reduced_s(small, statistics.fmean), _longer_s(_runs(_SIDE, large_bytes(), _LARGE_BETWEEN), small)
+    seconds = _reduced_s(small, statistics.fmean), _longer_s(_runs(_SIDE, large_bytes(), _LARGE_BETWEEN), small)
     if rank == 0:
-        connection.send(found)
+        connection.send(seconds)
     with contextlib.suppress(EOFError):  # the one who asked closes the connection
         connection.recv()
     del service
 
 
 def _reduced_s(runs: _Runs, of_runs: Callable[[list[float]], float] = min) -> float:
-    """Returns the seconds of an all-reduce; `of_runs` says which of several runs' seconds count."""
+    """The seconds of an all-reduce; `of_runs` says which of several runs' seconds count."""
     alone, beside = runs
     return max((of_runs(beside) - of_runs(alone)) / _CHAIN, _NOTHING_S)
 
 
 def _longer_s(runs: _Runs, small: _Runs) -> float:
-    """Returns how many seconds longer than a small one an all-reduce takes, by the fastest runs of each."""
+    """How many seconds longer than a small one an all-reduce takes, by the fastest runs of each."""
     return max(_reduced_s(runs) - _reduced_s(small), _NOTHING_S)
 
 
@@ -78,14 +78,13 @@ def _runs(side: int, num_bytes: int, count: int | None = None) -> _Runs:
     """Returns runs of all-reduces of so many bytes, each after a product of matrices of so many rows, as in a stage:
     `count` of them, or as many as there is time for.
     """
-    given = _given(side, num_bytes)
-    return _taken(_program(False), *given, count=count), _taken(_program(True), *given, count=count)
+    arrays = _given(side, num_bytes)
+    return _taken(_program(False), *arrays, count=count), _taken(_program(True), *arrays, count=count)
 
 
 def _given(side: int, num_bytes: int) -> list[Any]:
-    """Returns a row of so many bytes and a square matrix for each device."""
+    """A row of so many bytes and a square matrix for each device."""
     import jax
-    import numpy as np
 
     devices = len(jax.devices())
     return [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
@@ -122,34 +121,30 @@ def _spread(rows: Any) -> Any:
 
 def _mesh() -> Any:
     import jax
-    import numpy as np
     from jax.sharding import Mesh
 
     return Mesh(np.array(jax.devices()), ("x",))
 
 
-def _taken(program: Any, *given: Any, count: int | None = None) -> list[float]:
-    """Returns the seconds of several runs of a program, after a first one that compiles: `count` of them, or as many
-    as there is time for.
+def _taken(program: Any, *arrays: Any, count: int | None = None) -> list[float]:
+    """The seconds of several runs of a program, after a first one that compiles: `count` of them, or as many as there
+    is time for.
     """
     import jax
 
-    jax.block_until_ready(program(*given))
-    taken: list[float] = []
+    jax.block_until_ready(program(*arrays))
+    seconds: list[float] = []
     fewest, most = (_FEWEST_RUNS, _RUNS) if count is None else (count, count)
-    while len(taken) < fewest or (len(taken) < most and sum(taken) < _ENOUGH_S):
+    while len(seconds) < fewest or (len(seconds) < most and sum(seconds) < _ENOUGH_S):
         started = time.perf_counter()
-        jax.block_until_ready(program(*given))
-        taken.append(time.perf_counter() - started)
-    return taken
+        jax.block_until_ready(program(*arrays))
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def joined_by_gloo(rank: int, address: str) -> Any:
-    """Joins this process and another one by gloo, before jax makes its devices, and returns what keeps them joined.
-
-    Args:
-        rank: 0 in one of the two processes, 1 in the other one.
-        address: host and port, on the loopback interface, at which the first of them serves.
+    """Joins this process, of rank 0 or 1, and another one by gloo, before jax makes its devices, and returns what keeps
+    them joined. The first of them serves at the address, a host and port on the loopback interface.
     """
     from jax._src import xla_bridge
     from jax._src.lib import xla_client, xla_extension
@@ -160,9 +155,7 @@ def joined_by_gloo(rank: int, address: str) -> Any:
     collectives = xla_extension.make_gloo_tcp_collectives(client, hostname=LOOPBACK)
 
     def make_client() -> Any:
-        return xla_client.make_cpu_client(
-            distributed_client=client, node_id=rank, num_nodes=2, collectives=collectives
-        )
+        return xla_client.make_cpu_client(distributed_client=client, node_id=rank, num_nodes=2, collectives=collectives)
 
     xla_bridge.register_backend_factory("cpu", make_client, priority=0, fail_quietly=False)
     return service, client

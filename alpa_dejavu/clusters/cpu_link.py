@@ -19,7 +19,6 @@ from typing import Any
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
 from alpa_dejavu.clusters.cpu_exchange import (
     CACHED_SHARE,
     LOOPBACK,
@@ -27,6 +26,7 @@ from alpa_dejavu.clusters.cpu_exchange import (
     all_reduce_within,
     large_bytes,
 )
+from alpa_dejavu.clusters.cpu_probe import keep_figures, kept_figures
 from alpa_dejavu.problem import Device, Link
 
 __all__ = ["cpu_links"]
@@ -62,7 +62,7 @@ def cpu_links(usual: tuple[Link, Link], device: Device, num_devices: int, all_de
 
 
 def _sending(link: Link, device: Device, where: str) -> Link:
-    """Returns the link with the latency and the rate of a tensor that goes through Ray."""
+    """The link with the latency and the rate of a tensor that goes through Ray."""
     bytes_per_s = device.uncached_bytes_per_s or device.memory_bytes_per_s
     return dataclasses.replace(
         link,
@@ -72,8 +72,8 @@ def _sending(link: Link, device: Device, where: str) -> Link:
 
 
 def _beside(link: Link, num_devices: int, all_devices: int) -> Link:
-    """Returns the link between so many devices, measured while no others computed, as it is while all do: copies take
-    longer, waiting doesn't.
+    """The link between so many devices, measured while no others computed, as it is while all do: copies take longer,
+    waiting doesn't.
     """
     together, alone = (max(count / usable_cores(), 1.0) for count in (all_devices, num_devices))
     return link.carrying(alone / together)
@@ -81,7 +81,7 @@ def _beside(link: Link, num_devices: int, all_devices: int) -> Link:
 
 @functools.cache
 def _measured_within(num_devices: int, usual: Link) -> Link:
-    """Returns the link between devices of one process."""
+    """The link between devices of one process."""
 
     def measured() -> dict[str, float]:
         serve = all_reduce_within, num_devices
@@ -102,7 +102,7 @@ def _measured_within(num_devices: int, usual: Link) -> Link:
 
 @functools.cache
 def _measured_between(usual: Link) -> Link:
-    """Returns the link between devices of two processes: an all-reduce of two is two messages of half the bytes."""
+    """The link between devices of two processes: an all-reduce of two is two messages of half the bytes."""
 
     def measured() -> dict[str, float]:
         with socket.socket() as free:
@@ -115,20 +115,20 @@ def _measured_between(usual: Link) -> Link:
 
 
 def _known(file: str, between: str, measured: Callable[[], dict[str, float]], usual: Link) -> Link:
-    """Returns the link with the figures that are kept in a file, or else measured and then kept there."""
-    found = kept_figures(file, _link)
-    if found is not None:
-        return found
+    """The link with the figures that are kept in a file, or else measured and then kept there."""
+    link = kept_figures(file, _link)
+    if link is not None:
+        return link
     started = time.perf_counter()
     try:
         figures = measured()
-        found = _link(figures)
+        link = _link(figures)
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         _log.warning("the link between %s can't be measured (%s): the usual one is taken", between, error)
         return usual
     _log.info("measured the link between %s in %s", between, units.seconds(time.perf_counter() - started))
     keep_figures(file, figures)
-    return found
+    return link
 
 
 def _link(figures: Mapping[str, Any]) -> Link:
@@ -137,11 +137,7 @@ def _link(figures: Mapping[str, Any]) -> Link:
 
 
 def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:
-    """Returns what the first of some processes sends, which run side by side.
-
-    Raises:
-        RuntimeError, EOFError, OSError: a process ended early, or took too long.
-    """
+    """What the first of some processes sends, which run side by side; RuntimeError if it takes too long."""
     with contextlib.ExitStack() as running:
         ends = [
             running.enter_context(child_process(*serve, name=f"link-{n}", patience_s=2.0))
@@ -149,5 +145,5 @@ def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:
         ]
         if not ends[0].poll(_PATIENCE_S):
             raise RuntimeError(f"{of} didn't exchange anything in {units.seconds(_PATIENCE_S)}")
-        found: tuple[float, ...] = ends[0].recv()
-        return found
+        answer: tuple[float, ...] = ends[0].recv()
+        return answer

@@ -12,19 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import logging
 import os
+import pathlib
+import platform
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.machine_memory import machine_memory_bytes
-from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu._util.cache_folder import cache_folder
+from alpa_dejavu._util.extras import installed_version
+from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.threads import machine_memory_bytes, usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
-from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
 from alpa_dejavu.problem import Device
 
-__all__ = ["measured_cpu", "on_one_cpu"]
+__all__ = ["keep_figures", "kept_figures", "measured_cpu", "on_one_cpu"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +45,12 @@ _OWN_THREADS = "--xla_cpu_multi_thread_eigen=false", "onednn-matmul-rewriter"
 def on_one_cpu() -> dict[str, Any]:
     """Returns what a cluster has whose devices all share this machine's CPU, by the names of `Cluster`'s fields."""
     flags = os.environ.get("XLA_FLAGS", "")
-    return {"cores": usable_cores(), "waiting": 0.0 if all(one in flags for one in _OWN_THREADS) else _WAITING}
+    return {"cores": usable_cores(), "waiting": 0.0 if all(flag in flags for flag in _OWN_THREADS) else _WAITING}
 
 
 def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
-    """Measures this machine's CPU, and returns one of its `num_devices` equal shares as a device.
-
-    Args:
-        num_devices: how many such devices compute on this machine at the same time.
-        memory_bytes: the machine's memory in bytes; None: as much as it has.
+    """Measures this machine's CPU, and returns as a device one of its shares for so many devices that compute at a
+    time. Its memory is the machine's, unless it is given in bytes.
     """
     core = _core()
     cores = usable_cores()
@@ -69,11 +71,11 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
 
 @functools.cache
 def _core() -> Device:
-    """Returns one core of this machine as a device: as it is kept, or else measured."""
+    """One core of this machine as a device: as it is kept, or else measured."""
     import jax
 
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        kept = kept_figures(_FILE, lambda found: Device.of(found["core"]))
+        kept = kept_figures(_FILE, lambda data: Device.of(data["core"]))
         if kept is not None and matching(kept):
             return kept
         started = time.perf_counter()
@@ -81,3 +83,50 @@ def _core() -> Device:
     _log.info("measured in %s: %s", units.seconds(time.perf_counter() - started), core)
     keep_figures(_FILE, {"core": dataclasses.asdict(core)})
     return core
+
+
+_VERSION = 7
+_DEVICES_FLAG = "--xla_force_host_platform_device_count="
+_Figures = TypeVar("_Figures")
+
+
+def kept_figures(file: str, read: Callable[[Any], _Figures]) -> _Figures | None:
+    """Returns what a function reads from the figures that are kept of this machine in a file of the cache's folder;
+    None where there are none that can be read. The function may raise LookupError, TypeError or ValueError.
+    """
+    folder = cache_folder()
+    try:
+        figures = None if folder is None else json.loads((folder / file).read_text(encoding="utf-8"))
+        return read(figures) if figures and figures["fingerprint"] == _fingerprint() else None
+    except FileNotFoundError:
+        return None
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        _log.warning("%s can't be read (%s): this machine is measured anew", file, error)
+        return None
+
+
+def keep_figures(file: str, figures: Mapping[str, Any]) -> None:
+    """Writes figures of this machine for other processes; where that fails they measure them, too."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / file, json.dumps({"fingerprint": _fingerprint(), **figures}, indent=1) + "\n")
+    except OSError as error:
+        _log.warning("this machine's figures can't be kept in %s (%s)", folder, error)
+
+
+def _fingerprint() -> dict[str, Any]:
+    """What a machine's figures depend on."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor()
+    versions = {name: installed_version(name) for name in ("jaxlib", "alpa_dejavu")}
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICES_FLAG)]
+    return {
+        "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": usable_cores(),
+        "memory_bytes": machine_memory_bytes(), "xla_flags": sorted(flags), **versions,
+    }  # fmt: skip

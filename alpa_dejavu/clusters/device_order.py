@@ -34,13 +34,9 @@ def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[
     (0, 2, 3)
     """
     first = tuple(hosts)
-    if len(first) < 3 or _alike(cluster, first):
+    if len(first) < 3 or len({cluster.links[a][b] for a, b in itertools.permutations(first, 2)}) == 1:
         return first
     return min(_orders(cluster, first), key=lambda order: _cost(cluster, order, logical_mesh))
-
-
-def _alike(cluster: Cluster, hosts: Sequence[int]) -> bool:
-    return len({cluster.links[a][b] for a, b in itertools.permutations(hosts, 2)}) == 1
 
 
 def _orders(cluster: Cluster, hosts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -56,8 +52,8 @@ def _orders(cluster: Cluster, hosts: tuple[int, ...]) -> Iterator[tuple[int, ...
 def _greedy(cluster: Cluster, hosts: Sequence[int], start: int) -> tuple[int, ...]:
     order, left = [start], [host for host in hosts if host != start]
     while left:
-        here = order[-1]
-        order.append(min(left, key=lambda host: _per_byte(cluster, here, host)))
+        last = order[-1]
+        order.append(min(left, key=lambda host: _per_byte(cluster, last, host)))
         left.remove(order[-1])
     return tuple(order)
 
@@ -65,12 +61,12 @@ def _greedy(cluster: Cluster, hosts: Sequence[int], start: int) -> tuple[int, ..
 def _cost(cluster: Cluster, order: Sequence[int], logical_mesh: Sequence[int]) -> tuple[float, float, float]:
     """Seconds per byte of the slowest hops along rows and along columns, along rows alone, and of all hops."""
     rows, columns = (*logical_mesh, 1)[:2]
-    each = rows * columns // len(order)
-    devices = [host for host in order for _ in range(each)]
+    per_host = rows * columns // len(order)
+    devices = [host for host in order for _ in range(per_host)]
     along = [devices[row * columns : (row + 1) * columns] for row in range(rows)]
     across = [devices[column::columns] for column in range(columns)]
     hops = [[_per_byte(cluster, a, b) for ring in rings for a, b in _around(ring)] for rings in (along, across)]
-    slowest = [max(found, default=0.0) for found in hops]
+    slowest = [max(of_rings, default=0.0) for of_rings in hops]
     return sum(slowest), slowest[0], math.fsum(itertools.chain(*hops))
 
 

@@ -86,5 +86,5 @@ def gpu_of(device: str) -> Gpu | None:
 
 @functools.cache
 def _sheets() -> dict[str, Gpu]:
-    known = json.loads(_FILE.read_text(encoding="utf-8"))["gpus"]
-    return {name: Gpu(name, **figures) for name, figures in known.items()}
+    sheets = json.loads(_FILE.read_text(encoding="utf-8"))["gpus"]
+    return {name: Gpu(name, **figures) for name, figures in sheets.items()}

@@ -1,12 +1,23 @@
-"""The kinds of a cluster's hosts, found once: many steps of one planning ask for them."""
+"""The kinds of a cluster's hosts, found once since many steps of a planning ask for them, and whether their own links
+are slow.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
-from alpa_dejavu.problem import Cluster, ClusterSummary, host_kinds
+from alpa_dejavu.problem import Cluster, ClusterSummary, Submesh, host_kinds
 
-__all__ = ["by_sites", "kinds_of", "members_of_kinds", "summary_of"]
+__all__ = [
+    "across_hosts",
+    "by_sites",
+    "kinds_of",
+    "members_of_kinds",
+    "slow_inside",
+    "summary_of",
+    "takes_part_of_several",
+]
 
 _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 """The kinds of hosts of clusters that are still there, by the cluster's id."""
@@ -17,11 +28,11 @@ def kinds_of(cluster: Cluster) -> tuple[int, ...]:
     does, and caches them for the next call.
     """
     key = id(cluster)
-    known = _KNOWN.get(key)
-    if known is None or known[0]() is not cluster:
-        known = weakref.ref(cluster, lambda _: _KNOWN.pop(key, None)), host_kinds(cluster)
-        _KNOWN[key] = known
-    return known[1]
+    kept = _KNOWN.get(key)
+    if kept is None or kept[0]() is not cluster:
+        kept = weakref.ref(cluster, lambda _: _KNOWN.pop(key, None)), host_kinds(cluster)
+        _KNOWN[key] = kept
+    return kept[1]
 
 
 def by_sites(cluster: Cluster) -> bool:
@@ -40,3 +51,41 @@ def members_of_kinds(cluster: Cluster) -> list[list[int]]:
 def summary_of(cluster: Cluster) -> ClusterSummary:
     """Returns the summary of a cluster's hosts and devices that is kept in a plan for it."""
     return ClusterSummary.of(cluster, kinds_of(cluster))
+
+
+_CLEARLY = 1.25
+"""So many times faster is more than what measurements are off by."""
+
+
+def slow_inside(cluster: Cluster) -> bool:
+    """Returns whether every link within a host of several devices is clearly slower than every link between hosts.
+
+    This is so where devices reach each other through the host's memory alone, and other hosts through a card beside
+    them.
+
+    >>> from alpa_dejavu.testing import example_cluster
+    >>> slow_inside(example_cluster())
+    False
+    """
+    inside = [cluster.links[n][n] for n, host in enumerate(cluster.hosts) if host.num_devices > 1]
+    between = [link for a, row in enumerate(cluster.links) for b, link in enumerate(row) if a != b]
+    if not inside or not between or cluster.shared:
+        return False
+    collective = max(link.bytes_per_s for link in inside), min(link.bytes_per_s for link in between)
+    sends = max(link.sending[1] for link in inside), min(link.sending[1] for link in between)
+    return all(_CLEARLY * slow < fast for slow, fast in (collective, sends))
+
+
+def across_hosts(cluster: Cluster, parts: Sequence[int], several: Sequence[int]) -> list[Submesh]:
+    """Returns submeshes that take a part of each of several hosts that are alike: one device of each of some or all
+    hosts, or more devices, but not all, of each of all hosts. `parts` and `several` are the numbers of a host's devices
+    and of hosts that a stage may take.
+    """
+    hosts, devices = len(cluster.hosts), cluster.hosts[0].num_devices
+    single = [Submesh(n, 1) for n in dict.fromkeys([*several, hosts])]
+    return [*single, *(Submesh(hosts, part) for part in parts if 1 < part < devices)]
+
+
+def takes_part_of_several(submesh: Submesh, cluster: Cluster) -> bool:
+    """Returns whether a submesh takes some, but not all devices of each of several hosts."""
+    return submesh.num_hosts > 1 and submesh.devices_per_host < min(host.num_devices for host in cluster.hosts)

@@ -20,13 +20,13 @@ def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
         plan: a plan from before plans held a summary of their cluster.
         num_hosts: how many hosts the cluster has; None: as many as the stages name.
     """
-    taken = plan.devices_of_hosts
-    most = max(taken.values())
-    names, machine = list(taken), ""
-    for known in known_machines():
-        every = [f"{known}-{n}" for n in range(num_hosts or len(taken))]
-        if taken.keys() <= set(every):
-            names, machine = every, known
+    devices = plan.devices_of_hosts
+    most = max(devices.values())
+    names, machine = list(devices), ""
+    for known_machine in known_machines():
+        every = [f"{known_machine}-{n}" for n in range(num_hosts or len(devices))]
+        if devices.keys() <= set(every):
+            names, machine = every, known_machine
     memory = {name: stage.memory_limit_bytes for stage in plan.stages for name in stage.hosts}
     hosts = tuple(
         HostSummary(name, most, "", memory.get(name, 0.0), kind=0 if machine else n) for n, name in enumerate(names)

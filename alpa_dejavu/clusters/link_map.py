@@ -16,14 +16,9 @@ _UNITS = {"bytes_per_s": "bytes/s", "latency_s": "seconds"}
 
 
 def link_map(hosts: Sequence[str], links: Sequence[Sequence[Link | None]], figure: str = "bytes_per_s") -> Any:
-    """Returns a plotly heatmap of the links' rates or latencies from host to host.
-
-    Its colours go by logarithms, since slow links differ from fast ones by factors.
-
-    Args:
-        hosts: the hosts' names.
-        links: `links[a][b]` goes from host a to host b; None: a blank field.
-        figure: the field of `Link` that is drawn, "bytes_per_s" or "latency_s".
+    """Returns a plotly heatmap of a field of the links from host to host, "bytes_per_s" or "latency_s", where
+    `links[a][b]` goes from host a to b; None is a blank field. Colours go by logarithms, since slow links differ from
+    fast ones by factors.
     """
     import plotly.graph_objects as go
 
@@ -34,20 +29,18 @@ def link_map(hosts: Sequence[str], links: Sequence[Sequence[Link | None]], figur
         y=list(hosts),
         z=[[None if value is None or value <= 0 else math.log10(value) for value in row] for row in values],
         text=[["" if value is None else f"{value:.3g}" for value in row] for row in values],
-        customdata=[[_shares(link) for link in row] for row in links],
+        customdata=[
+            [f", over {', '.join(link.shares)}" if link and link.shares else "" for link in row] for row in links
+        ],
         texttemplate="%{text}" if len(hosts) <= _NUMBERED_HOSTS else None,
         hovertemplate="%{y} to %{x}: %{text} " + unit + "%{customdata}<extra></extra>",
         colorscale="Viridis" if figure == "bytes_per_s" else "Viridis_r",
         colorbar={"title": f"log10 of {unit}"},
         hoverongaps=False,
     )
-    made = go.Figure(shown)
-    made.update_layout(
+    chart = go.Figure(shown)
+    chart.update_layout(
         xaxis={"title": "to", "type": "category"},
         yaxis={"title": "from", "type": "category", "autorange": "reversed"},
     )
-    return made
-
-
-def _shares(link: Link | None) -> str:
-    return "" if link is None or not link.shares else f", over {', '.join(link.shares)}"
+    return chart

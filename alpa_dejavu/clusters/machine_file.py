@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,8 @@ def read_machine(name: str) -> MachineData:
     """
     if name in known_machines():
         # These are checked when they change, by a test: the checker takes longer to import than all else here.
-        known: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-        return known
+        packaged: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        return packaged
     if not os.path.isfile(name):
         if name.endswith(".json") or os.sep in name:
             raise ValueError(f"there is no file {name!r}; give the path of a JSON file, or the name of a machine type")
@@ -90,12 +91,12 @@ def read_machine(name: str) -> MachineData:
     data = file.data
     shape = data["devices_per_host"]
     if isinstance(shape, list) and len(set(shape)) > 1:
-        said = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
-        raise file.problem(("devices_per_host",), said)
-    margin = memory_margin(data)
+        wrong = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
+        raise file.problem(("devices_per_host",), wrong)
+    margin = figure_of(data, "memory_margin")
     if margin is not None and margin >= 1:
-        said = f"memory_margin is {margin:g} of the memory, but must be below 1"
-        raise file.problem(("memory_margin",), said)
+        wrong = f"memory_margin is {margin:g} of the memory, but must be below 1"
+        raise file.problem(("memory_margin",), wrong)
     return data
 
 
@@ -109,24 +110,16 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return (None if shape is None else int(shape)), None
 
 
-def price(data: Mapping[str, Any]) -> float | None:
-    """Returns the price of a whole machine, in US dollars per hour, by the data of its file; None if that has none."""
-    figure = data.get("price_per_hour")
-    return None if figure is None else si(figure)
-
-
-def memory_margin(data: Mapping[str, Any]) -> float | None:
-    """Returns the share of a device's memory that plans leave free, by the data of a machine's file; None if that has
-    none.
+def figure_of(data: Mapping[str, Any], name: str) -> float | None:
+    """Returns a figure of a whole machine, "price_per_hour" (in US dollars) or "memory_margin" (the share of devices'
+    memory that plans leave free), by the data of its file; None if that has none.
     """
-    figure = data.get("memory_margin")
+    figure = data.get(name)
     return None if figure is None else si(figure)
 
 
 def host_memory(data: Mapping[str, Any]) -> HostMemory | None:
-    """Returns the memory of a host beside that of its devices, by the data of a machine's file; None if that has
-    none.
-    """
+    """Returns the memory of a host beside that of its devices, by the data of a machine's file; None if it has none."""
     if "host_memory" not in data:
         return None
     figures = dict(data["host_memory"])
@@ -137,25 +130,35 @@ def host_memory(data: Mapping[str, Any]) -> HostMemory | None:
 
 def link(figures: Mapping[str, Any]) -> Link:
     """Returns the link that an entry of a machine's file describes, with its figures converted to SI units."""
-    found: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
-    return Link(**found)
+    in_si: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
+    return Link(**in_si)
 
 
 def device(figures: Mapping[str, Any]) -> Device:
     """Returns the device that an entry of a machine's file describes, with its figures converted to SI units."""
+    names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
+    in_si: dict[str, Any] = {name: si(figures[name]) for name in names}
     return Device(
         name=figures["name"],
         flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
-        memory_bytes=si(figures["memory_bytes"]),
-        vector_flop_per_s=si(figures["vector_flop_per_s"]),
-        memory_bytes_per_s=si(figures["memory_bytes_per_s"]),
-        kernel_s=si(figures["kernel_s"]),
-        dispatch_s=si(figures["dispatch_s"]),
-        step_s=si(figures["step_s"]),
         origin=figures["memory_bytes_per_s"]["source"],
+        **in_si,
     )
 
 
 def si(figure: Mapping[str, Any]) -> float:
     """Returns the value of a figure of a file, such as {"value": 40, "unit": "GiB"}, converted to the SI unit."""
     return float(figure["value"]) * UNITS[figure["unit"]]
+
+
+_COUNTED = re.compile(r"(\d{1,9})\s*x\s*(\S.*)")
+
+
+def counted_machine(text: str) -> tuple[str, int | None]:
+    """Returns the machine or file that a text names, and how many hosts of it; None where the text has no number.
+
+    >>> counted_machine("2 x p3.16xlarge"), counted_machine("p3.16xlarge")
+    (('p3.16xlarge', 2), ('p3.16xlarge', None))
+    """
+    parts = _COUNTED.fullmatch(text.strip())
+    return (text, None) if parts is None or os.path.exists(text) else (parts[2], int(parts[1]))

@@ -36,15 +36,11 @@ def check_offload(choice: str, cluster: Cluster) -> None:
 
 
 def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
-    """Returns a search space in which each config stands beside those that offload some kinds of tensors wholly.
+    """Returns a search space in which each config stands beside those that offload some kinds of tensors wholly, as a
+    choice of `OFFLOAD_CHOICES` says.
 
     Data-parallel devices that all update the same parameters offload activations alone. Those that share the update by
     ZeRO-2 offload anything but parameters, which each of them needs whole, and under ZeRO-3 anything.
-
-    Args:
-        space: the search space.
-        cluster: the cluster that it is for.
-        choice: where stages may offload: one of `OFFLOAD_CHOICES`.
 
     Raises:
         ValueError: nothing is known of some host's memory, or of its drives.
@@ -52,11 +48,11 @@ def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpa
     check_offload(choice, cluster)
     if choice == "none":
         return space
-    return _extended(space, [one for place in _places(cluster, choice) for one in _offloads(_WHOLE, place)])
+    return _extended(space, [offload for place in _places(cluster, choice) for offload in _offloads(_WHOLE, place)])
 
 
 def _places(cluster: Cluster, choice: str) -> list[str]:
-    """Returns the places to which stages may offload; drives only where all hosts have them."""
+    """The places to which stages may offload; drives only where all hosts have them."""
     drives = all(host.memory is not None and host.memory.nvme is not None for host in cluster.hosts)
     return [place for place in OFFLOAD_PLACES if choice in (place, "auto") and (place == "cpu" or drives)]
 
@@ -65,29 +61,24 @@ def with_all_shares(space: SearchSpace, places: Iterable[str]) -> SearchSpace:
     """Returns a search space in which each config stands beside those that offload any quarters of what it keeps to one
     of some places.
     """
-    return _extended(space, [one for place in places for one in _offloads(_QUARTERS, place)])
+    return _extended(space, [offload for place in places for offload in _offloads(_QUARTERS, place)])
 
 
 def leanest(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
     """Returns the search space of those configs that keep least on devices (remat, and ZeRO-3 among data-parallel
-    ones), each of which may offload any quarters of what it keeps.
-
-    Args:
-        space: the search space.
-        cluster: the cluster that it is for.
-        choice: where stages may offload: one of `OFFLOAD_CHOICES`.
+    ones), each of which may offload any quarters of what it keeps, as a choice of `OFFLOAD_CHOICES` says.
     """
     again = {config.remat for row in space.configs for config in row if config is not None}
     remat = "layer" if "layer" in again else "none"
-    lean = space.filtered(lambda one: one.remat == remat and (one.zero == 3 or one.data_parallel == 1))
+    lean = space.filtered(lambda config: config.remat == remat and (config.zero == 3 or config.data_parallel == 1))
     return with_all_shares(lean, _places(cluster, choice))
 
 
 def _offloads(shares: Sequence[float], place: str) -> Iterator[Offload]:
     """Yields the offloads of such shares; the host updates what it keeps."""
     for optimizer, gradients, parameters, activations in itertools.product(shares, repeat=4):
-        found = gradients <= optimizer >= parameters and max(optimizer, activations) > 0
-        if found and (place == "cpu" or optimizer > 0):  # activations alone go to the host's memory
+        allowed = gradients <= optimizer >= parameters and max(optimizer, activations) > 0
+        if allowed and (place == "cpu" or optimizer > 0):  # activations alone go to the host's memory
             yield Offload(optimizer, gradients, parameters, activations, place)
 
 
@@ -95,7 +86,7 @@ def _extended(space: SearchSpace, offloads: Sequence[Offload]) -> SearchSpace:
     rows = []
     for row in space.configs:
         plain = dict.fromkeys(dataclasses.replace(config, offload=NO_OFFLOAD) for config in row if config is not None)
-        rows.append([one for config in plain for one in _beside(config, offloads)])
+        rows.append([beside for config in plain for beside in _beside(config, offloads)])
     width = max(1, *map(len, rows))
     return dataclasses.replace(space, configs=tuple((*row, *[None] * (width - len(row))) for row in rows))
 

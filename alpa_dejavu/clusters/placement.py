@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
-from alpa_dejavu.clusters.slow_inside import slow_inside, takes_part_of_several
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds, slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
 __all__ = [
@@ -57,9 +56,7 @@ def place(
             near = {host for stage in placed[max(n - 1, 0) : n + 2] for host in stage}
             fitting.sort(key=lambda host: (host in near, -free[host], host))
         chosen = (
-            sorted(fitting[: wanted.num_hosts])
-            if kinds is None
-            else _of_kinds(fitting, kinds[n], free, cluster, apart)
+            sorted(fitting[: wanted.num_hosts]) if kinds is None else _of_kinds(fitting, kinds[n], free, cluster, apart)
         )
         if len(chosen) < wanted.num_hosts:
             return _otherwise(submeshes, cluster, kinds)
@@ -84,12 +81,12 @@ def _otherwise(
         n = order[turn]
         devices, wanted = submeshes[n].devices_per_host, [0] * submeshes[n].num_hosts if kinds is None else kinds[n]
         fitting = sorted((left, host) for host, left in enumerate(free) if left >= devices)
-        there = {kind: [host for _, host in fitting if of[host] == kind] for kind in wanted}
-        alike = {free[host]: (host,) for host in reversed(there[wanted[0]])}  # one of those with equal room
-        several = tuple(host for kind, hosts in there.items() for host in hosts[: list(wanted).count(kind)])
+        of_kinds = {kind: [host for _, host in fitting if of[host] == kind] for kind in wanted}
+        alike = {free[host]: (host,) for host in reversed(of_kinds[wanted[0]])}  # one of those with equal room
+        several = tuple(host for kind, hosts in of_kinds.items() for host in hosts[: list(wanted).count(kind)])
         for chosen in [alike[left] for left in sorted(alike)] if len(wanted) == 1 else [several]:
-            taken = tuple(left - devices * (host in chosen) for host, left in enumerate(free))
-            if len(chosen) == len(wanted) and rest(turn + 1, taken):
+            left_over = tuple(left - devices * (host in chosen) for host, left in enumerate(free))
+            if len(chosen) == len(wanted) and rest(turn + 1, left_over):
                 placed[n] = tuple(sorted(chosen))
                 return True
         in_vain.add(state)
@@ -104,9 +101,7 @@ def _otherwise(
     )
 
 
-def alpas_hosts(
-    submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
-) -> list[tuple[int, ...]] | None:
+def alpas_hosts(submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int) -> list[tuple[int, ...]] | None:
     """Returns for each stage's submesh the indices of the hosts that Alpa itself gives it, on equal hosts; None where
     Alpa refuses the submeshes.
 
@@ -117,49 +112,47 @@ def alpas_hosts(
         Alpa's `get_sliced_virtual_submeshes`.
     """
     placed: list[tuple[int, ...]] = [()] * len(submeshes)
-    host = taken = 0
+    host = used = 0
     for n in _in_turn(submeshes):
         wanted = submeshes[n]
         part = wanted.devices_per_host < devices_per_host
-        if taken + wanted.devices_per_host > devices_per_host or (part and wanted.num_hosts > 1):
+        if used + wanted.devices_per_host > devices_per_host or (part and wanted.num_hosts > 1):
             return None
         placed[n] = tuple(range(host, host + wanted.num_hosts))
-        taken += wanted.devices_per_host
-        if taken == devices_per_host:
-            host, taken = host + wanted.num_hosts, 0
-    return placed if (host, taken) == (num_hosts, 0) else None
+        used += wanted.devices_per_host
+        if used == devices_per_host:
+            host, used = host + wanted.num_hosts, 0
+    return placed if (host, used) == (num_hosts, 0) else None
 
 
 def _in_turn(submeshes: Sequence[Submesh]) -> list[int]:
-    """Returns the stages in the order in which they take hosts."""
+    """The stages in the order in which they take hosts."""
     return sorted(range(len(submeshes)), key=lambda n: (submeshes[n].num_devices, n), reverse=True)
 
 
 def _of_kinds(
     fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster, first: bool
 ) -> list[int]:
-    """Returns as many hosts of each kind as are wanted, of those that have room: the first ones, or those near each
-    other; fewer where there aren't so many.
+    """As many hosts of each kind as are wanted, of those that have room: the first ones, or those near each other;
+    fewer where there aren't so many.
     """
-    kinds, found = kinds_of(cluster), list[int]()
+    kinds, chosen = kinds_of(cluster), list[int]()
     for kind in dict.fromkeys(wanted):
         count = list(wanted).count(kind)
-        there = [host for host in fitting if kinds[host] == kind]
+        of_kind = [host for host in fitting if kinds[host] == kind]
         if first:
-            found += there[:count]
+            chosen += of_kind[:count]
             continue
-        rows = [there[start : start + count] for start in range(len(there) - count + 1)]
+        rows = [of_kind[start : start + count] for start in range(len(of_kind) - count + 1)]
         if rows:
             spread = [(sum(free[host] for host in row), row[-1] - row[0], row[0]) for row in rows]
-            found += rows[spread.index(min(spread))]
-    return found
+            chosen += rows[spread.index(min(spread))]
+    return chosen
 
 
 def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
-    """Places the stages of a slicing on a cluster's hosts; returns for each stage the indices of its hosts.
-
-    Raises:
-        NoPlanError: the stages' submeshes don't fill the hosts.
+    """Places a slicing's stages on a cluster's hosts; returns each one's hosts, or raises NoPlanError if they don't
+    fit.
     """
     kinds = None
     if space.hosts is not None:
@@ -175,15 +168,15 @@ def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
     They are whole hosts, and parts of a host that divide each other: three stages of 4 devices don't fit on two hosts
     of 6. Where hosts are alike, with a power of two devices, they are all but those on parts of several hosts.
     """
-    found = np.ones(len(space.submeshes), dtype=np.bool_)
+    packed = np.ones(len(space.submeshes), dtype=np.bool_)
     for s, submesh in enumerate(space.submeshes):
-        found[s] = space.hosts is not None or not takes_part_of_several(submesh, cluster)
+        packed[s] = space.hosts is not None or not takes_part_of_several(submesh, cluster)
         part = submesh.devices_per_host
         for host in (0,) if space.hosts is None else space.hosts[s]:
             whole = cluster.hosts[host].num_devices
             nested = submesh.num_hosts == 1 and part.bit_count() == 1 and whole % part == 0
-            found[s] &= nested or part == whole
-    return found
+            packed[s] &= nested or part == whole
+    return packed
 
 
 def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
@@ -214,37 +207,37 @@ def capacities(
     References:
         Fekete and Schepers, New classes of fast lower bounds for bin packing problems, Math. Programming 91, 2001.
     """
-    kinds, takes, there = kinds_of(cluster), list[list[int]](), list[int]()
+    kinds, takes, available_of = kinds_of(cluster), list[list[int]](), list[int]()
     for kind, members in enumerate(members_of_kinds(cluster) if space.hosts is not None else []):
         whole = cluster.hosts[members[0]].num_devices
         hosts = int(available[kind]) // whole
-        on = [[kinds[host] for host in each].count(kind) for each in space.hosts or ()]
+        on = [[kinds[host] for host in site].count(kind) for site in space.hosts or ()]
         sizes = {submesh.devices_per_host for submesh, count in zip(space.submeshes, on, strict=True) if count}
         for rule in _rules(sorted({*sizes, whole})) if hosts > 1 else ():
             pairs = zip(space.submeshes, on, strict=True)
             takes.append([count and count * rule[submesh.devices_per_host] for submesh, count in pairs])
-            there.append(hosts * rule[whole])
-    return np.array(takes, dtype=np.int64).reshape(-1, len(space.submeshes)).T, np.array(there, dtype=np.int64)
+            available_of.append(hosts * rule[whole])
+    return np.array(takes, dtype=np.int64).reshape(-1, len(space.submeshes)).T, np.array(available_of, dtype=np.int64)
 
 
 def _rules(sizes: Sequence[int]) -> list[dict[int, int]]:
-    """Returns what parts of a host of some sizes, ascending, take of it by rules by which they never take more than the
-    last of them, all of the host; without rules that others imply, such as that by the devices themselves.
+    """What parts of a host of some sizes, ascending, take of it by rules by which they never take more than the last of
+    them, all of the host; without rules that others imply, such as that by the devices themselves.
     """
-    whole, found = sizes[-1], [dict(zip(sizes, sizes, strict=True))]
+    whole, rules = sizes[-1], [dict(zip(sizes, sizes, strict=True))]
     for unit in sizes:
         in_units = {size: size // unit for size in sizes}
         alone = {size: whole if size > whole - unit else size * (size >= unit) for size in sizes}
         for rule in (in_units, alone) if 2 * unit <= whole else (in_units,):
-            if not any(_implies(other, rule) for other in found):
-                found = [*found[:1], *(other for other in found[1:] if not _implies(rule, other)), rule]
-    return found[1:]
+            if not any(_implies(other, rule) for other in rules):
+                rules = [*rules[:1], *(other for other in rules[1:] if not _implies(rule, other)), rule]
+    return rules[1:]
 
 
-def _implies(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
-    """Returns whether parts that keep to one rule keep to the other: they take as large a share or a larger one."""
-    whole = max(one)
-    return all(other[size] * one[whole] <= one[size] * other[whole] for size in one)
+def _implies(rule: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Whether parts that keep to one rule keep to the other: they take as large a share or a larger one."""
+    whole = max(rule)
+    return all(other[size] * rule[whole] <= rule[size] * other[whole] for size in rule)
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
@@ -261,8 +254,8 @@ def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[n
     how many hosts of each kind count, on those.
     """
     members = members_of_kinds(cluster)
-    each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
-    return np.asarray(each * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
+    per_host = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
+    return np.asarray(per_host * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:

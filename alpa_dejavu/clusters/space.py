@@ -1,14 +1,23 @@
-"""The choices for a stage: submeshes of a cluster, and logical meshes of them with remat and a ZeRO level."""
+"""The choices for a stage: submeshes of a cluster, and logical meshes of them with remat and a ZeRO level.
+
+Where hosts are of unlike kinds, a submesh is on hosts of one kind, or of a mixture that makes sense.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from alpa_dejavu.clusters._unlike_submeshes import Site, sites
-from alpa_dejavu.clusters.host_classes import by_sites, kinds_of
-from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_part_of_several
+from alpa_dejavu.clusters.host_classes import (
+    across_hosts,
+    by_sites,
+    kinds_of,
+    members_of_kinds,
+    slow_inside,
+    takes_part_of_several,
+)
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
 
 __all__ = ["fitting", "on_sites", "search_space", "submeshes"]
@@ -53,12 +62,12 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
 
 
 def _parts(devices: int) -> list[int]:
-    """Returns the numbers of a host's devices that a stage may take."""
+    """The numbers of a host's devices that a stage may take."""
     return [n for n in range(1, devices + 1) if n.bit_count() == 1 or devices % n == 0]
 
 
 def _several(hosts: int, kind: str) -> list[int]:
-    """Returns the numbers of hosts, above one, that a stage may take of so many."""
+    """The numbers of hosts, above one, that a stage may take of so many."""
     several = {
         "power_of_two": [n for n in range(2, hosts + 1) if n.bit_count() == 1],
         "small_power_of_two": [n for n in (2, 4) if n <= hosts],
@@ -69,7 +78,7 @@ def _several(hosts: int, kind: str) -> list[int]:
     return several[kind]
 
 
-def _sites(cluster: Cluster, kind: str) -> tuple[Site, ...]:
+def _sites(cluster: Cluster, kind: str) -> tuple[_Site, ...]:
     """Submeshes with the kinds of their hosts; all hosts of a kind are among them, but for "small_power_of_two"."""
 
     def several(hosts: int) -> list[int]:
@@ -79,7 +88,7 @@ def _sites(cluster: Cluster, kind: str) -> tuple[Site, ...]:
     apart = slow_inside(cluster) and max(kinds_of(cluster)) == 0
     across = across_hosts(cluster, _parts(cluster.hosts[0].num_devices), several(len(cluster.hosts))) if apart else []
     every = tuple((submesh, tuple(range(submesh.num_hosts))) for submesh in across)
-    return tuple(dict.fromkeys([*sites(cluster, _parts, several), *every]))
+    return tuple(dict.fromkeys([*_unlike_sites(cluster, several), *every]))
 
 
 def search_space(
@@ -125,22 +134,19 @@ def search_space(
         return [config for config in every if replicas == 1 or (config.batch_forced and config.shape[0] >= replicas)]
 
     if not on_hosts:
-        choices = tuple(each for each in submeshes(cluster, kind) if replicas == 1 or of_shape(each))
+        choices = tuple(submesh for submesh in submeshes(cluster, kind) if replicas == 1 or of_shape(submesh))
         _check_replicas(len(choices), replicas, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
-    found = [site for site in _sites(cluster, kind) if of_shape(site[0])]
-    _check_replicas(len(found), replicas, cluster, micro_batch)
-    rows = _even([of_shape(submesh) for submesh, _ in found])
-    return SearchSpace(tuple(s for s, _ in found), rows, imbalance, tuple(hosts for _, hosts in found))
+    offered = [site for site in _sites(cluster, kind) if of_shape(site[0])]
+    _check_replicas(len(offered), replicas, cluster, micro_batch)
+    rows = _even([of_shape(submesh) for submesh, _ in offered])
+    return SearchSpace(tuple(s for s, _ in offered), rows, imbalance, tuple(hosts for _, hosts in offered))
 
 
 def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     """Returns the search space in which each submesh occurs once for each choice of kinds of hosts that it may be on.
 
-    Args:
-        space: the search space, whose submeshes may be on any hosts, as Alpa offers them.
-        cluster: the cluster with the hosts; where they are alike, with a power of two devices, the search space stays
-            as it is.
+    Where hosts are alike, with a power of two devices, it stays as it is.
 
     Raises:
         NoPlanError: the cluster hasn't the hosts for any submesh.
@@ -148,19 +154,15 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     if not by_sites(cluster):
         return space
     rows = dict(zip(space.submeshes, space.configs, strict=True))
-    found = [site for site in _sites(cluster, "all") if site[0] in rows]
-    if not found:
+    offered = [site for site in _sites(cluster, "all") if site[0] in rows]
+    if not offered:
         raise _none_of(space, cluster)
-    chosen, hosts = zip(*found, strict=True)
+    chosen, hosts = zip(*offered, strict=True)
     return SearchSpace(chosen, tuple(rows[submesh] for submesh in chosen), space.allowed_imbalance, hosts)
 
 
 def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """Returns the part of a search space whose submeshes a cluster has the hosts for.
-
-    Args:
-        space: the search space, whose submeshes may be on any hosts, as Alpa offers them.
-        cluster: the cluster with the hosts.
+    """Returns the part of a search space, whose submeshes may be on any hosts, that a cluster has the hosts for.
 
     Raises:
         NoPlanError: the cluster hasn't the hosts for any submesh.
@@ -217,3 +219,61 @@ def _even(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | None
     """Returns the rows with the same length: shorter ones end with None."""
     width = max(1, *map(len, rows))
     return tuple((*row, *[None] * (width - len(row))) for row in rows)
+
+
+_Site = tuple[Submesh, tuple[int, ...]]
+"""A submesh, and the hosts that stand for all of their kinds."""
+_FEW, _MIXTURES = 3, 128
+"""Up to so many kinds of hosts, and more kinds if there are no more mixtures than this, are mixed freely."""
+
+
+def _unlike_sites(cluster: Cluster, several: Callable[[int], Sequence[int]]) -> tuple[_Site, ...]:
+    """The submeshes that stages may have on unlike hosts: parts of a host and whole hosts of each kind, then mixtures.
+
+    A mixture takes equally many devices of each host: all of the smallest one's. If there are few kinds, every mixture
+    of numbers of hosts from `several` is offered; if there are many, only mixtures of all hosts of some kinds: those
+    that result from joining kinds by their links, the fastest first, and those of the kinds with the fastest devices.
+    All hosts together are always offered. `several` tells of a number of hosts how many of them a stage may take.
+    """
+    members, offered = members_of_kinds(cluster), list[_Site]()
+    for hosts in members:
+        whole = cluster.hosts[hosts[0]].num_devices
+        offered += ((Submesh(1, part), (hosts[0],)) for part in _parts(whole))
+        offered += ((Submesh(n, whole), tuple(hosts[:n])) for n in several(len(hosts)) if n > 1)
+    for counts in (*_mixtures(cluster, members, several), tuple(map(len, members))):
+        chosen = tuple(host for hosts, count in zip(members, counts, strict=True) for host in hosts[:count])
+        offered.append((Submesh(len(chosen), min(cluster.hosts[host].num_devices for host in chosen)), chosen))
+    return tuple(dict.fromkeys(offered))
+
+
+def _mixtures(
+    cluster: Cluster, members: Sequence[Sequence[int]], several: Callable[[int], Sequence[int]]
+) -> Iterator[tuple[int, ...]]:
+    """How many hosts of each kind."""
+    most = max((*several(len(cluster.hosts)), 1))
+    numbers = [sorted({0, 1, *several(len(hosts)), *([len(hosts)] if len(hosts) <= most else [])}) for hosts in members]
+    if len(members) > _FEW and math.prod(map(len, numbers)) > _MIXTURES:
+        for union in _unions(cluster, [hosts[0] for hosts in members]):
+            yield tuple(len(hosts) if kind in union else 0 for kind, hosts in enumerate(members))
+        return
+    for counts in itertools.product(*numbers):
+        if sum(count > 0 for count in counts) > 1 and sum(counts) <= most:
+            yield counts
+
+
+def _unions(cluster: Cluster, first: Sequence[int]) -> Iterator[frozenset[int]]:
+    """Sets of kinds, given a host of each; all of them is the last."""
+
+    def rate(pair: tuple[int, int]) -> float:
+        ahead, back = cluster.links[first[pair[0]]][first[pair[1]]], cluster.links[first[pair[1]]][first[pair[0]]]
+        return min(ahead.bytes_per_s, back.bytes_per_s)
+
+    fastest = sorted(range(len(first)), key=lambda kind: -cluster.hosts[first[kind]].device.rate("float32"))
+    for count in range(2, len(fastest)):
+        yield frozenset(fastest[:count])
+    joined = {kind: frozenset([kind]) for kind in range(len(first))}
+    for a, b in sorted(itertools.combinations(range(len(first)), 2), key=rate, reverse=True):
+        if joined[a] != joined[b]:
+            union = joined[a] | joined[b]
+            joined |= dict.fromkeys(union, union)
+            yield union

@@ -21,12 +21,9 @@ _WANTED = (
 class Arguments:
     """A train step and the shapes of its arguments, the batch cut to the size of one micro-batch.
 
-    Attributes:
-        step: the train step, a function.
-        leaves: the arrays among its arguments, as `jax.ShapeDtypeStruct`.
-        is_data: for each of these arrays whether it is part of the batch.
-        batch: the number of samples in a whole batch.
-        fixed: the shapes of the batch's arrays whose first dimension isn't the number of samples.
+    `leaves` are the arrays among the arguments, as `jax.ShapeDtypeStruct`, and `is_data` says of each whether it is
+    part of the batch. `batch` is the number of samples in a whole batch, and `fixed` are the shapes of the batch's
+    arrays whose first dimension isn't that.
     """
 
     step: Callable[..., Any]
@@ -125,10 +122,9 @@ def _divisors_near(size: int, wanted: int) -> str:
 
 
 def concrete(arguments: Any, seed: int = 0) -> Any:
-    """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays.
-
-    Floating-point numbers are random, from 0.001 to 0.05 (so that squares that optimizers keep are positive), integers
-    are 0 (a token and a label of any vocabulary), and booleans are true. How long a step takes doesn't depend on them.
+    """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays. Floating-
+    point numbers are random, from 0.001 to 0.05 (so that squares that optimizers keep are positive), integers are 0 (a
+    token and a label of any vocabulary), and booleans are true.
     """
     rng = np.random.default_rng(seed)
 

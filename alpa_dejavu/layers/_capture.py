@@ -48,12 +48,9 @@ ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Turns gradients that this thread traces within a `with` block into equations of the primitive `gradient_p`.
-
-    jax's caches of traced functions are kept apart: what is traced in the block isn't found outside of it.
-
-    Raises:
-        RuntimeError: this version of jax takes gradients in another way.
+    """Turns gradients that this thread traces within a `with` block into equations of the primitive `gradient_p`. jax's
+    caches of traced functions are kept apart: what is traced in the block isn't found outside of it. Raises
+    RuntimeError if this version of jax takes gradients in another way.
     """
     original = api._vjp
     if tuple(inspect.signature(original).parameters) != ("fun", "primals", "has_aux"):

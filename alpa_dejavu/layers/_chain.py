@@ -57,15 +57,11 @@ def chain_of(
     loss: core.Atom,
     remat: bool,
 ) -> Chain:
-    """Differentiates a loss that is cut into layers by the operands that are trained, and returns each layer's forward
-    and backward jaxpr.
+    """Differentiates a loss that is cut into layers by the operands that are trained.
 
-    Args:
-        rows: the jaxprs of the loss's layers; what one makes and another takes is the same variable.
-        pieces: each layer's equations as one jaxpr, or as several in a row that are differentiated one by one.
-        trained: the operands that the loss is differentiated by.
-        loss: the layers' result that is the loss.
-        remat: whether backward passes compute the forward pass again.
+    `rows` are the jaxprs of the loss's layers, and `pieces` each one's equations as one jaxpr, or as several in a row
+    that are differentiated one by one; `loss` is the result that is the loss. With `remat` backward passes compute the
+    forward pass again.
     """
     split = iter(_split(list(itertools.chain(*pieces)), trained, loss, remat))
     names: dict[core.Var, core.Atom] = {}
@@ -137,10 +133,8 @@ class _Backward:
             self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
 
     def layer(self, n: int, pieces: Sequence[_Piece]) -> core.Jaxpr:
-        """Builds the backward jaxpr of layer n; it must be called for the last layer first.
-
-        A gradient of one of the layer's operands is added up from the pieces of the layer that use this operand, as
-        soon as the last of them has been differentiated.
+        """Builds the backward jaxpr of layer n; it must be called for the last layer first. A gradient of one of the
+        layer's operands is added up from the pieces that use it, as soon as the last of them has been differentiated.
         """
         equations: list[core.JaxprEqn] = []
         inside = {var for piece in pieces for var in piece.row.outvars}

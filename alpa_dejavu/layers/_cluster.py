@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.layers._jaxprs import variables
 from alpa_dejavu.layers.cluster_search import IntArray, allowed, least_layers, reachable, search
-from alpa_dejavu.layers.features._products import product_flop
+from alpa_dejavu.layers.features.flatten import product_flop
 
 EPS = 0.5
 """How much more than its share of the operations a layer may have, as Alpa has it."""
@@ -33,12 +33,8 @@ EPS = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class Clustering:
-    """A cut of a jaxpr's equations into layers by the rule of Alpa's `AutoLayerOption`.
-
-    Attributes:
-        ends: layer i is the equations ends[i-1]..ends[i]-1, and layer 0 begins with equation 0.
-        most_bytes: the largest number of bytes that any layer takes from earlier layers; infinite if the rule had to be
-            broken, because there aren't enough matrix products.
+    """A cut of a jaxpr's equations into layers: layer i is the equations ends[i-1]..ends[i]-1. `most_bytes` are the
+    most that any layer takes from earlier ones; infinite if the rule had to be broken, for want of matrix products.
     """
 
     ends: tuple[int, ...]
@@ -47,9 +43,8 @@ class Clustering:
 
 @final
 class Clusters:
-    """A clusterer of a jaxpr's equations, which cuts them into any number of layers as Alpa's `AutoLayerOption` does.
-
-    `eps` is how much more than the average of the layers' floating-point operations a layer may have, as a share of it.
+    """A clusterer of a jaxpr's equations into any number of layers by Alpa's rule; a layer may have `eps` times more
+    than the average of the layers' floating-point operations.
     """
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
@@ -64,10 +59,8 @@ class Clusters:
         return [int(n) for n in np.flatnonzero(self._heavy)]
 
     def cut(self, num_layers: int) -> Clustering:
-        """Cuts a jaxpr's equations into a given number of layers, by the rule of Alpa's `AutoLayerOption` if possible.
-
-        Raises:
-            ValueError: there are fewer equations than layers, or no way was found to cut them.
+        """Cuts a jaxpr's equations into a given number of layers, by the rule if possible; raises ValueError if there
+        are fewer equations, or there is no way.
         """
         if not 1 <= num_layers <= self._num:
             raise ValueError(
@@ -96,11 +89,15 @@ class Clusters:
         shape = (self._num + 1, num_layers + 1)
         most, total, uneven = (np.full(shape, np.inf, dtype=np.float32) for _ in range(3))
         starts = np.full(shape, -1, dtype=np.int32)
-        search(begins, ends, least_layers(begins, ends), within, *self._uses, most, total, uneven, starts)
+        sizes, first_users, firsts, takings, operands, next_users = self._uses
+        search(
+            begins, ends, least_layers(begins, ends), within, sizes, first_users, firsts, takings, operands, next_users,
+            most, total, uneven, starts,
+        )  # fmt: skip
         return most, starts
 
     def _near(self, num_layers: int) -> str:
-        """Returns the two possible numbers of layers that are nearest to one that isn't."""
+        """The two possible numbers of layers that are nearest to one that isn't, as text."""
         nearest = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))
         possible = itertools.islice((n for n in nearest if self.possible(n)), 2)
         return " or ".join(map(str, sorted(possible))) or "another number of"
@@ -114,9 +111,8 @@ class Clusters:
         return functools.cache(lambda num_layers: allowed(self._heavy, self._flop, num_layers, self._eps))
 
     def best_number(self) -> int:
-        """Returns the largest number of layers of which none takes more bytes from earlier layers than with two layers.
-
-        That is the number that Alpa's `AutoLayerOption` takes for "auto"; it is found by bisection.
+        """Returns the largest number of layers of which none takes more bytes from earlier layers than with two layers:
+        the number that Alpa takes for "auto". It is found by bisection.
         """
         least, most = 2, int(self._heavy.sum() / 3) + 1
         if self._num < 2:
@@ -160,11 +156,10 @@ def _uses(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[Any], ...]:
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Returns which equations have matrix products, and each one's floating-point operations, as Alpa counts them.
-
-    Both arrays have shape (equations,). Matrix products and convolutions count, by their operations. An equation that
-    has a `jaxpr` (a jitted or rematerialised function, a scan) counts the equations of that once. All other equations
-    count nothing, even if they have a product inside, as a `custom_vjp` or a cond may.
+    """Returns which equations have matrix products or convolutions, and each one's floating-point operations, as Alpa
+    counts them; both of shape (equations,). An equation that has a `jaxpr` (a jitted or rematerialised function, a
+    scan) counts the equations of that once. All others count nothing, even if they have a product inside, as a cond
+    may.
     """
     counts: dict[int, tuple[bool, float]] = {}
 

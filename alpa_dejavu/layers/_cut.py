@@ -13,9 +13,8 @@ from jax import core, lax
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, Clusters
-from alpa_dejavu.layers._jaxprs import equation_of, holds, jaxpr_of, named, on_names, variables
+from alpa_dejavu.layers._jaxprs import equation_of, holds, inlined, jaxpr_of, live_equations, named, on_names, variables
 from alpa_dejavu.layers._trace import TracedStep
-from alpa_dejavu.layers._update import divide_update
 from alpa_dejavu.layers.features.structure import stable_structure
 
 REMAT = ("none", "layer")
@@ -50,10 +49,8 @@ class LayeredStep:
 
 
 def most_layers(traced: TracedStep, wanted: int) -> int:
-    """Returns the largest number of layers, up to `wanted`, into which Alpa's `AutoLayerOption` may cut a step's loss.
-
-    Its rule asks for enough matrix products in each layer. A loss may be cut into more layers by breaking that rule. A
-    loss with marks has as many layers as these make, whatever is wanted.
+    """Returns the largest number of layers, up to `wanted`, into which Alpa's rule may cut a step's loss, which asks
+    for enough matrix products in each. A loss with marks has as many layers as these make, whatever is wanted.
     """
     if traced.marks:
         return len(traced.marks)
@@ -126,7 +123,6 @@ def _pieces(loss: core.Jaxpr, ends: Sequence[int], products: Sequence[int]) -> l
 
 def _on_gradients(update: core.Jaxpr, gradients: Mapping[core.Var, core.Var], chain: Chain) -> core.Jaxpr:
     """The update on the gradients that the backward layers have accumulated, and on the forward layers' results.
-
     Gradients of what several layers use are added up; what no layer has a gradient for has zeros.
     """
     names = dict(chain.names)
@@ -154,12 +150,12 @@ def _on_gradients(update: core.Jaxpr, gradients: Mapping[core.Var, core.Var], ch
 
 
 def step_digest(traced: TracedStep) -> str:
-    """Returns a SHA-256 digest that traced train steps share if they compute the same on the same shapes of data.
-
-    Where a function has derivative rules of its own, as by `jax.custom_vjp`, the digest is of the backward pass, too.
+    """Returns a SHA-256 digest that steps share if they compute the same on the same shapes of data. Where a function
+    has derivative rules of its own, as by `jax.custom_vjp`, it is of the backward pass, too.
     """
     jaxprs = [traced.loss, *([] if traced.update is None else [traced.update])]
-    if traced.update is not None and any(holds(equation, _has_rule) for equation in traced.loss.eqns):
+    has_rules = any(holds(e, lambda inner: inner.primitive.name.startswith("custom_")) for e in traced.loss.eqns)
+    if traced.update is not None and has_rules:
         layered = cut_into_layers(traced, 1)
         jaxprs += [*layered.forward, *layered.backward]
     numbers: dict[core.Var, int] = {}
@@ -179,5 +175,63 @@ def step_digest(traced: TracedStep) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _has_rule(equation: core.JaxprEqn) -> bool:
-    return bool(equation.primitive.name.startswith("custom_"))
+def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers: int) -> tuple[core.Jaxpr | None, ...]:
+    """Divides an update, the jaxpr of all that a step does after its gradients, among the layers, given that of each
+    gradient and parameter; a layer that has no part in it gets None.
+
+    An equation belongs to the layer of its largest operand that belongs to one. What works up the optimizer's state
+    before it meets a gradient belongs to the layer that takes its result. A jitted function on several layers'
+    gradients is divided itself. Layers' parts may take from each other, both ways: all make the norm of all gradients,
+    and all take it.
+    """
+    names: dict[core.Var, core.Atom] = {}
+    equations, layers = _assigned(update, owners, names)
+    wanted = {named(names, var) for var in variables(update.outvars)}
+    alive = live_equations(equations, wanted)
+    equations = [equation for equation, is_alive in zip(equations, alive, strict=True) if is_alive]
+    layers = [layer for layer, is_alive in zip(layers, alive, strict=True) if is_alive]
+    _assign_rest(equations, layers)
+    makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
+    for equation, n in zip(equations, layers, strict=True):
+        wanted.update(var for var in variables(equation.invars) if makers.get(var, n) != n)
+    divided: list[core.Jaxpr | None] = [None] * num_layers
+    for layer in set(layers):
+        own = [equation for equation, n in zip(equations, layers, strict=True) if n == layer]
+        divided[layer] = jaxpr_of(own, [var for equation in own for var in equation.outvars if var in wanted])
+    return tuple(divided)
+
+
+def _assigned(
+    update: core.Jaxpr, given_owners: Mapping[core.Var, int], names: dict[core.Var, core.Atom]
+) -> tuple[list[core.JaxprEqn], list[int]]:
+    """The equations, calls on several layers' arrays inlined, and the layer of each; -1: not known yet."""
+    owners = dict(given_owners)
+
+    def sizes(equation: core.JaxprEqn) -> list[tuple[int, int]]:
+        return [(var.aval.size, owners[var]) for var in variables(equation.invars) if var in owners]
+
+    def is_shared(equation: core.JaxprEqn) -> bool:
+        return len({layer for size, layer in sizes(equation) if size > 1}) > 1
+
+    equations: list[core.JaxprEqn] = []
+    layers: list[int] = []
+    for equation in inlined(update.eqns, names, is_shared):
+        layer = max(sizes(equation), default=(0, -1))[1]
+        equations.append(equation)
+        layers.append(layer)
+        if layer >= 0:
+            owners.update((var, layer) for var in equation.outvars)
+    return equations, layers
+
+
+def _assign_rest(equations: list[core.JaxprEqn], layers: list[int]) -> None:
+    """Gives each equation that has no layer yet the first layer that takes one of its results, or, as for a count of
+    steps that none takes, the first layer that has any equations.
+    """
+    first = min((layer for layer in layers if layer >= 0), default=0)
+    takers: dict[core.Var, int] = {}
+    for n in range(len(equations) - 1, -1, -1):
+        if layers[n] < 0:
+            layers[n] = min((takers[var] for var in equations[n].outvars if var in takers), default=first)
+        for var in variables(equations[n].invars):
+            takers[var] = min(layers[n], takers.get(var, layers[n]))

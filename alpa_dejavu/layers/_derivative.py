@@ -40,15 +40,9 @@ class Alike:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """A layer's derivative as two jaxprs: the layer with its residuals as further results, and the linear part.
-
-    Residuals are the values that the linear part takes of the forward pass. Active operands are those that the layer is
-    differentiated by.
-
-    Attributes:
-        forward: the layer; its results are the layer's, then the residuals.
-        tangents: the linear part; it takes the residuals as constants, and the tangents of the active operands.
-        active: which of the layer's results depend on active operands.
+    """A layer's derivative by its active operands: the layer, whose results are followed by residuals, and the linear
+    part, which takes these as constants and the tangents of active operands. `active` says which results depend on
+    those.
     """
 
     forward: core.Jaxpr
@@ -100,13 +94,8 @@ def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
 
 @functools.lru_cache(maxsize=1024)
 def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
-    """Differentiates a layer, and returns its forward and its backward jaxpr.
-
-    Args:
-        layer: the layer's jaxpr.
-        active: for each of its operands whether it depends on trained parameters.
-        pulled: for each of its results whether it has a cotangent, that is, whether the loss depends on it.
-        remat: whether the backward jaxpr computes the forward pass again.
+    """Differentiates a layer, and returns its forward and its backward jaxpr. It is told of each operand whether it
+    depends on trained parameters, and of each result whether the loss depends on it.
     """
     split = linear(layer, active)
     reached: list[bool] = []

@@ -20,11 +20,9 @@ ModelFunction = Callable[..., Any]
 
 
 def resolve(function: str | ModelFunction) -> ModelFunction:
-    """Returns the model function that a known model's name, a transformer's sizes or `module:function` stands for.
-
-    A function is returned as it is. A model function takes a batch size and returns a train step with its arguments. A
-    module is looked for where `python -m` would: in the current directory first. What it raises while it is imported is
-    passed on as it is.
+    """Returns the model function that a known model's name, a transformer's sizes or `module:function` stands for, or
+    the function itself. It takes a batch size and returns a train step with its arguments. A module is looked for where
+    `python -m` would: in the current directory first. What it raises while it is imported is passed on.
 
     Raises:
         ValueError: there is no such model, module or function; near names are listed.
@@ -119,14 +117,8 @@ def trusted_model(
 ) -> str | Callable[..., Any]:
     """Returns the model that the caller gives, or else the one that a plan names, if that may be trusted.
 
-    A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned if
-    the caller trusts it. Known models' names, and a transformer's sizes, are always trusted, since they stand for
-    functions of this package.
-
-    Args:
-        plan: the plan whose model is wanted.
-        model: the model that the caller gives, by a name or as a function; None: the plan's is taken.
-        trust_model: whether a function that the plan names may be imported and called.
+    A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned
+    with `trust_model`. Known models' names, and a transformer's sizes, are always trusted.
 
     Raises:
         ValueError: neither the caller nor the plan names a model, or the plan names a function that isn't trusted.

@@ -83,13 +83,10 @@ class TracedStep:
 def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_micro_batches: int = 1) -> TracedStep:
     """Traces a model function's train step into jaxprs, at the size of a micro-batch; nothing is computed.
 
-    Args:
-        function: a model function, which takes a batch size and returns a train step with its arguments,
-            `(train_step, (state, batch, ...))`, or its name (`module:function`, or one of `alpa_dejavu.layers.models`).
-            The arguments may be abstract (`jax.ShapeDtypeStruct`).
-        batch: the batch size that the function is called with; None: it is called without one, and the batch size is
-            taken from the arrays that it returns.
-        num_micro_batches: how many micro-batches the batch's arrays are cut into, along their first dimension.
+    The function, or its name (`module:function`, or one of `alpa_dejavu.layers.models`), takes a batch size and returns
+    `(train_step, (state, batch, ...))`, arrays or abstract ones (`jax.ShapeDtypeStruct`). Without `batch` it is called
+    without one, and the batch size is taken from the arrays that it returns. These are cut into micro-batches along
+    their first dimension.
 
     Raises:
         ValueError: the name isn't known, the function returns something else, the batch can't be cut, or the step takes

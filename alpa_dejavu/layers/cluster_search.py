@@ -16,17 +16,11 @@ _TOLERANCE = 1 + 1e-4
 def allowed(
     heavy: NDArray[np.bool_], flop: NDArray[np.float64], num_layers: int, eps: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns which layers Alpa's `AutoLayerOption` allows: those with enough products and not too many operations.
+    """Returns which layers Alpa's `AutoLayerOption` allows, as arrays begins and ends of shape (equations,): the
+    equations k..r-1 may be a layer if begins[k] <= r < ends[k].
 
-    Args:
-        heavy: which equations of a jaxpr have matrix products, shape (equations,).
-        flop: the floating-point operations of each equation, shape (equations,).
-        num_layers: how many layers the equations are to be cut into.
-        eps: how much more than the average of the layers' operations a layer may have, as a share of that.
-
-    Returns:
-        Two arrays, begins and ends, of shape (equations,): the equations k..r-1 may be a layer if
-        begins[k] <= r < ends[k].
+    They have enough of the `heavy` equations, which have products, and at most (1 + eps) times their share of the
+    operations.
     """
     num = len(heavy)
     bound = float(flop.sum()) / num_layers * (1 + eps)
@@ -52,13 +46,9 @@ def allowed(
 
 
 def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns for each of N equations the least number of layers that it and all later ones can be cut into.
-
-    The result has shape (N + 1,), with 0 at the end; N + 1 means that there is no way.
-
-    Args:
-        begins: the equations k..r-1 may be a layer for begins[k] <= r < ends[k], shape (N,).
-        ends: the other side of that range, shape (N,).
+    """Returns for each of N equations the least number of layers that it and all later ones can be cut into, where
+    `begins` and `ends` say which layers are allowed; shape (N + 1,), with 0 at the end. N + 1 means that there is no
+    way.
     """
     num = len(begins)
     least = np.full(num + 1, num + 1, dtype=np.int64)
@@ -159,13 +149,7 @@ def search(
 
 @compiled("(i8[::1], i8[::1], i8)")
 def reachable(begins: IntArray, ends: IntArray, num_layers: int) -> bool:
-    """Returns whether N equations can be cut into Q layers each of which ends where it may.
-
-    Args:
-        begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
-        ends: the other side of that range, shape (N,).
-        num_layers: the number of layers, Q.
-    """
+    """Returns whether N equations can be cut into so many layers, each of which `begins` and `ends` allow."""
     num = len(begins)
     ways = np.zeros((num + 2, num_layers + 2), dtype=np.int64)
     ways[0, 0], ways[1, 0] = 1, -1

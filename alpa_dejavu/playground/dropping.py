@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.quiet_optuna import quiet_optuna
+from alpa_dejavu._util.extras import quiet_optuna
 from alpa_dejavu.playground._problem import (
     compute_bytes,
     compute_seconds,

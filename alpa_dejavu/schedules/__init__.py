@@ -6,9 +6,9 @@ no tasks wait for each other. How long one takes, the simulation says.
 
 from __future__ import annotations
 
+from alpa_dejavu.schedules._checks import unit_ticks
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import KEPT, KINDS, Task, TaskTable
-from alpa_dejavu.schedules._ticks import unit_ticks
 from alpa_dejavu.schedules.named import SCHEDULES, ScheduleKind, named_schedule, schedule_kind
 from alpa_dejavu.schedules.schedule_file import read_schedule, write_schedule
 

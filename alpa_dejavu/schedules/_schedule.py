@@ -10,9 +10,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.schedules._checks import check_complete
+from alpa_dejavu.schedules._checks import check_complete, stuck, unit_ticks
 from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_WEIGHT, FORWARD, KEPT, Task, TaskTable
-from alpa_dejavu.schedules._ticks import stuck, unit_ticks
 
 __all__ = ["Schedule"]
 
@@ -46,14 +45,14 @@ class Schedule:
     updates_each: bool = False
 
     def __post_init__(self) -> None:
-        given: Sequence[Sequence[Task | str]] = self.tasks
-        tasks = tuple(tuple(Task.of(task) for task in row) for row in given)
+        rows: Sequence[Sequence[Task | str]] = self.tasks
+        tasks = tuple(tuple(Task.of(task) for task in row) for row in rows)
         object.__setattr__(self, "tasks", tasks)
         check_complete(self.name, tasks, self.table)
         if (self.ticks < 0).any():
-            said = stuck(self.table, self.ticks)
+            waiting = stuck(self.table, self.ticks)
             raise ValueError(
-                f"schedule {self.name}: it can't go on, since {said}; order each device's tasks so that what a task "
+                f"schedule {self.name}: it can't go on, since {waiting}; order each device's tasks so that what a task "
                 "needs is done before it"
             )
 
@@ -75,8 +74,8 @@ class Schedule:
     @functools.cached_property
     def device_of(self) -> tuple[int, ...]:
         """Returns for each of S stages the index of its device."""
-        found = {task.stage: device for device, row in enumerate(self.tasks) for task in row}
-        return tuple(found[stage] for stage in range(self.num_stages))
+        devices = {task.stage: device for device, row in enumerate(self.tasks) for task in row}
+        return tuple(devices[stage] for stage in range(self.num_stages))
 
     @property
     def chunks(self) -> int:
@@ -100,23 +99,21 @@ class Schedule:
 
     @functools.cached_property
     def ticks(self) -> NDArray[np.int64]:
-        """Returns the tick at which each task of `table` runs if each takes one tick and none waits needlessly; shape
-        (N,).
-        """
+        """Returns the tick at which each of N tasks of `table` runs if each takes one and none waits needlessly."""
         return unit_ticks(self.table, self.num_stages, self.num_micro_batches)
 
     @functools.cached_property
     def last_gradients(self) -> tuple[int, ...]:
         """Returns for each of S stages the micro-batch whose gradients of the weights come last; empty in inference."""
-        found = {t.stage: t.micro_batch for row in self.tasks for t in row if t.kind in (BACKWARD, BACKWARD_WEIGHT)}
-        return tuple(found[stage] for stage in range(self.num_stages)) if self.trains else ()
+        last = {t.stage: t.micro_batch for row in self.tasks for t in row if t.kind in (BACKWARD, BACKWARD_WEIGHT)}
+        return tuple(last[stage] for stage in range(self.num_stages)) if self.trains else ()
 
     @functools.cached_property
     def stages_on(self) -> tuple[tuple[int, ...], ...]:
         """Returns the stages that each device has, in order."""
         return tuple(
-            tuple(stage for stage, device in enumerate(self.device_of) if device == each)
-            for each in range(self.num_devices)
+            tuple(stage for stage, device in enumerate(self.device_of) if device == own)
+            for own in range(self.num_devices)
         )
 
     @functools.cached_property
@@ -128,15 +125,11 @@ class Schedule:
 
     @functools.cached_property
     def peak_chunks(self) -> NDArray[np.int64]:
-        """Returns the most activations, each of one stage and micro-batch, that each device keeps at a time; shape (D,)
-        for D devices.
-        """
+        """Returns the most activations, each of a stage and micro-batch, that each of D devices keeps; shape (D,)."""
         return np.array([int(self.in_flight(stages).max()) for stages in self.stages_on])
 
     def in_flight(self, stages: Sequence[int]) -> NDArray[np.int64]:
-        """Returns how many activations, each of a stage and a micro-batch, the given stages of one device keep after
-        each task of its list.
-        """
+        """Returns how many activations the given stages of one device keep after each task of its list."""
         if not self.trains:
             return np.zeros(1, dtype=np.int64)
         row = self.tasks[self.device_of[stages[0]]]

@@ -35,19 +35,19 @@ class Task(NamedTuple):
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
     @classmethod
-    def of(cls, given: Task | str) -> Task:
+    def of(cls, task: Task | str) -> Task:
         """Returns the task that a text such as "2F0" (stage 2, forward, micro-batch 0) names, or the given task.
 
         Raises:
             ValueError: the text isn't of that form.
         """
-        if isinstance(given, Task):
-            return given
-        found = _CELL.fullmatch(given)
-        if found is None or found[2] not in KINDS:
+        if isinstance(task, Task):
+            return task
+        parts = _CELL.fullmatch(task)
+        if parts is None or parts[2] not in KINDS:
             kinds = ", ".join(KINDS)
-            raise ValueError(f"task is {given!r}, but must be a stage, one of {kinds}, and a micro-batch, such as 2F0")
-        return cls(found[2], int(found[1]), int(found[3]))
+            raise ValueError(f"task is {task!r}, but must be a stage, one of {kinds}, and a micro-batch, such as 2F0")
+        return cls(parts[2], int(parts[1]), int(parts[3]))
 
 
 class TaskTable(NamedTuple):
@@ -61,12 +61,12 @@ class TaskTable(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Iterable[Task]]) -> TaskTable:
         """Returns the table of each device's tasks, in their order."""
-        found = [
+        columns = [
             (KINDS.index(task.kind), task.stage, task.micro_batch, device)
             for device, row in enumerate(rows)
             for task in row
         ]
-        return cls(*np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(-1, 4).T))
+        return cls(*np.ascontiguousarray(np.array(columns, dtype=np.int64).reshape(-1, 4).T))
 
     def task(self, n: int) -> Task:
         """Returns the task in a place of the table."""

@@ -1,25 +1,26 @@
 """Schedules with two chunks on each device, the model folded like a V: the last stage is where the first one is.
 
-They repeat a building block, the tasks of one micro-batch at fixed distances, every six ticks: two forwards, two
+Most repeat a building block, the tasks of one micro-batch at fixed distances, every six ticks: two forwards, two
 backwards by inputs and two by weights. How steeply the block goes down the devices and up again says how long
-activations stay, and so what is kept.
+activations stay, and so what is kept. DualPipe-V does forwards of a micro-batch beside backwards of another.
 
 References:
     Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024 (V-Min, V-Half, V-ZB).
     Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024 (ZB-V).
+    DeepSeek-AI, DeepSeek-V3 Technical Report, 2024 (DualPipe). Qi, DualPipe could be better without the Dual, 2025.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias, final
 
 from alpa_dejavu.schedules._schedule import Schedule
-from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KEPT, KINDS, Task
+from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KEPT, KINDS, Task
 
-__all__ = ["v_half", "v_min", "zb_v"]
+__all__ = ["check_dualpipe_v", "dualpipe_v", "v_half", "v_min", "zb_v"]
 
 _TICKS = 6
 """What a micro-batch takes of each device: three passes of two chunks."""
@@ -50,15 +51,19 @@ def v_min(num_devices: int, num_micro_batches: int) -> Schedule:
 
 
 def _v_shaped(
-    name: str, num_devices: int, num_micro_batches: int, limit: int, blocks: Iterable[tuple[int, ...]],
+    name: str,
+    num_devices: int,
+    num_micro_batches: int,
+    limit: int,
+    blocks: Iterable[tuple[int, ...]],
     eager: bool = False,
 ) -> Schedule:
-    """Returns the shortest of the schedules that repeat one of some blocks and keep at most `limit` activations, each
-    of a chunk, on each device.
+    """The shortest of the schedules that repeat one of some blocks and keep at most `limit` activations, each of a
+    chunk, on each device.
     """
     squeezed = _Squeezed(num_devices, num_micro_batches, limit, eager)
-    made = [squeezed.run(_block(num_devices, block)) for block in blocks]
-    best = min((each for each in made if each is not None), key=lambda each: each[1])
+    runs = [squeezed.run(_block(num_devices, block)) for block in blocks]
+    best = min((run for run in runs if run is not None), key=lambda run: run[1])
     return Schedule(name, tuple(tuple(row) for row in best[0]))
 
 
@@ -72,8 +77,8 @@ def _block(num_devices: int, ticks: tuple[int, ...]) -> list[list[int]]:
     for waits in itertools.product(range(_TICKS), repeat=3):
         passes: list[list[int]] = []
         at = 0
-        for n, each in enumerate(ticks):
-            path = [at + each * device for device in range(num_devices)]
+        for n, pace in enumerate(ticks):
+            path = [at + pace * device for device in range(num_devices)]
             passes.append(path if n % 2 == 0 else path[::-1])
             at = path[-1] + 1 + (waits[n] if n < len(waits) else 0)
         apart = all(len({path[device] % _TICKS for path in passes}) == len(passes) for device in range(num_devices))
@@ -109,13 +114,13 @@ class _Squeezed:
         for device in range(self.num_devices):
             stages = (device, last - device, last - device, device)
             kinds = (FORWARD, FORWARD, BACKWARD_INPUT, BACKWARD_INPUT)
-            each = [
+            passes = [
                 (path[device] + _TICKS * batch, Task(kind, stage, batch))
                 for path, kind, stage in zip(block, kinds, stages, strict=True)
                 for batch in range(self.num_micro_batches)
             ]
-            waiting.append([task for _, task in sorted(each)])
-        made: list[list[Task]] = [[] for _ in waiting]
+            waiting.append([task for _, task in sorted(passes)])
+        rows: list[list[Task]] = [[] for _ in waiting]
         weights: list[list[Task]] = [[] for _ in waiting]
         done = {kind: [[_NEVER] * self.num_micro_batches for _ in range(last + 1)] for kind in KINDS}
         kept, tick, left = [0] * len(waiting), 0, 3 * 2 * self.num_devices * self.num_micro_batches
@@ -129,13 +134,13 @@ class _Squeezed:
                 if task.kind == BACKWARD_INPUT:
                     weights[device].append(task._replace(kind=BACKWARD_WEIGHT))
                 kept[device] += KEPT[task.kind]
-                made[device].append(task)
+                rows[device].append(task)
                 done[task.kind][task.stage][task.micro_batch] = tick + 1
                 left -= 1
             if left == before:
                 return None
             tick += 1
-        return made, tick
+        return rows, tick
 
     def _next(self, queue: list[Task], weights: list[Task], kept: int, done: _Done, tick: int) -> Task | None:
         """Returns what a device does at a tick; None: it waits."""
@@ -159,3 +164,75 @@ class _Squeezed:
             return kept < self.limit and (stage == 0 or done[FORWARD][stage - 1][batch] <= tick)
         behind = done[FORWARD][stage] if stage == 2 * self.num_devices - 1 else done[BACKWARD_INPUT][stage + 1]
         return behind[batch] <= tick
+
+
+def dualpipe_v(num_devices: int, num_micro_batches: int) -> Schedule:
+    """Returns DualPipe-V: stage s of 2 p is on device s, or on 2 p - 1 - s, as in a V.
+
+    Raises:
+        ValueError: there are fewer micro-batches than stages.
+    """
+    check_dualpipe_v(num_devices, num_micro_batches)
+    rows = (_row(device, num_devices, num_micro_batches) for device in range(num_devices))
+    return Schedule("dualpipe_v", tuple(map(tuple, rows)))
+
+
+def _row(device: int, num_devices: int, size: int) -> Iterator[Task]:
+    """A device's tasks: filling, a steady part of a forward and a backward of either chunk in turns, draining.
+    Backwards are split where nothing else could fill a bubble; their parts by weights wait in a queue.
+    """
+    stages = (device, 2 * num_devices - 1 - device)
+    behind = num_devices - 1 - device
+    counts: dict[tuple[str, int], int] = {}
+    weights: list[Task] = []
+
+    def number(kind: str, chunk: int) -> int:
+        count = counts.get((kind, chunk), 0)
+        counts[kind, chunk] = count + 1
+        return count
+
+    def forward(chunk: int) -> Task:
+        return Task(FORWARD, stages[chunk], number(FORWARD, chunk))
+
+    def backward(chunk: int, split: bool = False) -> Task:
+        batch = number(BACKWARD, chunk)
+        if split:
+            weights.append(Task(BACKWARD_WEIGHT, stages[chunk], batch))
+        return Task(BACKWARD_INPUT if split else BACKWARD, stages[chunk], batch)
+
+    for _ in range(2 * behind):
+        yield forward(0)
+    for _ in range(device + 1):
+        yield forward(0)
+        yield forward(1)
+    for _ in range(behind):
+        yield backward(1, split=True)
+        yield weights.pop(0)
+        yield forward(1)
+    for _ in range(size - 2 * num_devices + device + 1):
+        yield forward(0)
+        yield backward(1)
+        yield forward(1)
+        yield backward(0)
+    for _ in range(behind):
+        yield backward(1)
+        yield forward(1)
+        yield backward(0)
+    # The second half of these 2 (device + 1) backwards is split.
+    for n in range(device + 1):
+        yield backward(1, split=2 * n >= device + 1)
+        yield backward(0, split=2 * n + 1 >= device + 1)
+    for _ in range(behind):
+        yield weights.pop(0)
+        yield backward(0, split=True)
+    while weights:
+        yield weights.pop(0)
+
+
+def check_dualpipe_v(num_devices: int, num_micro_batches: int) -> None:
+    """Raises ValueError unless the schedule can have so many micro-batches on so many devices."""
+    if num_micro_batches < 2 * num_devices:
+        raise ValueError(
+            f"num_micro_batches is {num_micro_batches}, but must be at least {2 * num_devices} in dualpipe_v on "
+            f"{num_devices} devices; take more micro-batches, or zb_v"
+        )

@@ -9,11 +9,18 @@ from typing import final
 
 from alpa_dejavu.problem.checks import count
 from alpa_dejavu.problem.run import schedule_form
-from alpa_dejavu.schedules import _one_chunk as one
-from alpa_dejavu.schedules._dual_pipe import check_dualpipe_v, dualpipe_v
-from alpa_dejavu.schedules._interleaved import check_interleaved, interleaved
+from alpa_dejavu.schedules._one_chunk import (
+    check_interleaved,
+    gpipe,
+    inference,
+    interleaved,
+    one_f_one_b,
+    overlap_friendly,
+    pipedream,
+    zb_h1,
+)
 from alpa_dejavu.schedules._schedule import Schedule
-from alpa_dejavu.schedules._v_shaped import v_half, v_min, zb_v
+from alpa_dejavu.schedules._v_shaped import check_dualpipe_v, dualpipe_v, v_half, v_min, zb_v
 
 __all__ = ["SCHEDULES", "ScheduleKind", "named_schedule", "schedule_kind"]
 
@@ -37,20 +44,18 @@ class ScheduleKind:
 
 SCHEDULES: dict[str, ScheduleKind] = {
     "1f1b": ScheduleKind(
-        one.one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "maxtext", "jaxpp")
+        one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "maxtext", "jaxpp")
     ),
-    "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, runtimes=("alpa", "jaxpp")),
-    "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan", "maxtext")),
-    "inference": ScheduleKind(one.inference, runtimes=("alpa",)),
-    "interleaved": ScheduleKind(
-        interleaved, runtimes=("megatron", "torchtitan", "jaxpp"), check=check_interleaved
-    ),
-    "zb_h1": ScheduleKind(one.zb_h1, runtimes=("torchtitan", "jaxpp")),
+    "1f1b_overlap_friendly": ScheduleKind(overlap_friendly, runtimes=("alpa", "jaxpp")),
+    "gpipe": ScheduleKind(gpipe, runtimes=("alpa", "galvatron", "torchtitan", "maxtext")),
+    "inference": ScheduleKind(inference, runtimes=("alpa",)),
+    "interleaved": ScheduleKind(interleaved, runtimes=("megatron", "torchtitan", "jaxpp"), check=check_interleaved),
+    "zb_h1": ScheduleKind(zb_h1, runtimes=("torchtitan", "jaxpp")),
     "zb_v": ScheduleKind(zb_v, runtimes=("torchtitan",)),
     "v_half": ScheduleKind(v_half, runtimes=("torchtitan",)),
     "v_min": ScheduleKind(v_min, runtimes=("torchtitan",)),
     "dualpipe_v": ScheduleKind(dualpipe_v, runtimes=("torchtitan", "jaxpp"), check=check_dualpipe_v),
-    "pipedream": ScheduleKind(one.pipedream),
+    "pipedream": ScheduleKind(pipedream),
 }
 """All schedules that have a generator, those that Alpa runs first."""
 

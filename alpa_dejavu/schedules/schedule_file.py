@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pathlib
 
-from alpa_dejavu._util.csv_file import csv_lines
-from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.json_file import csv_lines, write_whole
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import Task
 

@@ -17,25 +17,17 @@ FloatArray = NDArray[np.float64]
 
 
 def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns when each task of a pipeline's step starts and when it ends, in seconds, each of shape (N,), where each
-    device has cores of its own.
-
-    A task starts when those that it waits for have ended.
-
-    Args:
-        program: the graph of the step's N tasks.
-        seconds: shape (N,), the seconds that each task takes.
+    """Returns when each of N tasks starts and when it ends, in seconds, each of shape (N,), where each device has cores
+    of its own: a task starts when those that it waits for have ended. `seconds`, shape (N,), are those that each task
+    takes.
     """
     finished = _ends(program.waits, seconds)
     return finished[program.waits].max(axis=0), finished[:-1]
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """Returns the seconds of a pipeline's step where each device has cores of its own: when its last task ends.
-
-    Args:
-        program: the graph of the step's N tasks.
-        seconds: shape (N,), the seconds that each task takes.
+    """Returns the seconds of a step where each device has cores of its own: when the last of N tasks ends, which take
+    `seconds`, shape (N,).
     """
     return float(_ends(program.waits, seconds).max())
 
@@ -113,8 +105,8 @@ def shared_cores(
 
 @functools.cache
 def _busy_cores(together: int, alone: int, cores: float, waiting: float) -> float:
-    """Returns how many cores are busy on average while so many devices compute together with others of their process,
-    each of which waits that share of its time whatever the others do, and so many alone in theirs.
+    """How many cores are busy on average while so many devices compute together with others of their process, each of
+    which waits that share of its time whatever the others do, and so many alone in theirs.
     """
     working = np.arange(together + 1)
     shares = scipy.stats.binom.pmf(working, together, 1 - waiting)

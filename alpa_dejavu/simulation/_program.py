@@ -79,23 +79,17 @@ def program(
     backward_sends: tuple[bool, ...],
     starts: tuple[bool, ...] = (),
 ) -> Program:
-    """Returns the graph of tasks of a schedule of S stages and B micro-batches: who waits for whom.
-
-    Args:
-        schedule: the order of tasks on each device.
-        sends: how transfers go: "blocking", "buffered" or "overlapped".
-        forward_sends: for each stage, whether its transfer to the next stage takes time.
-        backward_sends: for each stage, whether its transfer to the previous stage takes time.
-        starts: for each stage, whether it begins only some time after the step's start; (): none does.
+    """Returns the graph of tasks of a schedule of S stages and B micro-batches: who waits for whom. For each stage it
+    is told whether its transfer to the next stage, that to the previous one and its start take time; (): no start does.
     """
     takes_time = np.array([forward_sends, backward_sends], dtype=np.bool_)
     begins = np.array(starts or (False,) * schedule.num_stages, dtype=np.bool_)
     early = schedule.name == "1f1b_overlap_friendly" and sends != "overlapped"
-    made, _ = program_of(
+    graph, _ = program_of(
         schedule.table, schedule.ticks, schedule.device_of, schedule.num_micro_batches, sends, takes_time, begins,
         early, schedule.updates_each,
     )  # fmt: skip
-    return made
+    return graph
 
 
 def program_of(
@@ -143,22 +137,14 @@ def _build(
     updates_each: bool,
     rows: NDArray[np.int64],
 ) -> int:
-    """Sets kind, stage, micro-batch and the three that it waits for of each task, shape (6, more); how many they are.
+    """Sets kind, stage, micro-batch and the three that it waits for of each task in `rows`, shape (6, more); returns
+    how many they are.
 
-    Args:
-        computations: as `_computations` has them.
-        edges: where each tick ends in them.
-        device_of: the device of each stage, shape (S,).
-        num_micro_batches: B.
-        sends: which of `SENDS`.
-        takes_time: of forward and backward, whether a stage's transfer takes time, shape (2, S).
-        begins: whether a stage's start takes time, shape (S,).
-        early: whether a transfer goes at the end of the tick that made it, not before the task that needs it.
-        updates_each: whether the optimizer updates the weights after each micro-batch.
-        rows: the tasks to set.
+    `computations` are the schedule's tasks by ticks, shape (3, N): kind, stage and micro-batch; `edges` say where each
+    tick ends in them. The other arguments are those of `program_of`, with `sends` as the index into `SENDS`.
     """
     num_stages = len(begins)
-    made = np.full((2, num_stages, num_micro_batches), -1)  # the forward or backward of a micro-batch
+    computed = np.full((2, num_stages, num_micro_batches), -1)  # the forward or backward of a micro-batch
     sent = np.full((2, num_stages, num_micro_batches), -1)  # its transfer, where that went early
     link = np.full((2, num_stages), -1)  # the last transfer of a stage to its neighbour
     last = np.full(num_stages, -1)  # the last task of a device
@@ -187,12 +173,12 @@ def _build(
                 if phase == _COMPUTES:
                     own = -1
                     if kind == BACKWARD_WEIGHT:
-                        own = made[BACKWARD, stage, batch]
+                        own = computed[BACKWARD, stage, batch]
                     elif kind != FORWARD:
-                        own = made[FORWARD, stage, batch]
+                        own = computed[FORWARD, stage, batch]
                     last[device] = add(kind, stage, batch, last[device], arrived[n], own)
                     if kind != BACKWARD_WEIGHT:
-                        made[way, stage, batch] = last[device]
+                        computed[way, stage, batch] = last[device]
                     if updates_each and kind in (BACKWARD, BACKWARD_WEIGHT):
                         last[device] = add(UPDATE, stage, batch, last[device], -1, -1)
                     continue
@@ -203,22 +189,22 @@ def _build(
                 target = source + ahead
                 if not (0 <= source < num_stages and 0 <= target < num_stages):
                     continue
-                here, there = device_of[source], device_of[target]
-                if here == there or not takes_time[way, source]:
-                    task = made[way, source, batch]
+                sender, receiver = device_of[source], device_of[target]
+                if sender == receiver or not takes_time[way, source]:
+                    task = computed[way, source, batch]
                 elif sent[way, source, batch] >= 0:
                     task = sent[way, source, batch]
                 elif sends == _BLOCKING:
-                    task = add(FORWARD_SEND + way, source, batch, last[here], last[there], -1)
-                    last[here] = last[there] = task
+                    task = add(FORWARD_SEND + way, source, batch, last[sender], last[receiver], -1)
+                    last[sender] = last[receiver] = task
                 elif sends == _BUFFERED:
-                    post = add(POSTS[way], source, batch, last[here], -1, -1)
-                    last[here] = post
+                    post = add(POSTS[way], source, batch, last[sender], -1, -1)
+                    last[sender] = post
                     task = add(FORWARD_SEND + way, source, batch, post, link[way, source], -1)
                     link[way, source] = task
-                    task = last[there] = add(RECEIVE, target, batch, last[there], task, -1)
+                    task = last[receiver] = add(RECEIVE, target, batch, last[receiver], task, -1)
                 else:
-                    task = add(FORWARD_SEND + way, source, batch, made[way, source, batch], link[way, source], -1)
+                    task = add(FORWARD_SEND + way, source, batch, computed[way, source, batch], link[way, source], -1)
                     link[way, source] = task
                 if phase == _ARRIVES:
                     arrived[n] = task

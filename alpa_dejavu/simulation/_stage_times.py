@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.problem import checks
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["StageTimes"]
+from alpa_dejavu.problem import checks
+from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_WEIGHT, UPDATE, Program
+
+__all__ = ["StageTimes", "stage_seconds", "task_entries"]
 
 
 @final
@@ -86,3 +91,45 @@ class StageTimes:
                 raise ValueError(
                     f"stage: {part} is {getattr(self, part)!r}, but it is a part of {whole}, {getattr(self, whole)!r}"
                 )
+
+
+_LAST_BACKWARD, _LAST_WEIGHT = BACKWARD_WEIGHT + 1, BACKWARD_WEIGHT + 2
+"""The last backward of a stage, or its part by weights, has an entry of its own: gradients are synchronised in it."""
+
+
+def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.float64]:
+    """Returns how many seconds each of 13 kinds of tasks (forward, backward, transfers, update, ...) takes on each of S
+    stages, stage by stage; shape (13 S,). Receiving from a mailbox takes none, and inference synchronises no gradients.
+    """
+    return np.array(
+        [
+            [
+                stage.forward_s,
+                stage.backward_s,
+                stage.forward_send_s,
+                stage.backward_send_s,
+                stage.per_step_s - (stage.synchronisation_s if trains else 0.0),
+                0.0,
+                stage.start_s,
+                stage.forward_post_s,
+                stage.backward_post_s,
+                stage.backward_s - stage.backward_weight_s,
+                stage.backward_weight_s,
+                stage.backward_s + stage.synchronisation_s,
+                stage.backward_weight_s + stage.synchronisation_s,
+            ]
+            for stage in stages
+        ]
+    ).ravel()
+
+
+def task_entries(tasks: Program) -> NDArray[np.int64]:
+    """Returns for each of N tasks of a step the index of its seconds in what `stage_seconds` returns; shape (N,)."""
+    entry = tasks.kind.copy()
+    gives = np.flatnonzero((tasks.kind == BACKWARD) | (tasks.kind == BACKWARD_WEIGHT))
+    if (tasks.kind == UPDATE).sum() == len(gives):
+        last = gives  # each micro-batch's gradients are synchronised, and update the weights
+    else:
+        last = np.array([gives[tasks.stage[gives] == stage][-1] for stage in np.unique(tasks.stage[gives])], np.int64)
+    entry[last] = np.where(tasks.kind[last] == BACKWARD, _LAST_BACKWARD, _LAST_WEIGHT)
+    return np.asarray(tasks.stage * (_LAST_WEIGHT + 1) + entry, dtype=np.int64)

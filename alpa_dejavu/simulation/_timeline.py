@@ -63,12 +63,12 @@ class Timeline:
 
     @property
     def num_stages(self) -> int:
-        """Returns the number of the pipeline's stages, S."""
+        """Returns the number of stages, S."""
         return len(self.stages)
 
     @property
     def num_micro_batches(self) -> int:
-        """Returns the number of micro-batches of the step, B."""
+        """Returns the number of micro-batches, B."""
         return self.schedule.num_micro_batches
 
     @functools.cached_property
@@ -83,8 +83,8 @@ class Timeline:
 
         The last gradients aren't counted where there are others, as they are synchronised in their pass.
         """
-        each = (np.nan_to_num(span[..., 1] - span[..., 0]) for span in (self.forward_s, self.backward_s, self.weight_s))
-        seconds = np.sum(list(each), axis=0)
+        passes = (self.forward_s, self.backward_s, self.weight_s)
+        seconds = np.sum([np.nan_to_num(span[..., 1] - span[..., 0]) for span in passes], axis=0)
         if not self.schedule.trains or self.num_micro_batches == 1:
             return tuple(seconds.mean(axis=1).tolist())
         last = np.array(self.schedule.last_gradients)[:, None]
@@ -93,9 +93,7 @@ class Timeline:
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """Returns all events of the simulated step (what each stage does when), bubbles included, ordered by stage and
-        start.
-        """
+        """Returns all events of the step, bubbles included, ordered by stage and start."""
         track = self.track
         columns = (track.stage, track.kind, track.micro_batch, track.receiver, track.start_s, track.end_s)
         return tuple(
@@ -105,9 +103,8 @@ class Timeline:
 
     @functools.cached_property
     def track(self) -> Track:
-        """Returns all events of the simulated step (what each stage does when), bubbles included, as columns.
-
-        All collectives of a pass are put together at its end. A bubble is in the row of its device's first stage.
+        """Returns all events of the step, bubbles included, as columns. All collectives of a pass are put together at
+        its end. A bubble is in the row of its device's first stage.
         """
         num_stages, size = self.num_stages, self.num_micro_batches
         stage = np.repeat(np.arange(num_stages), size)
@@ -120,9 +117,9 @@ class Timeline:
                 rows.append(rows_of(stage, part, batch, -1, *(x.ravel() for x in span)))
         rows.append(rows_of(stage, SEND, batch, stage + 1, *self.forward_send_s.reshape(-1, 2).T))
         rows.append(rows_of(stage, SEND, batch, stage - 1, *self.backward_send_s.reshape(-1, 2).T))
-        each = self.update_s.shape[1]
-        once = np.repeat(np.arange(num_stages), each)
-        which = np.tile(np.arange(each), num_stages) if each > 1 else -1
+        updates = self.update_s.shape[1]
+        once = np.repeat(np.arange(num_stages), updates)
+        which = np.tile(np.arange(updates), num_stages) if updates > 1 else -1
         rows.append(rows_of(once, UPDATE, which, -1, *self.update_s.reshape(-1, 2).T))
         for stages, idle in zip(self.schedule.stages_on, self._idle(), strict=True):
             rows.append(rows_of(np.full(len(idle), stages[0]), BUBBLE, -1, -1, *idle.T))
@@ -134,10 +131,8 @@ class Timeline:
 
     def collective_shares(self, kind: str) -> FloatArray:
         """Returns the share of the time of each pass ("forward", "backward" or "weight", as `kind` says) that is spent
-        in collectives; shape (S, B) for S stages and B micro-batches.
-
-        Gradients are synchronised in the last pass that computes them, which is a backward pass "by weight" where that
-        is split off.
+        in collectives; shape (S, B). Gradients are synchronised in the last pass that computes them, which is a
+        backward pass "by weight" where that is split off.
         """
         share = np.zeros((self.num_stages, self.num_micro_batches))
         split = ~np.isnan(self.weight_s[..., 0])
@@ -160,7 +155,7 @@ class Timeline:
 
     @functools.cached_property
     def _occupied(self) -> tuple[FloatArray, ...]:
-        """Returns when each device computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
+        """When each device computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
         spans = []
         for stages in self.schedule.stages_on:
             parts = [
@@ -176,7 +171,7 @@ class Timeline:
         return tuple(spans)
 
     def _idle(self) -> list[FloatArray]:
-        """Returns for each device the gaps between what occupies it, shape (number, 2)."""
+        """For each device the gaps between what occupies it, shape (number, 2)."""
         gaps = []
         for busy in self._occupied:
             edges = np.concatenate([[0.0], busy.ravel(), [self.step_s]]).reshape(-1, 2)
@@ -201,9 +196,7 @@ class Timeline:
 
     @property
     def peak_in_flight(self) -> IntArray:
-        """Returns the most micro-batches that each of S stages has in flight at a time, between forward and the end of
-        backward, shape (S,); 0 in inference.
-        """
+        """Returns the most micro-batches that each stage has in flight at a time, shape (S,); 0 in inference."""
         return self.schedule.peak_in_flight
 
     def memory_over_time(self, device: int) -> tuple[FloatArray, FloatArray]:
@@ -232,7 +225,7 @@ class Timeline:
         return tuple(float(self.memory_over_time(n)[1].max()) for n in range(self.schedule.num_devices))
 
     def _kept(self, stage: int) -> FloatArray:
-        """Returns from when to when each micro-batch's activations are kept, shape (B, 2); (0, 2) in inference."""
+        """From when to when each micro-batch's activations are kept, shape (B, 2); (0, 2) in inference."""
         if not self.schedule.trains:
             return np.zeros((0, 2))
         whole, split = self.backward_s[stage, :, 1], self.weight_s[stage, :, 1]
@@ -240,7 +233,7 @@ class Timeline:
 
 
 def _under_way(spans: FloatArray, times: FloatArray) -> IntArray:
-    """Returns how many spans, of shape (number, 2), have begun and not yet ended right after each time."""
+    """How many spans, of shape (number, 2), have begun and not yet ended right after each time."""
     begun, ended = (np.searchsorted(np.sort(spans[:, n]), times, side="right") for n in (0, 1))
     return begun - ended
 

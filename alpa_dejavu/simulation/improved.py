@@ -21,11 +21,9 @@ import numpy as np
 from alpa_dejavu.problem import checks
 from alpa_dejavu.schedules import Schedule, Task, TaskTable, unit_ticks
 from alpa_dejavu.simulation._clock import own_devices
-from alpa_dejavu.simulation._floor import step_floor
-from alpa_dejavu.simulation._greedy import greedy_orders
-from alpa_dejavu.simulation._order_memory import activation_room, fits
+from alpa_dejavu.simulation._greedy import activation_room, fits, greedy_orders, step_floor
 from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, program_of
-from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
+from alpa_dejavu.simulation._stage_times import stage_seconds, task_entries
 from alpa_dejavu.simulation.step import SENDS, StageTimes, step_seconds
 
 __all__ = ["ImprovedSchedule", "improved_schedule"]
@@ -81,19 +79,20 @@ def improved_schedule(
     size = first.num_micro_batches
     search = _Search(stages, first.device_of, size, sends, most_tries)
     split = {schedule: _split(schedule) for schedule in begin}
-    known = {one: step_seconds(stages, size, one, sends) for one, table in split.items() if search.fits(table)}
-    if not known:
+    fitting = [schedule for schedule, table in split.items() if search.fits(table)]
+    steps = {schedule: step_seconds(stages, size, schedule, sends) for schedule in fitting}
+    if not steps:
         raise ValueError(
             "no schedule that is given fits into the memory of its devices; give one that keeps less, such as v_min"
         )
-    best = min(known, key=lambda schedule: known[schedule])
-    begun_s = known[best]
+    best = min(steps, key=lambda schedule: steps[schedule])
+    begun_s = steps[best]
     orders = [split[best], *greedy_orders(stages, first.device_of, size)]
-    found_s, found = min((search.best_from(order) for order in orders), key=lambda each: each[0])
-    floor_s = min(search.floor_s, found_s)  # sums round otherwise than ends do
-    if found_s >= begun_s * (1 - _TIE):
+    improved_s, improved = min((search.best_from(order) for order in orders), key=lambda result: result[0])
+    floor_s = min(search.floor_s, improved_s)  # sums round otherwise than ends do
+    if improved_s >= begun_s * (1 - _TIE):
         return ImprovedSchedule(best, begun_s, begun_s, floor_s)
-    return ImprovedSchedule(_schedule(found, first.num_devices), found_s, begun_s, floor_s)
+    return ImprovedSchedule(_schedule(improved, first.num_devices), improved_s, begun_s, floor_s)
 
 
 def _checked(begin: Sequence[Schedule]) -> Schedule:
@@ -115,7 +114,7 @@ def _checked(begin: Sequence[Schedule]) -> Schedule:
 
 
 def _split(schedule: Schedule) -> TaskTable:
-    """Returns a schedule's tasks with each backward pass split, its two parts one right after the other."""
+    """A schedule's tasks with each backward pass split, its two parts one right after the other."""
 
     def parts(task: Task) -> Iterable[Task]:
         return [task._replace(kind="I"), task._replace(kind="W")] if task.kind == "B" else [task]
@@ -148,7 +147,6 @@ class _Search:
         self._each = np.array([stage.activation_bytes for stage in stages])
 
     def fits(self, table: TaskTable) -> bool:
-        """Returns whether an order of tasks fits into the memory of its devices."""
         return fits(table, self._each, self._room)
 
     def best_from(self, table: TaskTable) -> tuple[float, TaskTable]:
@@ -166,13 +164,13 @@ class _Search:
                 if (_named(table, other), _named(table, task)) in forbidden:
                     continue
                 moved = _moved(table, *move)
-                if self.fits(moved) and (found := self._tried(moved)) is not None:
-                    tried.append((found[0], move, moved, found))
+                if self.fits(moved) and (simulated := self._tried(moved)) is not None:
+                    tried.append((simulated[0], move, moved, simulated))
             if not tried:
                 break
-            step_s, move, moved, found = min(tried, key=lambda each: each[:2])
+            step_s, move, moved, simulated = min(tried, key=lambda result: result[:2])
             forbidden.append((_named(table, move[0]), _named(table, move[1])))
-            table, now = moved, found
+            table, now = moved, simulated
             stale += 1
             if step_s < best_s * (1 - _TIE):
                 best_s, best, stale = step_s, moved, 0
@@ -222,7 +220,7 @@ def _moves(table: TaskTable, path: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _moved(table: TaskTable, task: int, other: int) -> TaskTable:
-    """Returns the table with a task moved to another's place, those between closing up."""
+    """The table with a task moved to another's place, those between closing up."""
     first, last = sorted((task, other))
     order = np.arange(first, last + 1)
     order = np.roll(order, -1 if task < other else 1)
@@ -233,5 +231,5 @@ def _moved(table: TaskTable, task: int, other: int) -> TaskTable:
 
 
 def _named(table: TaskTable, n: int) -> int:
-    """Returns a number for a task, wherever it stands."""
+    """A number for a task, wherever it stands."""
     return int((table.kind[n] * 10_000 + table.stage[n]) * 100_000 + table.micro_batch[n])

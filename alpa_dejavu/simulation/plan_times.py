@@ -41,9 +41,7 @@ class PlanStep:
         self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
 
     def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:
-        """Returns the seconds of the plan's step if its stages took other times (with another number of micro-batches,
-        if given).
-        """
+        """Returns the seconds of the plan's step if its stages took other times, or it had other micro-batches."""
         count, step_s = num_micro_batches or self._plan.num_micro_batches, self._plan.step_s
         if self._shared or self._now <= 0:
             saved = self._work(self.times, self._plan.num_micro_batches) - self._work(times, count)
@@ -57,41 +55,39 @@ class PlanStep:
         plan = self._plan
         if self._shared or self._now <= 0:
             return np.array([self.seconds(times) - plan.step_s for times in changed])
-        found = step_slopes(self.times, plan.num_micro_batches, plan.schedule, changed=changed)
-        return found * (plan.step_s / self._now)
+        slopes = step_slopes(self.times, plan.num_micro_batches, plan.schedule, changed=changed)
+        return slopes * (plan.step_s / self._now)
 
     def _simulated(self, times: Times, count: int) -> float:
         return step_seconds(times, count, self._plan.schedule)
 
     def _work(self, times: Times, count: int) -> float:
-        """Returns the seconds that the average device works."""
+        """The seconds that the average device works."""
         total = 0.0
         for n, stage in enumerate(times):
-            taken = times[n - 1].forward_send_s if n else 0.0
-            taken += times[n + 1].backward_send_s if n + 1 < len(times) else 0.0
+            receiving = times[n - 1].forward_send_s if n else 0.0
+            receiving += times[n + 1].backward_send_s if n + 1 < len(times) else 0.0
             once = stage.per_step_s
-            total += stage.devices * (count * (stage.forward_s + stage.backward_s + taken) + once)
+            total += stage.devices * (count * (stage.forward_s + stage.backward_s + receiving) + once)
         return total / sum(stage.devices for stage in times)
 
 
 def plan_times(plan: Plan) -> Times:
-    """Returns the `StageTimes` of each of a plan's stages, as the simulation of a step takes them. The transfers that
-    the plan counts at the receiving stage are counted at the sending one.
-    """
+    """Returns the times of a plan's stages; transfers, which it counts at the receiving stage, are the sender's."""
     return tuple(_times(plan.stages, n, plan.streams) for n in range(len(plan.stages)))
 
 
 def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
-    stage = stages[n]
+    stage, before = stages[n], stages[n - 1]
     collective = min(stage.forward_collective_s, stage.forward_s)
     back = min(max(stage.collective_s - collective, 0.0), stage.backward_s)
-    there = StageOffload(stage.offloaded) if stage.offload is None else stage.offload
+    offload = StageOffload(stage.offloaded) if stage.offload is None else stage.offload
     return StageTimes(
         forward_s=stage.forward_s,
         backward_s=stage.backward_s,
         per_step_s=stage.per_step_s,
         forward_send_s=stages[n + 1].forward_boundary_s if n + 1 < len(stages) else 0.0,
-        backward_send_s=_backward_boundary_s(stages[n - 1]) if n else 0.0,
+        backward_send_s=max(before.boundary_s - before.forward_boundary_s, 0.0) if n else 0.0,
         forward_collective_s=collective,
         backward_collective_s=back,
         synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
@@ -99,14 +95,10 @@ def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
         devices=stage.submesh.num_devices,
         streams=streams,
         apart=stage.submesh.num_hosts > 1,
-        forward_copies_s=min(there.forward_s, collective),
-        backward_copies_s=min(there.backward_s, back),
-        host_step_s=min(there.step_s, max(stage.per_step_s - stage.synchronisation_s, 0.0)),
+        forward_copies_s=min(offload.forward_s, collective),
+        backward_copies_s=min(offload.backward_s, back),
+        host_step_s=min(offload.step_s, max(stage.per_step_s - stage.synchronisation_s, 0.0)),
     )
-
-
-def _backward_boundary_s(stage: StagePlan) -> float:
-    return max(stage.boundary_s - stage.forward_boundary_s, 0.0)
 
 
 def scaled(

@@ -50,23 +50,17 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """Returns by how many percent a plan's step gets shorter for each percent by which a figure, such as the speed
-        of its links, gets better.
-        """
+        """Returns by how many percent a step gets shorter for each percent by which the figure gets better."""
         return self.saved_s / self.step_s
 
     @property
     def worse_elasticity(self) -> float:
-        """Returns by how many percent a plan's step gets longer for each percent by which a figure, such as the speed
-        of its links, gets worse.
-        """
+        """Returns by how many percent a step gets longer for each percent by which the figure gets worse."""
         return self.cost_s / self.step_s
 
     @property
     def gained_s(self) -> float:
-        """Returns how many seconds of a step are saved if the figure, such as a link's speed, gets twice as good, by
-        the best plan known for that.
-        """
+        """Returns the seconds of a step saved if the figure gets twice as good, by the best plan known for that."""
         return self.step_s - min(self.twice_s, self.twice_s if self.best_s is None else self.best_s)
 
 
@@ -105,31 +99,23 @@ def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
 
 
 def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[Sensitivity]:
-    """Returns how much a plan's step depends on each of some figures, such as speeds of links, in their order.
-
-    Args:
-        step: the function from stages' times to the seconds of the plan's step.
-        plan: the plan.
-        figures: the figures, each with the stages' times if it were better, worse or twice as good.
-    """
+    """Returns how much a plan's step, as a function of its stages' times, depends on each of some figures."""
     asked = list(figures)
     slopes = step.slopes([times for figure in asked for times in (figure.better, figure.worse)]).reshape(-1, 2)
-    found = []
+    results = []
     for figure, (better, worse) in zip(asked, slopes.tolist(), strict=True):
-        saved_s, cost_s = (max(0.0, each / figure.unit) for each in (-better, worse))
+        saved_s, cost_s = (max(0.0, slope / figure.unit) for slope in (-better, worse))
         # What goes by 1 / speed and saves nothing at first never does: the step is convex.
         helps = saved_s > _NOTHING * plan.step_s or figure.unit != 1.0
         twice_s = step.seconds(figure.twice) if helps else plan.step_s
-        found.append(Sensitivity(figure.what, figure.part, plan.step_s, saved_s, cost_s, twice_s))
-    return found
+        results.append(Sensitivity(figure.what, figure.part, plan.step_s, saved_s, cost_s, twice_s))
+    return results
 
 
-def ranked(found: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """Returns sensitivities of a step (how much it depends on a figure each) ordered by how much the figure helps,
-    without those that don't matter.
-    """
-    matter = [one for one in found if max(one.saved_s, one.cost_s, one.gained_s) > _NOTHING * one.step_s]
-    return tuple(sorted(matter, key=lambda one: (-one.gained_s, -one.saved_s, -one.cost_s)))
+def ranked(results: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
+    """Returns sensitivities ordered by how much their figures help, without those that don't matter."""
+    matter = [s for s in results if max(s.saved_s, s.cost_s, s.gained_s) > _NOTHING * s.step_s]
+    return tuple(sorted(matter, key=lambda s: (-s.gained_s, -s.saved_s, -s.cost_s)))
 
 
 def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
@@ -160,7 +146,7 @@ def _hosts(names: Sequence[str], joined: str = " ") -> str:
 
 
 def _figure(what: str, part: str, times: Times, stages: Sequence[int], taking: _Taking) -> Figure:
-    """Returns the figure of something that takes seconds by 1 / speed in some stages."""
+    """The figure of something that takes seconds by 1 / speed in some stages."""
     better, worse, twice = (taking(times, stages, share) for share in (0.0, 2.0, 0.5))
     return Figure(what, part, better, worse, twice)
 
@@ -198,11 +184,11 @@ def _links(times: Times, stages: Sequence[int], share: float) -> Times:
 
 
 def _sends(times: Times, stages: Sequence[int], share: float) -> Times:
-    """Returns the times where transfers from some stages to the next, and back, take a share of their time."""
+    """The times where transfers from some stages to the next, and back, take a share of their time."""
     ahead = set(stages)
     back = {n + 1 for n in ahead}
-    each = {n: (share if n in ahead else 1.0, share if n in back else 1.0) for n in range(len(times))}
-    return _changed(times, {n: scaled(times[n], sends=both) for n, both in each.items()})
+    factors = {n: (share if n in ahead else 1.0, share if n in back else 1.0) for n in range(len(times))}
+    return _changed(times, {n: scaled(times[n], sends=both) for n, both in factors.items()})
 
 
 def _changed(times: Times, others: Mapping[int, StageTimes]) -> Times:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.schedules import Schedule
-from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
-from alpa_dejavu.simulation._slopes import slopes
+from alpa_dejavu.simulation._clock import own_devices
+from alpa_dejavu.simulation._program import Program
+from alpa_dejavu.simulation._stage_times import stage_seconds, task_entries
 from alpa_dejavu.simulation.step import StageTimes, schedule_of, step_program
 
 __all__ = ["step_slopes"]
@@ -62,4 +63,60 @@ def step_slopes(
         if len(others) != len(stages):
             raise ValueError(f"step_slopes: {len(others)} changed stages are given for {len(stages)}; give as many")
     ways = np.array([stage_seconds(others, trains) - now for others in changed]).reshape(len(changed), len(now))
-    return slopes(tasks, task_entries(tasks), now, ways, at_a_time)
+    return _slopes_along(tasks, task_entries(tasks), now, ways, at_a_time)
+
+
+FloatArray = NDArray[np.float64]
+_TIE = 1e-9
+"""Paths whose lengths differ by no more than this share of the longest are equally long: additions round."""
+
+
+def _slopes_along(
+    tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray, at_a_time: int
+) -> FloatArray:
+    """The derivative of a step's seconds along each of K changes of the tasks' seconds, shape (K,), where the N tasks
+    take `seconds[entries]`, of shapes (R,) and (N,), and `changes`, shape (K, R), are what a unit along each direction
+    adds.
+
+    The step is the length of the longest path through the graph of tasks. Where several are equally long, the one that
+    grows most, or shrinks least, decides: the derivative holds for going along the direction, not for going back.
+    """
+    starts, ends = own_devices(tasks, seconds[entries])
+    critical = _critical(tasks, starts, ends)
+    width = max(1, at_a_time // max(len(critical), 1))
+    rows = entries.tolist()
+    parts = [changes[first : first + width] for first in range(0, len(changes), width)]
+    of_parts = [_longest(critical, rows, np.ascontiguousarray(part.T)) for part in parts]
+    return np.concatenate(of_parts) if of_parts else np.zeros(0)
+
+
+def _critical(tasks: Program, starts: FloatArray, ends: FloatArray) -> list[tuple[int, list[int], bool]]:
+    """The tasks on critical paths, in order: its number, those it comes right after, and if it is an end."""
+    last = float(ends.max())
+    slack = _TIE * last
+    is_end = (ends >= last - slack).tolist()
+    wanted, began, ended = list(is_end), starts.tolist(), ends.tolist()
+    waits = tasks.waits.T.tolist()
+    critical = []
+    for n in range(len(tasks) - 1, -1, -1):
+        if wanted[n]:
+            before = [m for m in dict.fromkeys(waits[n]) if m >= 0 and began[n] - ended[m] <= slack]
+            for m in before:
+                wanted[m] = True
+            critical.append((n, before, is_end[n]))
+    return critical[::-1]
+
+
+def _longest(critical: list[tuple[int, list[int], bool]], rows: list[int], changes: FloatArray) -> FloatArray:
+    """The largest change of a critical path, for each column of `changes`."""
+    reached: dict[int, FloatArray] = {}
+    best = np.full(changes.shape[1], -np.inf)
+    nothing = np.zeros(changes.shape[1])
+    for n, before, is_end in critical:
+        longest = reached[before[0]] if before else nothing
+        for m in before[1:]:
+            longest = np.maximum(longest, reached[m])
+        reached[n] = longest + changes[rows[n]]
+        if is_end:
+            np.maximum(best, reached[n], out=best)
+    return best

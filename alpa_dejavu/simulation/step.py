@@ -16,8 +16,7 @@ from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation._clock import own_devices, own_devices_step, shared_cores
 from alpa_dejavu.simulation._events import KINDS, Event, Track
 from alpa_dejavu.simulation._program import BACKWARD_INPUT, BACKWARD_WEIGHT, SENDS, UPDATE, Program, program
-from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
-from alpa_dejavu.simulation._stage_times import StageTimes
+from alpa_dejavu.simulation._stage_times import StageTimes, stage_seconds, task_entries
 from alpa_dejavu.simulation._timeline import Timeline
 
 _BLOCKING = ("1f1b", "gpipe", "inference")
@@ -83,17 +82,11 @@ def simulate(
 def step_seconds(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule = "1f1b", sends: str | None = None
 ) -> float:
-    """Returns the simulated seconds of a pipeline's step without making its timeline, in half the time.
-
-    Args:
-        stages: the times of each stage, in the order of the layers; each device computes on cores of its own.
-        num_micro_batches: how many micro-batches the step has.
-        schedule: a schedule, or its name, as `simulate` takes it.
-        sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
+    """Returns the simulated seconds of a pipeline's step without making its timeline, in half the time. It takes what
+    `simulate` takes; each device computes on cores of its own.
 
     Raises:
-        ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
-            micro-batches, or numbers below what they can be.
+        ValueError: as `simulate` says.
     """
     stages = tuple(stages)
     order = schedule_of(stages, num_micro_batches, schedule)
@@ -105,16 +98,10 @@ def step_program(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule = "1f1b", sends: str | None = None
 ) -> Program:
     """Returns the tasks (forwards, backwards, transfers, ...) of a pipeline's step, and which of them wait for which.
-
-    Args:
-        stages: the times of each stage, of which only matters whether transfers and starts take any.
-        num_micro_batches: how many micro-batches the step has.
-        schedule: a schedule, or its name, as `simulate` takes it.
-        sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
+    It takes what `simulate` takes; of the stages' times it only matters whether transfers and starts take any.
 
     Raises:
-        ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
-            micro-batches, or numbers below what they can be.
+        ValueError: as `simulate` says.
     """
     order = schedule_of(stages, num_micro_batches, schedule)
     sends = sending(order.name, stages) if sends is None else sends
@@ -134,10 +121,10 @@ def schedule_of(stages: Sequence[StageTimes], num_micro_batches: int, schedule: 
         raise ValueError("simulate: there are no stages; a plan has at least one")
     if isinstance(schedule, str):
         return named_schedule(schedule, len(stages), num_micro_batches)
-    given, has = (len(stages), num_micro_batches), (schedule.num_stages, schedule.num_micro_batches)
-    if given != has:
+    wanted, has = (len(stages), num_micro_batches), (schedule.num_stages, schedule.num_micro_batches)
+    if wanted != has:
         raise ValueError(
-            f"schedule {schedule.name} has {has[0]} stages and {has[1]} micro-batches, but {given[0]} and {given[1]} "
+            f"schedule {schedule.name} has {has[0]} stages and {has[1]} micro-batches, but {wanted[0]} and {wanted[1]} "
             "are given; make the schedule for these"
         )
     return schedule
@@ -155,7 +142,7 @@ def sending(schedule: str, stages: Sequence[StageTimes] = ()) -> str:
 def _run(
     tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None, waiting: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns starts and ends of the tasks, each of shape (N,)."""
+    """Starts and ends of the tasks, each of shape (N,)."""
     if cores is None:
         return own_devices(tasks, seconds)
     checks.positive("simulate", "cores", cores)
@@ -164,14 +151,13 @@ def _run(
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:
-    """Returns the seconds of each task, shape (N,)."""
     return np.asarray(stage_seconds(stages, order.trains)[task_entries(tasks)])
 
 
 def _spans(
     tasks: Program, kind: int, order: Schedule, starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Returns start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
+    """Start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
     spans = np.full((order.num_stages, order.num_micro_batches, 2), np.nan)
     chosen = tasks.kind == kind
     where = tasks.stage[chosen], tasks.micro_batch[chosen]

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu._util.versions import installed_version
 from harness._tables import Figure, Table, figures_table, show
 
 _VERSIONS = ("numpy", "scipy", "jax", "ray", "highspy", "scikit-learn")

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from alpa_dejavu.clusters.host_classes import slow_inside
 from alpa_dejavu.clusters.placement import packings, place, place_stages
-from alpa_dejavu.clusters.slow_inside import slow_inside
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency

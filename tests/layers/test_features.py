@@ -1,10 +1,20 @@
-"""Operator records of jaxprs: counts against XLA's own, and through every kind of nesting."""
+"""Operator records of jaxprs, and which part of a backward pass only gradients of weights need."""
+
+from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from alpa_dejavu.costs.cost_models import CostModels
 
+import jax_models
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import describe, layer_features
+from alpa_dejavu.sharding.solved import model_of_step
+from alpa_dejavu.testing import example_cluster
 
 HIDDEN = jnp.zeros((8, 64))
 WEIGHTS = (jnp.zeros((64, 256)), jnp.zeros((256, 64)))
@@ -17,68 +27,6 @@ def block(weights, x):
 def features_of(function, *args, num_parameters=0):
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     return layer_features(jaxpr, set(jaxpr.invars[:num_parameters]))
-
-
-def product_flop(function, *args):
-    return features_of(function, *args).operators.product_flop
-
-
-def test_flop_is_what_xla_counts():
-    counted = jax.jit(block).lower(WEIGHTS, HIDDEN).compile().cost_analysis()
-    counted = counted[0] if isinstance(counted, list) else counted
-    assert features_of(block, WEIGHTS, HIDDEN).operators.total_flop == pytest.approx(counted["flops"], rel=0.01)
-
-
-def test_convolution_flop_is_what_xla_counts():
-    def convolve(x, kernel):
-        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", feature_group_count=2)
-
-    args = jnp.zeros((2, 4, 9, 9)), jnp.zeros((6, 2, 3, 3))
-    counted = jax.jit(convolve).lower(*args).compile().cost_analysis()
-    counted = counted[0] if isinstance(counted, list) else counted
-    assert features_of(convolve, *args).operators.total_flop == pytest.approx(counted["flops"], rel=0.01)
-
-
-def with_jvp(function):
-    wrapped = jax.custom_jvp(function)
-    wrapped.defjvp(lambda primals, tangents: (function(*primals), tangents[1]))
-    return wrapped
-
-
-def with_vjp(function):
-    wrapped = jax.custom_vjp(function)
-    wrapped.defvjp(lambda w, x: (function(w, x), None), lambda _, g: (WEIGHTS, g))
-    return wrapped
-
-
-ONCE = 2 * 2 * 8 * 64 * 256
-
-
-@pytest.mark.parametrize(
-    ("wrap", "times"),
-    [
-        (jax.jit, 1),
-        (jax.checkpoint, 1),
-        (with_jvp, 1),
-        (with_vjp, 1),
-        (lambda f: lambda w, x: jax.lax.scan(lambda c, _: (f(w, c), None), x, None, length=5)[0], 5),
-        (lambda f: lambda w, x: jax.lax.fori_loop(0, 3, lambda _, c: f(w, c), x), 3),
-        (lambda f: lambda w, x: jax.lax.while_loop(lambda c: c[0, 0] < 1, lambda c: f(w, c), x), 1),
-        (lambda f: lambda w, x: jax.lax.cond(x[0, 0] > 0, lambda: f(w, x), lambda: x), 1),
-        (lambda f: jax.jit(jax.checkpoint(jax.jit(f))), 1),
-    ],
-)
-def test_nested_products_count_by_their_trips(wrap, times):
-    assert product_flop(wrap(block), WEIGHTS, HIDDEN) == times * ONCE
-
-
-def test_gradient_of_remat_computes_again():
-    def loss(weights, x):
-        return block(weights, x).sum()
-
-    plain = product_flop(jax.grad(loss), WEIGHTS, HIDDEN)
-    again = product_flop(jax.grad(jax.checkpoint(loss)), WEIGHTS, HIDDEN)
-    assert again > plain
 
 
 def test_element_wise_loops_stay_out_of_memory():
@@ -177,3 +125,56 @@ def test_a_model_knows_what_its_forward_passes_keep():
     (layer,) = describe([forward], [backward], [None], data={forward.invars[1]}).layers
     # The other result goes on to the next layer, and the cotangent comes from there.
     assert (layer.forward.passed_bytes.sum(), layer.backward.passed_bytes.sum()) == (x.nbytes, x.nbytes)
+
+
+def by_weight(operators):
+    return float((operators.flop * operators.count)[operators.by_weight].sum())
+
+
+def flop_of_gradients(loss, by, arguments):
+    """By XLA, of the gradients by some arguments alone."""
+    return jax.jit(jax.grad(loss, argnums=by)).lower(*arguments).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments"),
+    [
+        (jax_models.mlp, jax_models.mlp_arguments()),
+        (jax_models.unrolled, jax_models.stacked_arguments()),
+        (jax_models.convolutions, jax_models.convolution_arguments(3)),
+    ],
+)
+def test_it_is_what_a_pass_by_inputs_alone_leaves_out(loss, arguments):
+    """One layer, whose operands have gradients that others wait for."""
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*arguments).jaxpr
+    count = len(jax.tree.leaves(arguments[0]))
+    found = by_weight(layer_features(jaxpr, gradients=jaxpr.outvars[:count]).operators)
+    both, by_inputs = (flop_of_gradients(loss, by, arguments) for by in ((0, 1), 1))
+    assert found == pytest.approx(both - by_inputs, rel=0.02)
+    assert by_weight(layer_features(jaxpr).operators) == 0
+
+
+def test_of_the_first_layer_nobody_waits_for_anything():
+    step, arguments = jax_models.trained(64, depth=6)
+    model = model_of_step(trace(lambda: (step, arguments)), 3)
+    first, middle, _ = (layer.backward for layer in model.layers)
+    assert by_weight(first) == pytest.approx(first.total_flop)
+    assert (middle.by_weight & middle.is_product).sum() == middle.is_product.sum() / 2
+    assert not any(layer.forward.by_weight.any() or layer.update.by_weight.any() for layer in model.layers)
+
+
+def test_its_seconds_are_a_part_of_the_backward_pass():
+    step, arguments = jax_models.trained(64, depth=6)
+    model, cluster = model_of_step(trace(lambda: (step, arguments)), 3), example_cluster(1)
+    costs = StageCostModel(model, cluster, CostModels.named())
+    space = search_space(cluster, 64)
+    for submesh, row in zip(space.submeshes, space.configs, strict=True):
+        devices = costs.places.on_submesh(submesh)
+        for config in filter(None, row):
+            backward = costs.seconds(devices, config)[COST_KINDS.index("compute_backward_s")]
+            part = costs.by_weight_shares(devices, config) * backward
+            upper = np.triu_indices(3)
+            assert (part[upper] > 0).all()
+            assert (part[upper] < backward[upper]).all()
+            if config.remat == "none":
+                assert part[0, 0] == pytest.approx(backward[0, 0] - cluster.hosts[0].device.dispatch_s, rel=1e-5)

@@ -60,8 +60,8 @@ def test_parameters_are_the_architectures(name):
     kept = [part.parameters for part in parts if isinstance(part, Trained)]
     counted = sum(leaf.size for leaf in jax.tree.leaves(kept))
     assert counted == num_parameters(name)
-    if name not in PUBLISHED:
-        assert counted == COUNTS.get(type(size), transformer_parameters)(size)
+    known = PUBLISHED.get(name)
+    assert counted == (COUNTS.get(type(size), transformer_parameters)(size) if known is None else known)
 
 
 PUBLISHED = {
@@ -72,11 +72,6 @@ PUBLISHED = {
     "llama-13b": 13_015_864_320,
     "llama-70b": 68_976_648_192,
 }
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_those_published(name):
-    assert num_parameters(name) == PUBLISHED[name]
 
 
 @pytest.mark.parametrize("name", [name for name in known_models() if name not in PUBLISHED])
@@ -92,11 +87,6 @@ def test_parameters_are_what_the_name_says(name):
 def test_a_wrong_name_lists_near_ones():
     with pytest.raises(ValueError, match=r"no model named 'gpt-1.4b'; did you mean .*'gpt-1.3b'"):
         model_function("gpt-1.4b")
-
-
-@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m", "kraken-125m-6", "bert-base"])
-def test_a_name_is_traced_like_any_function(name):
-    assert trace(name, batch=16, num_micro_batches=2).micro_batch == 8
 
 
 def filled(tree, seed=0):
@@ -209,11 +199,6 @@ def test_frozen_blocks_have_no_gradients_no_state_and_no_backward_pass():
     assert kept["gradient"] == 2 * (block + size.hidden + size.hidden * size.vocabulary)
 
 
-def test_more_blocks_than_there_are_cannot_be_trained():
-    with pytest.raises(ValueError, match="train_last is 5, but must be from 1 to the number of blocks, 4"):
-        Transformer(16, 4, 2, 32, 8, train_last=5)
-
-
 def test_parameters_are_counted_as_they_are_traced():
     experts = {"num_experts": 4, "experts_per_token": 2, "shared_feed_forward": 16, "shared_gate": True}
     for changes in (
@@ -253,6 +238,7 @@ def test_positions_rotate_by_the_models_own_base_and_scaling():
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
+        ({"train_last": 5}, "train_last is 5, but must be from 1 to the number of blocks, 4"),
         ({"num_blocks": 255}, "num_blocks is 255, but must be at most 254"),
         ({"num_blocks": 10**40}, "num_blocks is 1000.*, but must be at most 254"),
         ({"feed_forward": 10**400}, "feed_forward is 1000.*, but must be at most 16777216"),

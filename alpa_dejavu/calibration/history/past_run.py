@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from alpa_dejavu._util.versions import installed_version
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile

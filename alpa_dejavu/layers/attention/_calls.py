@@ -18,7 +18,6 @@ from alpa_dejavu.layers.attention.kernel import SIDES, AttentionKernel
 _WORDS = ("attention", "flash", "mha", "attn")
 _NAMES = ("name", "name_and_src_info", "call_target_name", "target_name")
 _PRIMITIVES = ("pallas_call", "custom_call", "ffi_call")
-_NEEDED = ("dot_general",), ("exp", "exp2")
 
 
 def call_of(equation: core.JaxprEqn, path: Sequence[str]) -> KernelCall | None:
@@ -35,7 +34,8 @@ def call_of(equation: core.JaxprEqn, path: Sequence[str]) -> KernelCall | None:
 
 def _multiplies(equation: core.JaxprEqn) -> bool:
     """Whether a kernel has products and exponentials: one beside attention, such as a norm, hasn't."""
-    return all(holds(equation, lambda e, names=names: e.primitive.name in names) for names in _NEEDED)
+    has_product = holds(equation, lambda inner: inner.primitive.name == "dot_general")
+    return has_product and holds(equation, lambda inner: inner.primitive.name in ("exp", "exp2"))
 
 
 Array = tuple[tuple[int, ...], Any]

@@ -77,14 +77,9 @@ class Equations:
         first: core.Var,
         names: Mapping[core.Var, core.Var] | None = None,
     ) -> core.Jaxpr:
-        """Builds the jaxpr of those of some equations that its results depend on, with all that is constant.
-
-        Args:
-            places: the places of the equations.
-            operands: the jaxpr's first operands, used or not; what else its equations take becomes further ones.
-            results: the jaxpr's results.
-            first: a variable that is computed before all that it doesn't depend on.
-            names: maps variables that equations take to what stands for them.
+        """Builds the jaxpr of those of some equations, by their places, that its results depend on, with all that is
+        constant. Its first operands are given, used or not; what else its equations take becomes further ones. What
+        `first` depends on is computed first, and `names` maps variables that equations take to what stands for them.
         """
         names = names or {}
         ahead, _ = self._needed(places, operands, [first], names)
@@ -118,9 +113,8 @@ class Equations:
 
 
 def _open(equation: core.JaxprEqn, row: list[core.JaxprEqn], closed: dict[core.Var, Any]) -> None:
-    """Appends an equation to a row, or the equations of what it calls; their results are the same variables.
-
-    `closed` is told the arrays that called functions close over.
+    """Appends an equation to a row, or the equations of what it calls; their results are the same variables. `closed`
+    is told the arrays that called functions close over.
     """
     inner, arrays = called(equation)
     if inner is None:

@@ -16,11 +16,8 @@ from alpa_dejavu.layers.attention._score_region import MixedError
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionPair:
-    """The forward products of an attention, and its backward products.
-
-    Attributes:
-        ahead: the forward products. A backward pass that computes its forward pass again has them, too.
-        back: the backward products, which may be in one region with those; None if there are none.
+    """The forward products of an attention, and its backward products, which may be in one region with those; None if
+    there are none. A backward pass that computes its forward pass again has forward products, too.
     """
 
     ahead: AttentionPattern
@@ -28,12 +25,8 @@ class AttentionPair:
 
 
 def pairs_of(equations: Equations, num_layers: int) -> list[AttentionPair]:
-    """Returns all attention in a step's passes that a fused kernel could compute.
-
-    Args:
-        equations: the equations of the forward passes of the layers, then of their backward passes in the order in
-            which these run; or of the forward passes alone.
-        num_layers: how many layers there are.
+    """Returns all attention in a step's passes that a fused kernel could compute. The equations are those of the
+    layers' forward passes, then of their backward passes in the order in which these run, if there are any.
     """
     pairs: list[AttentionPair] = []
     for n in range(num_layers):
@@ -70,9 +63,8 @@ def _stays(pattern: AttentionPattern) -> bool:
 def _paired(
     equations: Equations, ahead: AttentionPattern, mate: int, again: list[AttentionPattern]
 ) -> AttentionPair | None:
-    """Forward products with their backward products; None if scores are used for something else, too.
-
-    Backward products that compute scores again are taken out of `again`.
+    """Forward products with their backward products; None if scores are used for something else, too. Backward products
+    that compute scores again are taken out of `again`.
     """
     if ahead.output is None or ahead.cotangent is not None:
         return None

@@ -48,12 +48,8 @@ class AttentionPattern:
 
 
 def attention_from(equations: Equations, start: Location, mate: int = -1) -> AttentionPattern | None:
-    """Returns the attention whose scores a product makes; None if it makes none, or they are used for more than that.
-
-    Args:
-        equations: the equations of all passes.
-        start: the place of the product.
-        mate: the number of a pass that may take values of this one's, the backward pass of the same layer.
+    """Returns the attention whose scores the product at a place makes; None if it makes none, or they are used for more
+    than that. `mate` is the number of the backward pass of the same layer, which may take values of this one's.
     """
     product = _Product.of(equations, start)
     if product is None:
@@ -131,9 +127,8 @@ class _Product:
 
     @staticmethod
     def of(equations: Equations, start: Location) -> _Product | None:
-        """Returns the product at a place; None if it makes no such scores.
-
-        It has a batch dimension: a product with parameters, of which a classifier takes a softmax, has none.
+        """Returns the product at a place; None if it makes no such scores. It has a batch dimension: a product with
+        parameters, of which a classifier takes a softmax, has none.
         """
         equation = equations.at(start)
         (contracted, _), (batch, _) = equation.params["dimension_numbers"]
@@ -159,10 +154,8 @@ class _Product:
         return _Product(scores, labels, key_label, frozenset(free[0]), row_sums, left, right, sizes, head)
 
     def kernel(self, equations: Equations, region: ScoreRegion, roles: ProductRoles) -> AttentionKernel:
-        """Returns the sizes of the forward kernel.
-
-        Of several dimensions that queries alone have, one is of tokens and all others of heads: tokens are what a
-        causal mask is about, or else as many as the keys', or else the longest.
+        """Returns the sizes of the forward kernel. Of several dimensions that queries alone have, one is of tokens and
+        all others of heads: tokens are what a causal mask is about, or else as many as the keys', or else the longest.
         """
         shape = shape_of(self.scores)
         num_keys = shape[self.key_label]

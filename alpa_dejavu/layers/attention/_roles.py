@@ -14,19 +14,13 @@ from alpa_dejavu.layers.attention._score_region import MixedError, ScoreRegion
 
 @final
 class ProductRoles:
-    """The products of a region of scores, by what they are for.
-
-    Args:
-        equations: the equations of all passes.
-        region: the region of scores in one of them.
-        scores: the place of the product of queries and keys; None: scores come from another pass.
+    """The products of a region of scores, by what they are for; `scores` is the place of the product of queries and
+    keys, None where scores come from another pass.
 
     Attributes:
         output: the product with the values, if the region has it.
-        gradients: the products that are gradients, by the operand that they are of.
-        factors: the other operands of these products, by the same.
-        values: the values; None if no product takes them.
-        cotangent: the cotangent of the output; None if no product takes it.
+        gradients, factors: the products that are gradients, and their other operands, by the operand that they are of.
+        values, cotangent: the values, and the cotangent of the output; None if no product takes them.
         value_head: the elements of a head of values.
         later: the values of the region that depend on the cotangent.
 

@@ -33,17 +33,10 @@ class MixedError(ValueError):
 class ScoreRegion:
     """The equations of one pass that compute with scores, or with a number for each row of them.
 
-    It grows from some values, forward to all that is computed from them, up to products and to sums over anything but
-    the keys; then backward to what is as large as scores and is only used among them, such as masks and dropout.
-
-    Args:
-        equations: the equations of all passes.
-        number: the number of the pass.
-        seeds: the values that it grows from, with their labels.
-        scores: the product of queries and keys; the labels are the numbers of its dimensions.
-        keys: the label of the dimension of the keys.
-        queries: the labels of the dimensions of the queries that keys don't have.
-        mate: the number of a pass that may take values of the region, too; -1: there is none.
+    It grows from seeds, with labels that are the numbers of the scores' dimensions, forward to all that is computed
+    from them, up to products and to sums over anything but the keys; then backward to what is as large as scores and is
+    only used among them, such as masks and dropout. `queries` are the labels that keys don't have, and `mate` is a pass
+    that may take values of the region, too.
 
     Attributes:
         inside: the equations that compute scores from scores.
@@ -78,10 +71,8 @@ class ScoreRegion:
             self._flood(absorbed)
 
     def passed(self) -> set[core.Var]:
-        """Returns those of the region's values that its pass makes and keeps for another one.
-
-        Raises:
-            MixedError: a value is taken by something else in the pass, or leaves the step.
+        """Returns those of the region's values that its pass makes and keeps for another one; raises MixedError if a
+        value is taken by something else in the pass, or leaves the step.
         """
         kept = set()
         for var in self.labels:

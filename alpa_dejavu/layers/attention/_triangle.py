@@ -30,9 +30,8 @@ Line = tuple[float, dict[int, float]]
 
 @final
 class Triangle:
-    """A reader of the number that a value has at all places whose column is beyond their row by more than `shift`.
-
-    `equations` are those of all passes, so that a mask may be made by another one than takes it.
+    """A reader of the number that a value has at all places whose column is beyond their row by more than `shift`, from
+    the equations of all passes.
     """
 
     def __init__(self, equations: Equations, shift: int) -> None:

@@ -44,15 +44,9 @@ def layer_features(
     recalled: Collection[core.Var] = (),
     kept: Collection[core.Var] = (),
 ) -> LayerFeatures:
-    """Derives a layer's operator records, temporary bytes and exchanged bytes from its jaxpr.
-
-    Args:
-        jaxpr: a pass of the layer for one micro-batch.
-        parameters: those of the jaxpr's operands that are parameters.
-        accumulators: those of its operands that gradients are added to.
-        gradients: those of its results that are (accumulated) gradients of parameters.
-        recalled: those of its operands that a forward pass kept.
-        kept: those of its results that a forward pass keeps for its backward pass.
+    """Derives the features of a pass of a layer for one micro-batch from its jaxpr: given those of its operands that
+    are parameters, that gradients are added to, or that a forward pass kept, and those of its results that are
+    (accumulated) gradients of parameters, or that a forward pass keeps.
     """
     inputs = [Value(var.aval) for var in jaxpr.invars]
     flat = Flattener()

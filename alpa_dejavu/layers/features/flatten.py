@@ -10,16 +10,65 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
 from jax import core
 
 from alpa_dejavu.layers._jaxprs import MARKER as MARKER
 from alpa_dejavu.layers._jaxprs import called
 from alpa_dejavu.layers.attention._calls import call_of
 from alpa_dejavu.layers.attention.kernel import AttentionKernel, attention_p
-from alpa_dejavu.layers.features._products import product_flop
+
+
+def product_flop(
+    primitive: str, params: Mapping[str, Any], operands: Sequence[Any], results: Sequence[Any]
+) -> float | None:
+    """Returns the operations of an equation that is a matrix product or a convolution, as XLA counts them; None for any
+    other. The operands and results are atoms of a jaxpr, or values with a shape.
+
+    References:
+        `HloCostAnalysis::GetDotFlops` and `GetConvolutionFlops` in XLA (hlo_cost_analysis.cc).
+    """
+    if primitive not in ("dot_general", "conv_general_dilated"):
+        return None
+    left, right, result = (tuple(getattr(x, "aval", x).shape) for x in (*operands[:2], results[0]))
+    if primitive == "dot_general":
+        contracted = params["dimension_numbers"][0][0]
+        return 2.0 * math.prod(result) * math.prod(left[d] for d in contracted)
+    return _convolution_flop(params, left, right, result)
+
+
+def _convolution_flop(
+    params: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int], result: Sequence[int]
+) -> float:
+    """Two operations for each multiply-add that meets no padding and no dilation's hole."""
+    numbers = params["dimension_numbers"]
+    images, features, *image_space = numbers.lhs_spec
+    kernel_features, _, *kernel_space = numbers.rhs_spec
+    _, _, *result_space = numbers.out_spec
+    valid = 1
+    for n, (low, _) in enumerate(params["padding"]):
+        valid *= _valid_positions(
+            image[image_space[n]],
+            kernel[kernel_space[n]],
+            result[result_space[n]],
+            params["window_strides"][n],
+            low,
+            params["lhs_dilation"][n],
+            params["rhs_dilation"][n],
+        )
+    per_position = image[features] // params["feature_group_count"] * kernel[kernel_features]
+    return 2.0 * per_position * (image[images] // params["batch_group_count"]) * valid
+
+
+@functools.lru_cache(maxsize=4096)
+def _valid_positions(image: int, kernel: int, result: int, stride: int, low: int, base: int, window: int) -> int:
+    """Pairs of a result's and a kernel's position along one dimension that meet an element of the image."""
+    where = np.arange(result)[:, None] * stride - low + np.arange(kernel)[None, :] * window
+    return int(((where % base == 0) & (where >= 0) & (where < image * base)).sum())
+
 
 ATTENTION = attention_p.name
 """The primitive of a step that is a fused kernel of attention; its parameter `kernel` has the sizes."""
@@ -110,7 +159,7 @@ class Flattener:
         if name == "while":
             return self._while(eqn, inputs, trips)
         if name == "cond":
-            return self._cond(eqn, inputs, trips)
+            return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
         if eqn.primitive is attention_p:
             return self._attention(eqn, eqn.params["kernel"], eqn.params["jaxpr"], inputs, trips)
         inner, _ = called(eqn)
@@ -172,9 +221,6 @@ class Flattener:
         self.walk(condition, [*inputs[:num_cond], *carry], trips)
         results = self.walk(body, [*inputs[num_cond : num_cond + num_body], *carry], trips)
         return [self._pass("copy", value, var.aval, trips) for value, var in zip(results, eqn.outvars, strict=True)]
-
-    def _cond(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
-        return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:

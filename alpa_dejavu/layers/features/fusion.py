@@ -20,11 +20,9 @@ _FUSED = frozenset({"elementwise", "layout"})
 @final
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that an operation reads from and writes to memory.
-
-    `whole_read` and `whole_written` are those of them that data parallelism doesn't divide, such as parameters.
-    `passed` are those that a forward pass keeps for its backward pass, or that are recalled from there for the first
-    time.
+    """The bytes that an operation reads from and writes to memory; those of them that data parallelism doesn't divide,
+    such as parameters; and those that a forward pass keeps for its backward pass, or that are recalled from there for
+    the first time.
     """
 
     read: float = 0.0

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 
-from alpa_dejavu.layers.features._products import product_flop
-from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step
+from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step, product_flop
 
 ALIASES = frozenset({
     MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",

@@ -31,14 +31,9 @@ _SPREAD = 0.02
 
 @final
 class KrakenBlock(nn.Module):
-    """A layer of one way: attention, which no other way is needed for, then a feed-forward layer, which reads all ways.
-
-    Attributes:
-        num_heads: the heads of this way.
-        expansion: the width of the feed-forward layer over the hidden state's.
-        residual_spread: the standard deviation of the initial weights whose products are added to the residual.
-        dtype: the element type of activations.
-        param_dtype: the element type of parameters.
+    """A layer of one way, of so many heads: attention, which no other way is needed for, then a feed-forward layer,
+    `expansion` times as wide, which reads all ways. `residual_spread` is the standard deviation of the initial weights
+    whose products are added to the residual.
     """
 
     num_heads: int
@@ -83,11 +78,6 @@ class KrakenModule(nn.Module):
     The ways are the first axis of activations between layers, (ways, batch, sequence, hidden), and of parameters.
     Devices that divide this axis compute their own ways alone. Once a layer they add up activations of shape (batch,
     sequence, hidden), those that went into the layer: so they may do it while they compute attention.
-
-    Attributes:
-        size: the sizes of the model.
-        dtype: the element type of activations.
-        param_dtype: the element type of parameters.
     """
 
     size: Kraken
@@ -152,9 +142,8 @@ def _traced_once(block: nn.Module, variables: Any, x: jax.Array, total: jax.Arra
 
 @functools.cache
 def _in_ways(ways: int, axis: int | None) -> Any:
-    """The block of all ways at once: its arrays, parameters included, have the ways as their first axis.
-
-    All ways have the same activations before it if `axis` is None.
+    """The block of all ways at once: its arrays, parameters included, have the ways as their first axis. All ways have
+    the same activations before it if `axis` is None.
     """
     if ways == 1:
         return KrakenBlock

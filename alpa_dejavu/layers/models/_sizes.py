@@ -99,13 +99,8 @@ class Kraken:
         return self.num_heads // self.ways
 
     def ways_per_device(self, tensor_parallel: int) -> int:
-        """Returns the number of ways that each device computes alone.
-
-        Args:
-            tensor_parallel: the number of devices that divide the ways among them.
-
-        Raises:
-            ValueError: the ways can't be divided evenly among so many devices.
+        """Returns the number of ways that each of some devices, which divide them, computes alone; raises ValueError if
+        they can't be divided evenly.
         """
         if tensor_parallel < 1 or self.ways % tensor_parallel:
             raise ValueError(

@@ -179,11 +179,8 @@ class Transformer:
         return ends + self._norm + blocks + (self.num_blocks - self.dense_blocks) * self.block_parameters(-1)
 
     def block_parameters(self, number: int, experts: bool | None = None) -> int:
-        """Returns the number of parameters of a block, which is given by its number.
-
-        Args:
-            number: the block's number, from 0; -1 is the last one.
-            experts: whether only those of its routed experts count, or only all others; None: all of them.
+        """Returns the number of parameters of a block by its number (-1 is the last one): all, or only those of its
+        routed experts, or only all others.
         """
         routed = 0
         if self.has_experts(number):

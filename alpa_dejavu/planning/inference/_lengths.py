@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import final
 
-from alpa_dejavu._util.csv_file import csv_lines
+from alpa_dejavu._util.json_file import csv_lines
 
 __all__ = ["Lengths"]
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.clusters.host_classes import by_sites, kinds_of, members_of_kinds
+from alpa_dejavu.clusters.host_classes import by_sites, kinds_of, members_of_kinds, slow_inside, takes_part_of_several
 from alpa_dejavu.clusters.placement import packings, place_stages
-from alpa_dejavu.clusters.slow_inside import slow_inside, takes_part_of_several
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, Sites, Slicing, SlicingProblem, StageChoice

@@ -25,7 +25,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._util.csv_file import csv_lines
+from alpa_dejavu._util.json_file import csv_lines
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, StepCurve
 from alpa_dejavu.problem import checks

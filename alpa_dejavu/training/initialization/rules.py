@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu._util.quiet_optuna import quiet_optuna
+from alpa_dejavu._util.extras import quiet_optuna
 from alpa_dejavu.training.initialization._judge import Judge, Measure
 
 __all__ = ["Halving", "OptunaPruner", "RaceDecision", "RaceRule", "Standing", "rule"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.machine_memory import machine_memory_bytes
+from alpa_dejavu._util.threads import machine_memory_bytes
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import SCOPES
 from alpa_dejavu.training.optex._history import (

@@ -25,9 +25,9 @@ from typing import Any, Literal, TypeVar, final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.cache_folder import DEFAULT_MIB, cache_folder, most_mib
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_file import write_whole_bytes
-from alpa_dejavu._util.versions import installed_version
 
 __all__ = [
     "ModelCache", "chosen_cache", "code_digest", "default_cache", "packed_json", "read_packed", "unpacked_json",
