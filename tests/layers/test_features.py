@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 
 import jax_models
 from alpa_dejavu.clusters.space import search_space

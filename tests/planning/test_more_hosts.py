@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters import named_cluster
