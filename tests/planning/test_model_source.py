@@ -122,13 +122,15 @@ def test_prices_are_the_same_to_the_bit_with_the_cache_and_without(model, num_la
     assert found.numbers_of_layers([num_layers, 40]) == plain.numbers_of_layers([num_layers, 40])
 
 
-def test_models_by_name_are_found_without_a_trace(cache, traces):
+def test_models_by_name_are_found_without_a_trace_and_written_once(cache, traces, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
     assert traces == [8]
+    monkeypatch.setattr(ModelCache, "write", lambda *_: pytest.fail("nothing was learned"))
     source = TracedModel("GPT-125M", 8, cache)
     assert source.training
     assert source.numbers_of_layers([4]) == (4,)
     table(source.exact(4, 8), 8)
+    source.keep()
     assert traces == [8]
 
 
@@ -195,26 +197,16 @@ def test_meshes_that_were_not_asked_for_are_solved_by_a_trace(cache, traces):
     assert traces == []
 
 
-def test_what_is_known_already_is_not_written_again(cache, monkeypatch):
-    kept("gpt-125m", cache, num_layers=4)
-    monkeypatch.setattr(ModelCache, "write", lambda *_: pytest.fail("nothing was learned"))
-    kept("gpt-125m", cache, num_layers=4)
-
-
-def test_other_code_finds_nothing(cache, traces, monkeypatch):
-    kept("gpt-125m", cache, num_layers=4)
-    monkeypatch.setattr(model_cache, "_code", lambda: "another version")
-    TracedModel("gpt-125m", 8, cache).exact(4, 8)
-    assert traces == [8, 8]
-
-
-def test_other_settings_of_jax_find_nothing(cache, traces, monkeypatch):
+def test_other_code_and_other_settings_of_jax_find_nothing(cache, traces, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
     with jax.experimental.enable_x64():
         TracedModel("gpt-125m", 8, cache).exact(4, 8)
-    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    with monkeypatch.context() as changed:
+        changed.setenv("JAX_ENABLE_X64", "1")
+        TracedModel("gpt-125m", 8, cache).exact(4, 8)
+    monkeypatch.setattr(model_cache, "_code", lambda: "another version")
     TracedModel("gpt-125m", 8, cache).exact(4, 8)
-    assert traces == [8, 8, 8]
+    assert traces == [8] * 4
 
 
 def test_entries_that_hold_something_else_are_replaced(cache, traces, caplog):
