@@ -11,10 +11,9 @@ import numpy as np
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.planning.inference._decoder import Decoder
+from alpa_dejavu.planning.inference._decoder import Decoder, ServingShape
 from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
-from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
 
 __all__ = ["Search", "Serving"]

@@ -12,8 +12,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
-from alpa_dejavu.planning.inference._decoder import HALF, Decoder
-from alpa_dejavu.planning.inference._shapes import ServingShape
+from alpa_dejavu.planning.inference._decoder import HALF, Decoder, ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
 from alpa_dejavu.problem import Host, MeshConfig, Submesh
 

@@ -22,10 +22,9 @@ from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.models import Kraken
 from alpa_dejavu.planning.inference._candidates import Search, Serving
-from alpa_dejavu.planning.inference._decoder import Decoder, decoder
+from alpa_dejavu.planning.inference._decoder import Decoder, ServingShape, decoder, shapes
 from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, phase_of, prefill_s
-from alpa_dejavu.planning.inference._shapes import ServingShape, shapes
 from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, ServingPlan
 from alpa_dejavu.planning.search.uncertainty._steps import StageDraws, interval
 from alpa_dejavu.problem import Cluster, NoPlanError

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.planning.inference import Decoder
-from alpa_dejavu.planning.inference._shapes import ServingShape, shapes
+from alpa_dejavu.planning.inference._decoder import ServingShape, shapes
 from alpa_dejavu.testing import example_cluster
 
 
