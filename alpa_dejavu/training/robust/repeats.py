@@ -32,14 +32,14 @@ class CheckedStep(NamedTuple):
     Attributes:
         trained: parameters and all else that a step changes; as before where the step was dropped.
         watch: the monitor's state after the run that was taken, or after the last one.
-        made: what else the step returned in that run.
+        returned: what else the step returned in that run.
         wrong: the verdicts of the runs in which a stage was wrong, NumPy arrays, the first one first.
         dropped: whether all runs were.
     """
 
     trained: Any
     watch: Watch
-    made: Any
+    returned: Any
     wrong: tuple[Crossed, ...]
     dropped: bool
 

@@ -160,10 +160,11 @@ def test_a_step_is_repeated_or_dropped_when_a_stage_computes_wrongly():
                 factor = np.repeat(np.float32([1, next(factors)]), 32)[:, None]
                 return step(trained, watch, {**batch, "factor": factor})
 
-            made = checked_step(run, trained, watch, BATCHES[number % STEPS], order=["half"])
-            history.append((float(np.asarray(made.made)), [one.stages(["half"]) for one in made.wrong], made.dropped))
-            assert (made.trained is trained) == made.dropped
-            trained, watch = made.trained, made.watch
+            checked = checked_step(run, trained, watch, BATCHES[number % STEPS], order=["half"])
+            stages = [one.stages(["half"]) for one in checked.wrong]
+            history.append((float(np.asarray(checked.returned)), stages, checked.dropped))
+            assert (checked.trained is trained) == checked.dropped
+            trained, watch = checked.trained, checked.watch
         # A layer's parameters that lie on another stage's devices are fetched before any stage waits for another.
         swapped = {**trained[0], "layer3": trained[0]["layer0"]}
         *_, value = step((swapped, trained[1]), watch, {**BATCHES[0], "factor": np.ones((64, 1), np.float32)})
