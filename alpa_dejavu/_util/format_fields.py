@@ -41,9 +41,7 @@ def said(description: str, **constraints: Any) -> FieldInfo:
 
 
 def listed(description: str, **constraints: Any) -> FieldInfo:
-    """Returns a pydantic field for a list, whose check stops at the first wrong element, as a file may have
-    millions.
-    """
+    """Returns a pydantic field for a list of maybe millions of elements: the check stops at the first wrong one."""
     return said(description, fail_fast=True, **constraints)
 
 

@@ -25,9 +25,7 @@ _MOST_STAGES = 4096
 
 
 def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable) -> None:
-    """Raises ValueError unless each stage is on one device and has each of its tasks once. The table has the same
-    tasks.
-    """
+    """Raises ValueError unless each stage is on one device and has each of its tasks once."""
     owner = f"schedule {name}"
     if not tasks or not all(tasks):
         empty = next((device for device, row in enumerate(tasks) if not row), None)
