@@ -135,7 +135,7 @@ def _link(figures: Mapping[str, Any]) -> Link:
 
 
 def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:
-    """What the first of some processes sends, which run side by side; RuntimeError if it takes too long."""
+    """The answer of the first of some processes, which run side by side; RuntimeError if it takes too long."""
     with contextlib.ExitStack() as running:
         ends = [
             running.enter_context(child_process(*serve, name=f"link-{n}", patience_s=2.0))

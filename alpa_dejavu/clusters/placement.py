@@ -217,7 +217,7 @@ def capacities(
 
 
 def _rules(sizes: Sequence[int]) -> list[dict[int, int]]:
-    """What parts of a host of some sizes, ascending, take of it by rules by which they never take more than the last of
+    """Rules for how much of a host parts of some sizes, ascending, take, by which they never take more than the last of
     them, all of the host; without rules that others imply, such as that by the devices themselves.
     """
     whole, rules = sizes[-1], [dict(zip(sizes, sizes, strict=True))]

@@ -169,7 +169,7 @@ def stuck(table: TaskTable, ticks: NDArray[np.int64]) -> str:
 
 
 def _needs(task: Task, num_stages: int) -> list[tuple[Task, ...]]:
-    """What a task needs; of each group any one."""
+    """The tasks that a task needs; of each group any one."""
     kind, stage, batch = task
     if kind == KINDS[_F]:
         return [(Task(kind, stage - 1, batch),)] if stage else []
