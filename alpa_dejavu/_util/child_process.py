@@ -24,9 +24,7 @@ _SAFE = "PYTHONSAFEPATH"
 
 
 def python_environment() -> dict[str, str]:
-    """Returns the environment for a Python process that is to be started and whose modules aren't to be those of the
-    current folder, whatever lies there.
-    """
+    """Returns the environment for a Python process whose modules aren't to be those of the current folder."""
     # An empty entry stands for the current folder.
     paths = os.pathsep.join(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     return {**os.environ, _SAFE: "1", "PYTHONPATH": paths}

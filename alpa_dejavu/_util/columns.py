@@ -65,9 +65,7 @@ def importance(heads: Sequence[Head], leave: Sequence[str] = ()) -> list[int]:
 
 
 def fitting_block(heads: Sequence[Head], rows: Rows, width: int, order: Sequence[int]) -> Block:
-    """Returns the columns that fit so many characters: of `order`, the most important first, each stands if there is
-    still room for it, the first two always.
-    """
+    """Returns the columns that fit a width: of `order`, each that there is still room for, the first two always."""
     least = _least_widths(heads, rows)
     chosen: list[int] = []
     for n in order:

@@ -12,9 +12,7 @@ __all__ = ["installed_version", "need", "quiet_optuna"]
 
 
 def need(extra: str, *modules: str) -> None:
-    """Raises RuntimeError, which says how to install them, unless modules that an extra of alpa-dejavu has are
-    installed.
-    """
+    """Raises RuntimeError, which says how to install them, unless an extra's modules are installed."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise RuntimeError(f'{", ".join(missing)} is not installed: pip install "alpa-dejavu[{extra}]"')

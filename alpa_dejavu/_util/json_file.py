@@ -138,9 +138,7 @@ def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
 
 
 def is_stream(path: pathlib.Path) -> bool:
-    """Returns whether a path is a pipe, a device or a file that is open already, as /dev/stdout, which is written to
-    instead of being replaced.
-    """
+    """Returns whether a path is a pipe, a device or an open file, as /dev/stdout, which is written to, not replaced."""
     return _open_already(path) is not None or (path.exists() and not path.is_file())
 
 

@@ -69,8 +69,6 @@ def ordered(items: Iterable[_Item], key: Callable[[_Item], float]) -> list[_Item
 
 
 def least(items: Iterable[_Item], key: Callable[[_Item], float]) -> _Item:
-    """Returns the first item whose key is the least, or equal to it within 1e-9 of it; raises ValueError where there
-    are no items.
-    """
+    """Returns the first item whose key is the least, or equal to it within 1e-9 of it."""
     listed = list(items)
     return listed[int(first_least(np.array([key(item) for item in listed])))]

@@ -18,9 +18,7 @@ _NOW: set[str] = set()
 
 @contextlib.contextmanager
 def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Yields a new temporary file in the folder of a path, to write and then rename to it; it is removed if it wasn't
-    renamed. Raises OSError if it can't be made.
-    """
+    """Yields a new temporary file beside a path, to write and rename to it; it is removed if it wasn't renamed."""
     name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
     _NOW.add(name)
     try:

@@ -106,8 +106,6 @@ def machine_for(accelerator_type: str) -> str | None:
 
 
 def local_links() -> tuple[Link, Link]:
-    """Returns the links of a cluster of CPU devices on one machine, within a host and between two hosts, with the
-    figures of `local-cpu.json`.
-    """
+    """Returns the links of CPU devices on one machine, within a host and between two, by `local-cpu.json`."""
     data = read_machine("local-cpu")
     return _link(data["within"]), _link(data["between"])

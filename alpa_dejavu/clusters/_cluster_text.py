@@ -19,9 +19,7 @@ _UNITS = {
 
 
 def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Writes a cluster, whole or not at all, to a file that `named_cluster` and `--cluster` take; raises ValueError if
-    the file can't be written.
-    """
+    """Writes a cluster to a file that `named_cluster` and `--cluster` take; raises ValueError if it can't."""
     write_whole(pathlib.Path(path), cluster_text(cluster))
 
 

@@ -114,9 +114,7 @@ def _copied_bytes_per_s() -> float:
 
 
 def _weight_bytes_per_s() -> float:
-    """The bytes per second that are read and written where many arrays are added to in turns, each of which is then a
-    new array, as an accumulated gradient is.
-    """
+    """The bytes per second read and written where many arrays are added to in turns, as accumulated gradients are."""
     import jax
 
     arrays = [jax.device_put(np.zeros(_WEIGHT_BYTES // 4, np.float32)) for _ in range(_WEIGHTS)]

@@ -150,9 +150,7 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
 
 
 def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
-    """Returns the cluster in which all devices of a name are `factor` times as fast, and for each new device the old
-    one.
-    """
+    """Returns the cluster with devices of a name `factor` times as fast, and for each new device the old one."""
     old = {host.device for host in cluster.hosts if host.device.name == name}
     faster = {device: device.slower(1 / factor) for device in old}
     hosts = _with_devices(cluster.hosts, lambda device: faster.get(device, device))
@@ -161,6 +159,7 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
 
 def with_more_memory(cluster: Cluster, factor: float) -> Cluster:
     """Returns the cluster in which each device has `factor` times the memory."""
+
     def more(device: Device) -> Device:
         return dataclasses.replace(device, memory_bytes=device.memory_bytes * factor)
 

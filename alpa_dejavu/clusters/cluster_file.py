@@ -46,9 +46,7 @@ _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "stride
 
 
 def is_cluster_file(name: str) -> bool:
-    """Returns whether a name is the path of a JSON file of a whole cluster, which lists hosts; whether the file is
-    right isn't checked.
-    """
+    """Returns whether a name is the path of a JSON file that lists hosts; whether that is right isn't checked."""
     if name in machine_file.known_machines():
         return False
     data = peek(pathlib.Path(name))

@@ -36,9 +36,7 @@ def large_bytes(num_devices: int = 1) -> int:
 
 
 def all_reduce_within(connection: Connection, num_devices: int) -> None:
-    """Sends the seconds of a small all-reduce between devices of this process, and how much longer a cached and a large
-    one take.
-    """
+    """Sends the seconds of a small all-reduce in this process, and how much longer cached and large ones take."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
     large = large_bytes(num_devices)
     # A small one is a program of its own: threads are woken for it, as in a stage, where they wait for one another.
@@ -75,9 +73,7 @@ def _longer_s(runs: _Runs, small: _Runs) -> float:
 
 
 def _runs(side: int, num_bytes: int, count: int | None = None) -> _Runs:
-    """Returns runs of all-reduces of so many bytes, each after a product of matrices of so many rows, as in a stage:
-    `count` of them, or as many as there is time for.
-    """
+    """Runs of all-reduces of so many bytes, each after a product of matrices of so many rows, as in a stage."""
     arrays = _given(side, num_bytes)
     return _taken(_program(False), *arrays, count=count), _taken(_program(True), *arrays, count=count)
 
@@ -91,8 +87,8 @@ def _given(side: int, num_bytes: int) -> list[Any]:
 
 
 def _program(exchanging: bool, count: int = _CHAIN) -> Any:
-    """Returns a program that multiplies a matrix on each device, so many times one after the other, and each time also
-    adds up a row of all devices, if it is exchanging.
+    """A program of so many products of matrices on each device; an exchanging one adds up a row of all devices after
+    each.
     """
     import jax
     from jax.experimental.shard_map import shard_map
@@ -127,9 +123,7 @@ def _mesh() -> Any:
 
 
 def _taken(program: Any, *arrays: Any, count: int | None = None) -> list[float]:
-    """The seconds of several runs of a program, after a first one that compiles: `count` of them, or as many as there
-    is time for.
-    """
+    """The seconds of `count` runs of a program, after one that compiles, or of as many as there is time for."""
     import jax
 
     jax.block_until_ready(program(*arrays))

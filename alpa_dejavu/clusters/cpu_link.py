@@ -72,9 +72,7 @@ def _sending(link: Link, device: Device, where: str) -> Link:
 
 
 def _beside(link: Link, num_devices: int, all_devices: int) -> Link:
-    """The link between so many devices, measured while no others computed, as it is while all do: copies take longer,
-    waiting doesn't.
-    """
+    """The link between devices, measured alone, as it is while all compute: copies take longer, waiting doesn't."""
     together, alone = (max(count / usable_cores(), 1.0) for count in (all_devices, num_devices))
     return link.carrying(alone / together)
 
@@ -137,7 +135,7 @@ def _link(figures: Mapping[str, Any]) -> Link:
 
 
 def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:
-    """What the first of some processes sends, which run side by side; RuntimeError if it takes too long."""
+    """The answer of the first of some processes, which run side by side; RuntimeError if it takes too long."""
     with contextlib.ExitStack() as running:
         ends = [
             running.enter_context(child_process(*serve, name=f"link-{n}", patience_s=2.0))

@@ -118,7 +118,7 @@ def keep_figures(file: str, figures: Mapping[str, Any]) -> None:
 
 
 def _fingerprint() -> dict[str, Any]:
-    """What a machine's figures depend on."""
+    """Whatever a machine's figures depend on."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -24,9 +24,7 @@ _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 
 
 def kinds_of(cluster: Cluster) -> tuple[int, ...]:
-    """Returns the number of the kind of each host of a cluster (hosts of one kind are interchangeable), as `host_kinds`
-    does, and caches them for the next call.
-    """
+    """Returns the number of each host's kind (hosts of one kind are interchangeable), cached for the next call."""
     key = id(cluster)
     kept = _KNOWN.get(key)
     if kept is None or kept[0]() is not cluster:

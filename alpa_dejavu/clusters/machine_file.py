@@ -101,9 +101,7 @@ def read_machine(name: str) -> MachineData:
 
 
 def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Returns how many devices each host has, and how many hosts there are, by the data of a machine type's file; None
-    for either that the file doesn't say.
-    """
+    """Returns how many devices each host has, and how many hosts there are, by a file's data; None: it doesn't say."""
     shape = data["devices_per_host"]
     if isinstance(shape, list):
         return int(shape[0]), len(shape)
@@ -111,9 +109,7 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def figure_of(data: Mapping[str, Any], name: str) -> float | None:
-    """Returns a figure of a whole machine, "price_per_hour" (in US dollars) or "memory_margin" (the share of devices'
-    memory that plans leave free), by the data of its file; None if that has none.
-    """
+    """Returns "price_per_hour" (US dollars) or "memory_margin" (the share left free) of a machine's data, or None."""
     figure = data.get(name)
     return None if figure is None else si(figure)
 

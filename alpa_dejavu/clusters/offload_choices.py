@@ -58,9 +58,7 @@ def _places(cluster: Cluster, choice: str) -> list[str]:
 
 
 def with_all_shares(space: SearchSpace, places: Iterable[str]) -> SearchSpace:
-    """Returns a search space in which each config stands beside those that offload any quarters of what it keeps to one
-    of some places.
-    """
+    """Returns a search space whose configs also offload any quarters of what they keep to one of some places."""
     return _extended(space, [offload for place in places for offload in _offloads(_QUARTERS, place)])
 
 

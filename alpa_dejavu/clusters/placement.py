@@ -133,9 +133,7 @@ def _in_turn(submeshes: Sequence[Submesh]) -> list[int]:
 def _of_kinds(
     fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster, first: bool
 ) -> list[int]:
-    """As many hosts of each kind as are wanted, of those that have room: the first ones, or those near each other;
-    fewer where there aren't so many.
-    """
+    """As many hosts of each kind as are wanted, or there are, with room: the first ones, or those near each other."""
     kinds, chosen = kinds_of(cluster), list[int]()
     for kind in dict.fromkeys(wanted):
         count = list(wanted).count(kind)
@@ -151,9 +149,7 @@ def _of_kinds(
 
 
 def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
-    """Places a slicing's stages on a cluster's hosts; returns each one's hosts, or raises NoPlanError if they don't
-    fit.
-    """
+    """Places a slicing's stages on hosts, and returns each one's; raises NoPlanError if they don't fit."""
     kinds = None
     if space.hosts is not None:
         of_hosts = kinds_of(cluster)
@@ -221,7 +217,7 @@ def capacities(
 
 
 def _rules(sizes: Sequence[int]) -> list[dict[int, int]]:
-    """What parts of a host of some sizes, ascending, take of it by rules by which they never take more than the last of
+    """Rules for how much of a host parts of some sizes, ascending, take, by which they never take more than the last of
     them, all of the host; without rules that others imply, such as that by the devices themselves.
     """
     whole, rules = sizes[-1], [dict(zip(sizes, sizes, strict=True))]
@@ -259,8 +255,8 @@ def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[n
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
-    """Returns the index in a search space of the submesh that a plan's stage is on, found by its shape and the kinds of
-    its hosts; None if the search space hasn't got it.
+    """Returns the index of a stage's submesh in a search space, by its shape and its hosts' kinds; None if it isn't
+    there.
     """
     if space.hosts is None:
         return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None

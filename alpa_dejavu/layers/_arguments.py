@@ -122,9 +122,9 @@ def _divisors_near(size: int, wanted: int) -> str:
 
 
 def concrete(arguments: Any, seed: int = 0) -> Any:
-    """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays. Floating-
-    point numbers are random, from 0.001 to 0.05 (so that squares that optimizers keep are positive), integers are 0 (a
-    token and a label of any vocabulary), and booleans are true.
+    """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays. Numbers
+    are random, from 0.001 to 0.05 (so that squares that optimizers keep are positive), integers are 0 (a token and a
+    label of any vocabulary), and booleans are true.
     """
     rng = np.random.default_rng(seed)
 

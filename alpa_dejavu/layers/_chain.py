@@ -133,8 +133,8 @@ class _Backward:
             self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
 
     def layer(self, n: int, pieces: Sequence[_Piece]) -> core.Jaxpr:
-        """Builds the backward jaxpr of layer n; it must be called for the last layer first. A gradient of one of the
-        layer's operands is added up from the pieces that use it, as soon as the last of them has been differentiated.
+        """Builds the backward jaxpr of layer n, the last one first; gradients of an operand are added up at its last
+        use.
         """
         equations: list[core.JaxprEqn] = []
         inside = {var for piece in pieces for var in piece.row.outvars}

@@ -43,9 +43,7 @@ class Clustering:
 
 @final
 class Clusters:
-    """A clusterer of a jaxpr's equations into any number of layers by Alpa's rule; a layer may have `eps` times more
-    than the average of the layers' floating-point operations.
-    """
+    """A clusterer by Alpa's rule, where a layer may have (1 + `eps`) times the average of the layers' operations."""
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
         self._num = len(equations)
@@ -59,9 +57,7 @@ class Clusters:
         return [int(n) for n in np.flatnonzero(self._heavy)]
 
     def cut(self, num_layers: int) -> Clustering:
-        """Cuts a jaxpr's equations into a given number of layers, by the rule if possible; raises ValueError if there
-        are fewer equations, or there is no way.
-        """
+        """Cuts the equations into so many layers; raises ValueError if there are fewer, or there is no way."""
         if not 1 <= num_layers <= self._num:
             raise ValueError(
                 f"the loss has {self._num} equations, so it can't be cut into {num_layers} layers; "

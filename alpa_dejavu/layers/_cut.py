@@ -225,9 +225,7 @@ def _assigned(
 
 
 def _assign_rest(equations: list[core.JaxprEqn], layers: list[int]) -> None:
-    """Gives each equation that has no layer yet the first layer that takes one of its results, or, as for a count of
-    steps that none takes, the first layer that has any equations.
-    """
+    """Gives equations without a layer the first that takes a result of theirs, or else the first that has any."""
     first = min((layer for layer in layers if layer >= 0), default=0)
     takers: dict[core.Var, int] = {}
     for n in range(len(equations) - 1, -1, -1):

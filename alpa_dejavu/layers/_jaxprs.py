@@ -114,9 +114,7 @@ def called(equation: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
 
 
 def body(equation: core.JaxprEqn, also: Collection[str] = ()) -> core.Jaxpr | None:
-    """Returns the jaxpr that a jitted function's call, or that of another primitive by its name, runs on its operands;
-    None if the equation is no such call, or the function closes over arrays.
-    """
+    """Returns what a jitted function's call (or one `also` named) runs on its operands, if it closes over no arrays."""
     if equation.primitive.name not in (*_JITTED, *also):
         return None
     jaxpr, arrays = called(equation)

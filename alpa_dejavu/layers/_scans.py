@@ -45,9 +45,7 @@ class Unrolled:
 def unrolled(
     loss: core.Jaxpr, gradients: Mapping[core.Var, core.Var], update: core.Jaxpr | None, data: frozenset[core.Var]
 ) -> Unrolled:
-    """Unrolls the scans over layers in a step's jaxprs, as a traced step has them; without such scans they are returned
-    as they are. `data` are the operands of the loss that are part of the batch.
-    """
+    """Unrolls the scans over layers in a step's jaxprs, as a traced step has them; `data` are its batch's operands."""
     scans = _Scans()
     scans.look(loss, {var: var for var in loss.invars if var not in data and var.aval.ndim > 1})
     turns, left = tuple(scans.turns), tuple(scans.left)
@@ -84,9 +82,7 @@ class _Scans:
         self.left: list[int] = []
 
     def look(self, jaxpr: core.Jaxpr, origin: dict[core.Var, core.Var]) -> None:
-        """Looks through a jaxpr and the functions that it calls; `origin` has the parameter for each operand that is
-        one, and for what is made of them element by element. What the jaxpr makes of them is added.
-        """
+        """Looks through a jaxpr and what it calls; `origin` has the parameter that an array is made of."""
         for equation in jaxpr.eqns:
             roots = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
             inner = body(equation, CHECKPOINTS)

@@ -22,9 +22,7 @@ def mark_layer_end(x: jax.Array) -> jax.Array:
 
 
 def marked_layers(equations: Sequence[core.JaxprEqn]) -> list[list[core.JaxprEqn]]:
-    """Returns equations as a list for each marked layer, each with the mark at its end, and a list of those behind the
-    last mark, where there are any.
-    """
+    """Returns the equations of each marked layer, with the mark at its end, and those behind the last mark, if any."""
     rows: list[list[core.JaxprEqn]] = [[]]
     for equation in equations:
         rows[-1].append(equation)
@@ -34,9 +32,7 @@ def marked_layers(equations: Sequence[core.JaxprEqn]) -> list[list[core.JaxprEqn
 
 
 def without_marks(loss: core.Jaxpr) -> tuple[core.Jaxpr, tuple[int, ...]]:
-    """Returns a jaxpr without its marks, and the number of equations before the end of each marked layer, the last one
-    included; no numbers if there are no marks.
-    """
+    """Returns a jaxpr without marks, and the number of equations before each marked layer's end; none without marks."""
     names: dict[core.Var, core.Atom] = {}
     kept: list[core.JaxprEqn] = []
     ends: list[int] = []

@@ -25,9 +25,7 @@ _MOST_STAGES = 4096
 
 
 def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable) -> None:
-    """Raises ValueError unless each stage is on one device and has each of its tasks once. The table has the same
-    tasks.
-    """
+    """Raises ValueError unless each stage is on one device and has each of its tasks once."""
     owner = f"schedule {name}"
     if not tasks or not all(tasks):
         empty = next((device for device, row in enumerate(tasks) if not row), None)
@@ -171,7 +169,7 @@ def stuck(table: TaskTable, ticks: NDArray[np.int64]) -> str:
 
 
 def _needs(task: Task, num_stages: int) -> list[tuple[Task, ...]]:
-    """What a task needs; of each group any one."""
+    """The tasks that a task needs; of each group any one."""
     kind, stage, batch = task
     if kind == KINDS[_F]:
         return [(Task(kind, stage - 1, batch),)] if stage else []

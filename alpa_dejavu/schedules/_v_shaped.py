@@ -29,23 +29,19 @@ _STEEP, _MIDDLE, _FLAT = (4, 2, 4, 2), (2, 1, 2, 1), (1, 1, 1, 1)
 
 
 def zb_v(num_devices: int, num_micro_batches: int) -> Schedule:
-    """Returns ZB-V: no bubbles from 2 p micro-batches on where all passes take equally long, in as much memory as 1F1B
-    takes on its first device.
+    """Returns ZB-V: no bubbles from 2 p micro-batches on where passes are equally long, in the memory of 1F1B's first
+    device.
     """
     return _v_shaped("zb_v", num_devices, num_micro_batches, 2 * num_devices, [_STEEP], eager=True)
 
 
 def v_half(num_devices: int, num_micro_batches: int) -> Schedule:
-    """Returns V-Half: about half of 1F1B's activations, and about half of its bubble where all passes take equally
-    long.
-    """
+    """Returns V-Half: about half of 1F1B's activations and of its bubble where all passes are equally long."""
     return _v_shaped("v_half", num_devices, num_micro_batches, 2 * ((num_devices + 2) // 2), [_MIDDLE])
 
 
 def v_min(num_devices: int, num_micro_batches: int) -> Schedule:
-    """Returns V-Min: about a third of 1F1B's activations, and about two thirds of its bubble where all passes take
-    equally long.
-    """
+    """Returns V-Min: about a third of 1F1B's activations, two thirds of its bubble where passes are equally long."""
     # Where three divides the devices, the flat block meets itself and must wait; the middle one may then be as good.
     return _v_shaped("v_min", num_devices, num_micro_batches, 2 * ((num_devices + 4) // 3), [_FLAT, _MIDDLE])
 
@@ -58,9 +54,7 @@ def _v_shaped(
     blocks: Iterable[tuple[int, ...]],
     eager: bool = False,
 ) -> Schedule:
-    """The shortest of the schedules that repeat one of some blocks and keep at most `limit` activations, each of a
-    chunk, on each device.
-    """
+    """The shortest of the schedules that repeat one of some blocks within `limit` activations, each of a chunk."""
     squeezed = _Squeezed(num_devices, num_micro_batches, limit, eager)
     runs = [squeezed.run(_block(num_devices, block)) for block in blocks]
     best = min((run for run in runs if run is not None), key=lambda run: run[1])

@@ -26,9 +26,7 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """Returns the seconds of a step where each device has cores of its own: when the last of N tasks ends, which take
-    `seconds`, shape (N,).
-    """
+    """Returns when the last of N tasks ends, which take `seconds`, where each device has cores of its own."""
     return float(_ends(program.waits, seconds).max())
 
 

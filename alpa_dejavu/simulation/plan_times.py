@@ -137,9 +137,7 @@ def scaled(
 
 
 def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: float) -> StageTimes:
-    """Returns a stage's times with so many seconds less of its forward, backward and update; negative numbers add
-    seconds. The computing part of each can't go below 0.
-    """
+    """Returns a stage's times with so many seconds less in each part; what it computes can't go below 0."""
     backward_s = max(times.backward_s - backward_s, times.backward_collective_s)
     return dataclasses.replace(
         times,

@@ -113,8 +113,8 @@ class Equations:
 
 
 def _open(equation: core.JaxprEqn, row: list[core.JaxprEqn], closed: dict[core.Var, Any]) -> None:
-    """Appends an equation to a row, or the equations of what it calls; their results are the same variables. `closed`
-    is told the arrays that called functions close over.
+    """Appends an equation to a row, or those of what it calls, whose arrays `closed` is told; results stay the same
+    variables.
     """
     inner, arrays = called(equation)
     if inner is None:

@@ -45,9 +45,7 @@ def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
 
 
 def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
-    """Returns the labels of an equation's only result, given those of the operand at a place; None if it mixes
-    dimensions. The equation is no product.
-    """
+    """Returns the labels of an equation's result by those of an operand; None if it mixes dimensions."""
     name, shape = equation.primitive.name, shape_of(equation.outvars[0])
     if is_elementwise(equation):
         return labels if len(labels) == len(shape) else None

@@ -63,9 +63,7 @@ def _stays(pattern: AttentionPattern) -> bool:
 def _paired(
     equations: Equations, ahead: AttentionPattern, mate: int, again: list[AttentionPattern]
 ) -> AttentionPair | None:
-    """Forward products with their backward products; None if scores are used for something else, too. Backward products
-    that compute scores again are taken out of `again`.
-    """
+    """Forward products and their backward products, taken out of `again`; None if scores have other uses."""
     if ahead.output is None or ahead.cotangent is not None:
         return None
     try:

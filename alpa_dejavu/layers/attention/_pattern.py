@@ -171,9 +171,7 @@ class _Product:
         )
 
     def _is_causal(self, equations: Equations, region: ScoreRegion, roles: ProductRoles, label: int) -> bool:
-        """Whether scores whose key is behind their query are masked; with more keys than queries, the last ones are
-        for the same tokens.
-        """
+        """Whether scores whose key is behind their query are masked; of more keys, the last are for the same tokens."""
         ahead = max(shape_of(self.scores)[self.key_label] - shape_of(self.scores)[label], 0)
         for location in region.independent_of(roles.later):
             equation = equations.at(location)

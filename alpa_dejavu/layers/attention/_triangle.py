@@ -30,9 +30,7 @@ Line = tuple[float, dict[int, float]]
 
 @final
 class Triangle:
-    """A reader of the number that a value has at all places whose column is beyond their row by more than `shift`, from
-    the equations of all passes.
-    """
+    """A reader of the number that a value has at all places whose column is beyond their row by more than `shift`."""
 
     def __init__(self, equations: Equations, shift: int) -> None:
         self._equations, self._shift = equations, shift

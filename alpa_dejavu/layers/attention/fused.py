@@ -214,9 +214,7 @@ def _narrow_operands(equations: Equations, wide: Sequence[core.Var]) -> tuple[li
 
 
 def _narrow_results(equations: Equations, wide: Sequence[core.Var]) -> tuple[list[core.Var], set[Location]]:
-    """Results as they are after they are made less precise, and the equations from the results to there; a result that
-    anything else takes is left as it is.
-    """
+    """Results that nothing else takes as they are after they are made less precise, and the equations to there."""
     narrow, conversions = [], set()
     for var in wide:
         way: list[Location] = []

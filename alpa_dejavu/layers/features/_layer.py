@@ -172,9 +172,7 @@ def _made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Va
 
 
 def _made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
-    """Some values of a jaxpr, and all values that they are made from element by element: so a value that is added to a
-    gradient counts as one, too.
-    """
+    """Some values, and all that they are made from element by element, as what is added to a gradient."""
     sources = set(results)
     for step, kind in zip(reversed(steps), reversed(kinds), strict=True):
         if step.primitive in ALIASES:

@@ -104,9 +104,7 @@ class Strided:
 
 
 def _cache_bytes(value: Value, order: Sequence[int]) -> float:
-    """Returns the bytes of cache that the lines of a value take until they are read again, where its dimensions are
-    read in this order, the last one fastest.
-    """
+    """The cache that a value's lines take until they are read again, in this order, the last dimension fastest."""
     if not value.num_bytes:
         return 0.0
     shape = value.shape

@@ -142,9 +142,7 @@ def _traced_once(block: nn.Module, variables: Any, x: jax.Array, total: jax.Arra
 
 @functools.cache
 def _in_ways(ways: int, axis: int | None) -> Any:
-    """The block of all ways at once: its arrays, parameters included, have the ways as their first axis. All ways have
-    the same activations before it if `axis` is None.
-    """
+    """The block of all ways at once, its arrays with the ways first; without an axis all ways have the same input."""
     if ways == 1:
         return KrakenBlock
     ways_first = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "axis_size": ways}

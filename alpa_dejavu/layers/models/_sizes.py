@@ -99,9 +99,7 @@ class Kraken:
         return self.num_heads // self.ways
 
     def ways_per_device(self, tensor_parallel: int) -> int:
-        """Returns the number of ways that each of some devices, which divide them, computes alone; raises ValueError if
-        they can't be divided evenly.
-        """
+        """Returns how many ways each of some devices computes; raises ValueError if they aren't divided evenly."""
         if tensor_parallel < 1 or self.ways % tensor_parallel:
             raise ValueError(
                 f"tensor_parallel is {tensor_parallel}, but must divide the ways, {self.ways}; "

@@ -30,9 +30,7 @@ class Trained(NamedTuple):
 def abstract_state(
     groups: Sequence[Shapes], dtype: Any, optimizer: optax.GradientTransformation, master: bool
 ) -> Trained:
-    """Returns the state before the first step as shapes and element types without numbers; with `master`, single
-    precision copies are what the optimizer updates.
-    """
+    """Returns the state before the first step without numbers; with `master` there are single-precision copies."""
     updated = [_abstract(tuple(shapes.items()), jnp.dtype(jnp.float32 if master else dtype).name) for shapes in groups]
     states = {id(group): jax.eval_shape(optimizer.init, group) for group in {id(g): g for g in updated}.values()}
     return Trained(abstract(groups, dtype), updated if master else None, [states[id(group)] for group in updated])
@@ -100,8 +98,8 @@ def _is_matrix(path: Any, leaf: Any) -> bool:
 
 
 def adamw(decays: Callable[[Any, Any], bool] = _is_matrix) -> optax.GradientTransformation:
-    """Returns AdamW whose weight decay applies to matrices only, as in Alpa's benchmarks, or to those parameters that a
-    function of their path and themselves picks.
+    """Returns AdamW with weight decay of matrices only, as in Alpa's benchmarks, or of parameters that a function
+    picks.
     """
     return optax.adamw(1e-2, mask=lambda tree: jax.tree_util.tree_map_with_path(decays, tree))
 

@@ -179,9 +179,7 @@ class Transformer:
         return ends + self._norm + blocks + (self.num_blocks - self.dense_blocks) * self.block_parameters(-1)
 
     def block_parameters(self, number: int, experts: bool | None = None) -> int:
-        """Returns the number of parameters of a block by its number (-1 is the last one): all, or only those of its
-        routed experts, or only all others.
-        """
+        """Returns the number of parameters of a block: all, only its routed experts', or only all others."""
         routed = 0
         if self.has_experts(number):
             routed = self.num_experts * (2 + self.gated) * self.hidden * self.feed_forward

@@ -116,9 +116,7 @@ def _block(weights: Group, statistics: Group, x: jax.Array, stride: int) -> tupl
 
 
 def _convolve(weights: Group, statistics: Group, name: str, x: jax.Array, stride: int) -> tuple[jax.Array, Group]:
-    """A convolution in the precision of its input, with batch normalisation in single precision, and the running
-    statistics after it.
-    """
+    """A convolution with batch normalisation in single precision, and the running statistics after it."""
     side = weights[name].shape[0]
     padding = [(side // 2, side // 2)] * 2 if name == "first" else "SAME"
     y = jax.lax.conv_general_dilated(
