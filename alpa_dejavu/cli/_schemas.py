@@ -15,7 +15,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.calibration.database_format import DatabaseData
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
-    from alpa_dejavu.planning.given.comparison.comparison_format import ComparisonData
+    from alpa_dejavu.planning.given.comparison._compare import comparison_format
     from alpa_dejavu.planning.inference.serving_file import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData
@@ -25,7 +25,7 @@ def schema_texts() -> dict[str, str]:
     formats: dict[str, tuple[str, type[object]]] = {
         "calibration-1": ("A calibration", CalibrationData),
         "cluster-1": ("A cluster", ClusterData),
-        "comparison-1": ("A comparison of clusters", ComparisonData),
+        "comparison-1": ("A comparison of clusters", comparison_format()),
         "database-1": ("A converted profiling database", DatabaseData),
         "initialization-1": ("A result of parallel_initialize", ResultData),
         "machine-1": ("A machine", MachineData),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command, CommandGroup
 from alpa_dejavu.cli.convert import convert, is_database, show_database
-from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.table import Table, new_table
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def calibration() -> None:
     """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
 

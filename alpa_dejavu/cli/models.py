@@ -8,7 +8,7 @@ import pathlib
 
 import click
 
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.layers.models import Transformer, known_models, model_size, num_parameters, transformer_size

@@ -12,8 +12,8 @@ from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.comparison import MEASURES, SAVINGS, Order, Saving, compare, comparison_text
+from alpa_dejavu.planning.given.comparison._compare import comparison_format
 from alpa_dejavu.planning.given.comparison._orders import changes
-from alpa_dejavu.planning.given.comparison.comparison_format import ComparisonData
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError
 from jax_models import trained
@@ -140,7 +140,7 @@ def test_a_change_is_claimed_only_where_both_orders_are_sure():
 def test_the_text_keeps_to_its_schema(tmp_path):
     path = tmp_path / "compared.json"
     path.write_text(comparison_text(compared()))
-    data = read_checked(path, ComparisonData, "").data
+    data = read_checked(path, comparison_format(), "").data
     assert data == json.loads(path.read_text())
     cell = next(one for one in data["cells"] if one["cluster"] == "roomy" and one["saving"] == "remat")
     assert cell["figures"]["training"]["seconds"] == 100 * cell["figures"]["expected_step_s"]

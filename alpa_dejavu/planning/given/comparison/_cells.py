@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import final
+from typing import Annotated, TypeAlias, final
 
+from alpa_dejavu._util.dataclass_format import Needed, Stored
+from alpa_dejavu._util.format_fields import (
+    Bytes,
+    Count,
+    NotNegative,
+    Seconds,
+    SecondsAboveZero,
+    Text,
+    Words,
+    listed,
+    said,
+)
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
 __all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "figures", "used_savings"]
+
+
+Names: TypeAlias = Annotated[tuple[Text, ...], listed("a list of names")]
+Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1 + 1e-9)]
+_Price: TypeAlias = Annotated[NotNegative | None, said("US dollars, or null where a host's price isn't known")]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _TrainingInFile:
+    """The figures in a comparison's file of a training of so many steps."""
+
+    seconds: SecondsAboveZero
+    deviation_s: Annotated[Seconds | None, said("seconds of at least 0, or null")]
+    device_s: SecondsAboveZero
+    price: _Price
+
+
+_IN_FILES = Stored(
+    _TrainingInFile | None,
+    lambda run: run and _TrainingInFile(run.seconds, run.deviation_s, run.device_s, run.price),
+)
 
 
 @final
@@ -70,9 +104,9 @@ class RestsOn:
         spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones.
     """
 
-    rests_on: str
-    share: float
-    spread: float
+    rests_on: Text
+    share: Share
+    spread: NotNegative
 
 
 @final
@@ -93,17 +127,22 @@ class Figures:
         training: what a training of so many steps takes; None: it wasn't asked.
     """
 
-    step_s: float
-    expected_step_s: float
-    interval_s: tuple[float, float] | None
-    price: float | None
-    memory_bytes: float
-    stages: int
-    micro_batches: int
-    uses: tuple[str, ...]
-    calibration: str
-    footings: tuple[RestsOn, ...]
-    training: WholeRun | None = None
+    step_s: SecondsAboveZero
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[
+        Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("the two ends of an interval")] | None,
+        said("the two ends of the 90 % interval, or null"),
+    ]
+    price: _Price
+    memory_bytes: Bytes
+    stages: Count
+    micro_batches: Count
+    uses: Names
+    calibration: Words
+    footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
+    training: Needed[Annotated[WholeRun | None, _IN_FILES, said("an object: a training of `steps` steps, or null")]] = (
+        None
+    )
 
 
 @final
@@ -121,13 +160,13 @@ class Cell:
         remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
     """
 
-    cluster: str
-    saving: str
-    flags: str
-    figures: Figures | None
-    why_not: str = ""
-    fits: bool = True
-    remedies: tuple[str, ...] = ()
+    cluster: Text
+    saving: Text
+    flags: Words
+    figures: Annotated[Figures | None, said("an object: the figures of the plan, or null")]
+    why_not: Needed[Words] = ""
+    fits: Needed[Annotated[bool, said("true or false")]] = True
+    remedies: Needed[Names] = ()
 
     @property
     def place(self) -> tuple[str, str]:

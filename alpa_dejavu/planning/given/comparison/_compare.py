@@ -9,13 +9,15 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
+from alpa_dejavu._util.dataclass_format import Stored, data_of, typed_dict_of
+from alpa_dejavu._util.format_fields import WHOLE, Count, Text, Words, listed, said
 from alpa_dejavu._util.phases import phases_of
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
-from alpa_dejavu.planning.given.comparison._cells import SAVINGS, Cell, Saving, figures
+from alpa_dejavu.planning.given.comparison._cells import SAVINGS, Cell, Names, Saving, figures
 from alpa_dejavu.planning.given.comparison._orders import (
     MEASURES,
     Change,
@@ -25,7 +27,6 @@ from alpa_dejavu.planning.given.comparison._orders import (
     orders,
     stages_alone,
 )
-from alpa_dejavu.planning.given.whole_run import WholeRun
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
@@ -36,7 +37,21 @@ from alpa_dejavu.problem import Cluster, Model, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["Comparison", "compare", "comparison_text"]
+__all__ = ["Comparison", "compare", "comparison_format", "comparison_text"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _SavingInFile:
+    """A way to keep less in memory, with the options of `alpa-dejavu plan` that allow it, in a comparison's file."""
+
+    name: Text
+    flags: Words
+
+
+_SAVINGS_IN_FILES = Stored(
+    tuple[_SavingInFile, ...], lambda savings: tuple(_SavingInFile(way.name, way.flags) for way in savings)
+)
 
 
 @final
@@ -54,13 +69,13 @@ class Comparison:
         orders: the order of the clusters by seconds and by price, with each saving.
     """
 
-    model: str
-    batch: int
-    steps: int | None
-    clusters: tuple[str, ...]
-    savings: tuple[Saving, ...]
-    cells: tuple[Cell, ...]
-    orders: tuple[Order, ...]
+    model: Words
+    batch: Count
+    steps: Annotated[Count | None, said("a whole number of at least 1, or null")]
+    clusters: Names
+    savings: Annotated[tuple[Saving, ...], _SAVINGS_IN_FILES, listed("a list of ways to keep less in memory")]
+    cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
+    orders: Annotated[tuple[Order, ...], listed("a list of orders")]
 
     def cell(self, cluster: str, saving: str) -> Cell:
         """Returns the cell of a cluster and a saving, by their names.
@@ -206,19 +221,18 @@ def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Clus
 
 
 _VERSION = 1
-_OF_TRAINING = ("seconds", "deviation_s", "device_s", "price")
+_VERSION_KEY = Annotated[Literal[1], said("1, the version of comparisons that this release writes"), WHOLE]
+
+
+def comparison_format() -> Any:
+    """Returns the `TypedDict` of the data of a comparison's file: every key, and what it must be."""
+    change: Any = typed_dict_of(Change)
+    return typed_dict_of(
+        Comparison, {"version": _VERSION_KEY}, changes=Annotated[list[change], listed("a list of changes")]
+    )
 
 
 def comparison_text(found: Comparison) -> str:
     """Returns the JSON text of a comparison."""
-    data = dataclasses.asdict(found)
-    for cell, data_of_cell in zip(found.cells, data["cells"], strict=True):
-        if cell.figures is not None and cell.figures.training is not None:
-            data_of_cell["figures"]["training"] = _training(cell.figures.training)
-    data["savings"] = [{"name": one.name, "flags": one.flags} for one in found.savings]
-    data["changes"] = [dataclasses.asdict(one) for measure in MEASURES for one in found.changes(measure)]
-    return json.dumps({"version": _VERSION, **data}, indent=1) + "\n"
-
-
-def _training(run: WholeRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _OF_TRAINING}
+    changed = [data_of(change) for measure in MEASURES for change in found.changes(measure)]
+    return json.dumps({"version": _VERSION, **data_of(found), "changes": changed}, indent=1) + "\n"

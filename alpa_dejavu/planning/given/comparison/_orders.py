@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import final
+from typing import Annotated, TypeAlias, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Needed, chosen
+from alpa_dejavu._util.format_fields import Text, listed, said
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
-from alpa_dejavu.planning.given.comparison._cells import Cell
+from alpa_dejavu.planning.given.comparison._cells import Cell, Names, Share
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate, Costs
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
@@ -23,6 +25,7 @@ Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
 MEASURES = ("seconds", "price")
 """Clusters are ordered by a step's seconds, and by its price where that is known."""
+_Measure: TypeAlias = Annotated[str, chosen(MEASURES), said('"seconds" or "price"')]
 SURE = 0.9
 """One cluster is before another for sure if it is so in this share of the draws."""
 _DRAWS = 1000
@@ -42,11 +45,11 @@ class Order:
         unfit: the names of those on which nothing fits.
     """
 
-    saving: str
-    measure: str
-    clusters: tuple[str, ...]
-    before: tuple[tuple[float, ...], ...]
-    unfit: tuple[str, ...]
+    saving: Text
+    measure: _Measure
+    clusters: Names
+    before: Annotated[tuple[Annotated[tuple[Share, ...], listed("a list of shares")], ...], listed("a list of rows")]
+    unfit: Names
 
     def is_before(self, one: str, other: str, sure: bool = True) -> bool | None:
         """Returns whether one cluster is before another; None if one of them has no figure, or if that isn't sure.
@@ -75,12 +78,12 @@ class Change:
         sure: whether both orders are sure; else they are those that are predicted.
     """
 
-    measure: str
-    one: str
-    other: str
-    before: tuple[str, ...]
-    behind: tuple[str, ...]
-    sure: bool = True
+    measure: _Measure
+    one: Text
+    other: Text
+    before: Names
+    behind: Names
+    sure: Needed[Annotated[bool, said("true or false")]] = True
 
 
 def changes(found: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:
