@@ -15,7 +15,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.calibration.database_format import DatabaseData
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
-    from alpa_dejavu.planning.given.comparison._compare import comparison_format
+    from alpa_dejavu.planning.given.comparison import comparison_format
     from alpa_dejavu.planning.inference.serving_file import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData

@@ -11,8 +11,15 @@ import pytest
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.given.comparison import MEASURES, SAVINGS, Order, Saving, compare, comparison_text
-from alpa_dejavu.planning.given.comparison._compare import comparison_format
+from alpa_dejavu.planning.given.comparison import (
+    MEASURES,
+    SAVINGS,
+    Order,
+    Saving,
+    compare,
+    comparison_format,
+    comparison_text,
+)
 from alpa_dejavu.planning.given.comparison._orders import changes
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError

@@ -15,16 +15,22 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.given.comparison._cells import SAVINGS, Cell, Figures, Saving
-    from alpa_dejavu.planning.given.comparison._compare import Comparison, compare, comparison_text
+    from alpa_dejavu.planning.given.comparison._compare import (
+        Comparison,
+        compare,
+        comparison_format,
+        comparison_text,
+    )
     from alpa_dejavu.planning.given.comparison._orders import MEASURES, Change, Order
 
 __all__ = [
-    "MEASURES", "SAVINGS", "Cell", "Change", "Comparison", "Figures", "Order", "Saving", "compare", "comparison_text",
+    "MEASURES", "SAVINGS", "Cell", "Change", "Comparison", "Figures", "Order", "Saving", "compare", "comparison_format",
+    "comparison_text",
 ]  # fmt: skip
 
 _HOME = {
     **dict.fromkeys(("SAVINGS", "Cell", "Figures", "Saving"), "_cells"),
-    **dict.fromkeys(("Comparison", "compare", "comparison_text"), "_compare"),
+    **dict.fromkeys(("Comparison", "compare", "comparison_format", "comparison_text"), "_compare"),
     **dict.fromkeys(("MEASURES", "Change", "Order"), "_orders"),
 }
 
