@@ -148,8 +148,7 @@ def _links(
         measurements = Measurements(kept, links_identity(cluster), resume)
         measured = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
     write_calibration(measured, output)
-    assert measured.host_links is not None, "links were calibrated"
-    _print_written(measured, output, kept, host_link_table(measured.host_links))
+    _print_written(measured, output, kept, host_link_table(measured))
 
 
 def _print_written(calibration: Calibration, output: pathlib.Path, kept: pathlib.Path, *measured: Table | str) -> None:

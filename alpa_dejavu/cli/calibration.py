@@ -49,7 +49,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     content = chosen_calibration(choice)
     to = console()
     to.print(f"{content.name}, of {content.date}: {content.origin}")
-    for table in (_devices, _links, _host_links, host_memory_table, _fits, _collectives, _figures):
+    for table in (_devices, _links, host_link_table, host_memory_table, _fits, _collectives, _figures):
         shown = table(content)
         if shown.row_count:
             to.print()
@@ -98,10 +98,6 @@ def _links(measured: Calibration) -> Table:
             units.byte_rate(rate) + _of(spread, "send_bytes_per_s"),
         )
     return table
-
-
-def _host_links(measured: Calibration) -> Table:
-    return new_table((), ()) if measured.host_links is None else host_link_table(measured.host_links)
 
 
 def _fits(measured: Calibration) -> Table:

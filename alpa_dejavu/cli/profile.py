@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.changed.straggler import Straggler
     from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = []
-
 
 @click.command(
     cls=Command,

@@ -114,14 +114,14 @@ class _Module:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return) and node.body[-1].value:
                 if node.name != "model_spec":
-                    self._check(node.body[:-1])
+                    for inner in node.body[:-1]:
+                        if not (isinstance(inner, ast.Assign) and ast.unparse(inner) == "spec = model_spec()"):
+                            raise self._wrong(inner, "it may change what is planned; leave it out")
                     self._returned[node.name] = node.body[-1].value
-            elif not (isinstance(node, (ast.Import, ast.ImportFrom)) or _is_own_model(node)):
-                raise self._wrong(node, "it may change what is planned; leave it out")
-
-    def _check(self, body: list[ast.stmt]) -> None:
-        for node in body:
-            if not (isinstance(node, ast.Assign) and ast.unparse(node) == "spec = model_spec()"):
+            elif not (
+                isinstance(node, (ast.Import, ast.ImportFrom))
+                or (isinstance(node, ast.FunctionDef) and node.name == "model_spec")
+            ):
                 raise self._wrong(node, "it may change what is planned; leave it out")
 
     def settings(self) -> JobSettings:
@@ -171,7 +171,3 @@ class _Module:
 def _called(node: ast.expr) -> str:
     """The name of what is called; empty where nothing is."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def _is_own_model(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "model_spec"
