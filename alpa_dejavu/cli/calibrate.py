@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
@@ -148,8 +148,7 @@ def _links(
         measurements = Measurements(kept, links_identity(cluster), resume)
         measured = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
     write_calibration(measured, output)
-    assert measured.host_links is not None, "links were calibrated"
-    _print_written(measured, output, kept, host_link_table(measured.host_links))
+    _print_written(measured, output, kept, host_link_table(measured))
 
 
 def _print_written(calibration: Calibration, output: pathlib.Path, kept: pathlib.Path, *measured: Table | str) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command, CommandGroup
 from alpa_dejavu.cli.convert import convert, is_database, show_database
-from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.table import Table, new_table
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def calibration() -> None:
     """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
 
@@ -49,7 +49,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     content = chosen_calibration(choice)
     to = console()
     to.print(f"{content.name}, of {content.date}: {content.origin}")
-    for table in (_devices, _links, _host_links, host_memory_table, _fits, _collectives, _figures):
+    for table in (_devices, _links, host_link_table, host_memory_table, _fits, _collectives, _figures):
         shown = table(content)
         if shown.row_count:
             to.print()
@@ -98,10 +98,6 @@ def _links(measured: Calibration) -> Table:
             units.byte_rate(rate) + _of(spread, "send_bytes_per_s"),
         )
     return table
-
-
-def _host_links(measured: Calibration) -> Table:
-    return new_table((), ()) if measured.host_links is None else host_link_table(measured.host_links)
 
 
 def _fits(measured: Calibration) -> Table:

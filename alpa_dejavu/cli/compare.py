@@ -12,8 +12,8 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import communication_option, layers_option, micro_batches_option, pricing_options
@@ -90,7 +90,7 @@ def compare(
     to.print(f"{comparison.model}, batch {comparison.batch}, on {units.counted(len(comparison.clusters), 'cluster')}:")
     to.print(_table(comparison))
     to.print()
-    for name, text in _said(comparison):
+    for name, text in _facts(comparison):
         to.fact(name, text)
     if json_path is not None:
         to.wrote(write_output(json_path, comparison_text(comparison)))
@@ -130,7 +130,7 @@ def _price(value: float | None) -> str:
     return "unknown" if value is None else units.price(value)
 
 
-def _said(comparison: Comparison) -> Iterator[tuple[str, str]]:
+def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Facts on the order and where it changes, on what wasn't planned, and on what the seconds rest on."""
     for measure in ("seconds", "price"):
         texts = {

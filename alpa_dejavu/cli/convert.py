@@ -10,8 +10,8 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import Table, new_table

@@ -12,7 +12,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
@@ -90,7 +90,7 @@ def print_difference(
         table.add_row("together", "", "", _signed(sum(costs)))
     if changes:
         to.print(table)
-    for line in _said(first, second, costs, refused):
+    for line in _caveats(first, second, costs, refused):
         to.print(line)
     figures = new_table(("of the average device",), (*names, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
@@ -104,7 +104,7 @@ def print_difference(
     to.print(figures)
 
 
-def _said(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
+def _caveats(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
     """Returns sentences on what the costs leave out, and on where they aren't those of the files."""
     if refused:
         without = "costs are means over the orders without them" if costs else "no order is without them, so no costs"

@@ -16,7 +16,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table

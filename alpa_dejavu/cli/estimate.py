@@ -9,8 +9,8 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
-from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, output_options, pricing_options, trust_option
 from alpa_dejavu.cli.tables import print_planned

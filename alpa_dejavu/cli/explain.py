@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.table import Table, new_table

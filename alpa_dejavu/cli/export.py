@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import click
 
 from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, write_whole
 from alpa_dejavu._util.unfinished import unfinished
-from alpa_dejavu.cli.streams import write_stdout
+from alpa_dejavu.cli.output import write_stdout
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
@@ -103,35 +101,24 @@ def write_outputs(
     """Writes a planning result to each output that is given (JSON, Python, HTML, trace); returns the files that were
     written. With `steps` the report says what so many steps take.
     """
-    makers: Sequence[tuple[pathlib.Path | None, Callable[[PlanningResult], str]]] = (
-        (json_path, _json), (python_path, _python), (html_path, functools.partial(_html, steps=steps)),
-        (trace_path, _trace),
-    )  # fmt: skip
-    return [written for path, text in makers if path is not None for written in write_output(path, text(planned))]
+    written = []
+    if json_path is not None:
+        from alpa_dejavu.plans.plan_file import plan_text
 
+        written += write_output(json_path, plan_text(planned.plan))
+    if python_path is not None:
+        from alpa_dejavu.exports.alpa_code import alpa_code
 
-def _json(planned: PlanningResult) -> str:
-    from alpa_dejavu.plans.plan_file import plan_text
+        written += write_output(python_path, alpa_code(planned.plan))
+    if html_path is not None:
+        from alpa_dejavu.report import html_report
 
-    return plan_text(planned.plan)
+        written += write_output(html_path, html_report(planned, steps=steps))
+    if trace_path is not None:
+        from alpa_dejavu.report.trace_events import trace_events
 
-
-def _python(planned: PlanningResult) -> str:
-    from alpa_dejavu.exports.alpa_code import alpa_code
-
-    return alpa_code(planned.plan)
-
-
-def _html(planned: PlanningResult, steps: int | None) -> str:
-    from alpa_dejavu.report import html_report
-
-    return html_report(planned, steps=steps)
-
-
-def _trace(planned: PlanningResult) -> str:
-    from alpa_dejavu.report.trace_events import trace_events
-
-    return json.dumps(trace_events(planned.timeline, planned.plan))
+        written += write_output(trace_path, json.dumps(trace_events(planned.timeline, planned.plan)))
+    return written
 
 
 def _try(path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import pathlib
@@ -12,10 +13,9 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
-from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.output import console, write_stdout
 from alpa_dejavu.cli.parameters import HISTORY
-from alpa_dejavu.cli.streams import write_stdout
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
@@ -51,7 +51,7 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
             "file": str(store.path),
             "runs": [_run_data(run) for run in runs],
             "corrections": [
-                {"model": model, "cluster": cluster, **_correction_data(by)} for model, cluster, by in corrections
+                {"model": model, "cluster": cluster, **dataclasses.asdict(by)} for model, cluster, by in corrections
             ],
         }
         write_stdout(json.dumps(data, indent=2) + "\n")
@@ -136,7 +136,3 @@ def _run_data(run: PastRun) -> dict[str, Any]:
         "versions": dict(run.versions),
         "plan": plan_data(run.plan),
     }
-
-
-def _correction_data(by: StepCorrection) -> dict[str, float]:
-    return {"factor": by.factor, "spread": by.spread, "runs": by.runs, "own_runs": by.own_runs}

@@ -9,17 +9,19 @@ from alpa_dejavu._util import units
 from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration import Calibration, HostLinks
+    from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
     from alpa_dejavu.problem import Link
 
 
-def host_link_table(links: HostLinks) -> Table:
-    """Returns a table with a row for each kind of link from host to host, named by the first pair that has it, and for
-    each medium that links share.
+def host_link_table(measured: Calibration) -> Table:
+    """Returns a table with a row for each measured kind of link from host to host, named by the first pair that has it,
+    and for each medium that links share.
     """
     figures = ("links", "latency", "rate", "send latency", "send rate")
-    table = new_table(("link from host to host",), figures)
+    table, links = new_table(("link from host to host",), figures), measured.host_links
+    if links is None:
+        return table
     kinds: dict[Link, list[str]] = {}
     for a, row in enumerate(links.links):
         for b, link in enumerate(row):

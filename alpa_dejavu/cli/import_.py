@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.diff import print_difference
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
-from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, hosts_option, pricing_options

@@ -14,7 +14,7 @@ import click
 
 import alpa_dejavu
 from alpa_dejavu._util.child_process import python_environment
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 
 __all__ = ["ALPA", "pip_commands"]

@@ -20,10 +20,10 @@ import click
 from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu.cli.calibrate import calibrate
 from alpa_dejavu.cli.calibration import calibration
+from alpa_dejavu.cli.commands import ReportingGroup
 from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.diff import diff
 from alpa_dejavu.cli.doctor import doctor
-from alpa_dejavu.cli.errors import ReportingGroup
 from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export

@@ -8,7 +8,7 @@ import pathlib
 
 import click
 
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.layers.models import Transformer, known_models, model_size, num_parameters, transformer_size
@@ -25,6 +25,8 @@ _FAMILIES = {
     "resnet": "ResNet, a classifier of images",
     "llama": "Llama 2: gated feed-forward, RMS norms, rotary positions, 70b with 8 heads of keys",
 }
+
+_SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 
 
 @click.command(
@@ -68,12 +70,9 @@ def _row(name: str) -> tuple[str, ...]:
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    changed = ["layers", *(["length"] if transformer_size(name) else []), *(["serving"] if _serves(name) else [])]
+    changes = {"layers": True, "length": transformer_size(name), "serving": _family(name) in _SERVED}
+    changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
-
-
-def _serves(name: str) -> bool:
-    return _family(name) in ("gpt", "moe", "kraken", "gpt2", "llama")
 
 
 def is_model_file(model: str) -> bool:

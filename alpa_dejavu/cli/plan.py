@@ -11,6 +11,7 @@ import click
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
+from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import (
     OUTPUT,
     check_outputs,
@@ -20,7 +21,6 @@ from alpa_dejavu.cli.files import (
     write_outputs,
     write_pair,
 )
-from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console

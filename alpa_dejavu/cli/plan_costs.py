@@ -1,5 +1,5 @@
-"""What `alpa-dejavu plan` says beside the plan: what wrong replicas (`--tolerate`) and copies of the state
-(`--host-fails-every`) cost, and what the whole training takes (`--steps`, `--samples`, `--tokens`).
+"""`alpa-dejavu plan` beside the plan itself: the cost of wrong replicas (`--tolerate`) and of copies of the state
+(`--host-fails-every`), and of the whole training (`--steps`, `--samples`, `--tokens`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util.json_file import peek
+from alpa_dejavu.cli.commands import Command, CommandGroup
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.table import new_table
@@ -32,7 +32,7 @@ _html_option = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def playground() -> None:
     """Simulates distributed training on this machine, time and convergence together."""
 

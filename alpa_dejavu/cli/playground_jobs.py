@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import hosts_option
 from alpa_dejavu.cli.table import new_table

@@ -10,8 +10,8 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.calibration.measurement import MeasuredPlan
     from alpa_dejavu.planning.changed.straggler import Straggler
     from alpa_dejavu.simulation.step import StageTimes
-
-__all__ = []
 
 
 @click.command(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import (
     PLAN_FILE,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import new_table

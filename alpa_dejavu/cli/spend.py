@@ -11,8 +11,8 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import cache_option, calibration_option, hosts_option, layers_option
 from alpa_dejavu.cli.table import Table, new_table
@@ -68,7 +68,7 @@ def spend(
     to = console(takes_stdout(json_path))
     to.print(_table(spending))
     to.print()
-    for name, text in _said(spending):
+    for name, text in _facts(spending):
         to.fact(name, text)
     if json_path is not None:
         to.wrote(write_output(json_path, json.dumps(spending.data(), indent=1) + "\n"))
@@ -95,7 +95,7 @@ def _cells(row: SpendRow) -> tuple[str, ...]:
     return str(row.way), units.counted(row.cost.devices, "device"), step, f"{row.steps:.0f}", steps, time
 
 
-def _said(spending: Spending) -> list[tuple[str, str]]:
+def _facts(spending: Spending) -> list[tuple[str, str]]:
     """Facts on the answer, on what is predicted and measured, and on what that leaves out."""
     left_out = [("left out", f"{row.way}: {row.why_not}") for row in spending.rows if row.why_not]
     unreached = [

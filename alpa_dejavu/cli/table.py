@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from alpa_dejavu._util.columns import Block, Head, all_blocks, drawn, fitting_block, importance, wrapped
-from alpa_dejavu.cli.streams import printable
+from alpa_dejavu.cli.output import printable
 
 __all__ = ["Table", "is_wide", "new_table", "with_wide"]
 

@@ -118,11 +118,8 @@ def print_plan(plan: Plan, to: Pages) -> None:
         if row.stage.offloaded.any:
             by_text.setdefault(row.stage.offloaded.text, []).append(str(row.number))
     for text, numbers in by_text.items():
-        to.fact(f"offload of stage {_listed(numbers)}", text)
-
-
-def _listed(numbers: Sequence[str]) -> str:
-    return ", ".join(numbers[:4]) + (" ..." if len(numbers) > 4 else "")
+        more = " ..." if len(numbers) > 4 else ""
+        to.fact(f"offload of stage {', '.join(numbers[:4])}{more}", text)
 
 
 def print_said(plan: Plan, to: Pages) -> None:

@@ -13,8 +13,7 @@ from rich.text import Text
 from alpa_dejavu._util import units
 from alpa_dejavu._util.phases import phases_told
 from alpa_dejavu._util.progress_bar import EVERY_S
-from alpa_dejavu.cli.output import Pages, progress
-from alpa_dejavu.cli.streams import printable
+from alpa_dejavu.cli.output import Pages, printable, progress
 
 __all__ = ["working"]
 
@@ -34,7 +33,7 @@ def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str]
         budget_s: about how long it may take in all, in seconds; None: nothing is said of that.
     """
     to = progress()
-    shown = _Work(what, budget_s)
+    shown = _ShownWork(what, budget_s)
     with contextlib.ExitStack() as stack:
         stack.enter_context(phases_told(shown.tell))
         if to.is_terminal:
@@ -46,7 +45,7 @@ def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str]
 
 
 @final
-class _Work:
+class _ShownWork:
     """The work that is done, since when, and the phase that it is in."""
 
     def __init__(self, what: str, budget_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:

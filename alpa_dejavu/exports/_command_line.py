@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, final
 
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._shell import Command, Script
+from alpa_dejavu.exports._shell import Script, ShellCommand
 from alpa_dejavu.exports._shell_words import Field, Unknown, text_of, unknown_in
 from alpa_dejavu.exports._target import short
 
@@ -24,7 +24,7 @@ _SAYS = ("echo", "printf", "cat", ":", "[", "test", "sed", "awk", "grep", "expor
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Argument:
+class ShellArgument:
     """An argument of a command line.
 
     Attributes:
@@ -61,9 +61,9 @@ class CommandLine:
     """
 
     launch: tuple[str, ...]
-    launched: tuple[Argument, ...]
+    launched: tuple[ShellArgument, ...]
     program: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[ShellArgument, ...]
     line: int
 
 
@@ -89,10 +89,11 @@ def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine
     runs = [command for command in script.commands if _tells(command.words, telling) and command not in bare]
     if not runs and bare:
         words = tuple(word for command in bare for word in command.words)
-        runs = [Command(words, bare[0].line, next((command.within for command in bare if command.within), None))]
+        runs = [ShellCommand(words, bare[0].line, next((command.within for command in bare if command.within), None))]
     if not runs:
         fields = tuple(word for _, words in script.variables if _names(words) for word in words)
-        runs = [Command(fields, next(word[0].line for word in fields if word), None)] if _tells(fields, telling) else []
+        if _tells(fields, telling):
+            runs = [ShellCommand(fields, next(word[0].line for word in fields if word), None)]
     if not runs:
         for command in script.commands:
             unknown = unknown_in(command.words)
@@ -134,7 +135,7 @@ def _names(words: Iterable[Field]) -> list[str]:
     return [text_of(word).lstrip("-") for word in words if _NAMED.fullmatch(text_of(word))]
 
 
-def _arguments(words: Iterable[Field]) -> list[Argument]:
+def _arguments(words: Iterable[Field]) -> list[ShellArgument]:
     rows: list[tuple[str, list[str], int, list[Field], bool]] = []
     for word in words:
         text = text_of(word)
@@ -147,7 +148,8 @@ def _arguments(words: Iterable[Field]) -> list[Argument]:
             rows[-1][1].append(text)
             rows[-1][3].append(word)
     return [
-        Argument(name, tuple(values), line, unknown_in(fields), joined) for name, values, line, fields, joined in rows
+        ShellArgument(name, tuple(values), line, unknown_in(fields), joined)
+        for name, values, line, fields, joined in rows
     ]
 
 
@@ -201,7 +203,7 @@ def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) 
         )  # fmt: skip
 
 
-def _count(path: pathlib.Path, argument: Argument) -> int:
+def _count(path: pathlib.Path, argument: ShellArgument) -> int:
     if argument.unknown is not None:
         raise wrong_line(
             path, argument.unknown.line, f"--{argument.name} {argument.value} isn't known: {argument.unknown.said}"

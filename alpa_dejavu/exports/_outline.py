@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import pathlib
 import textwrap
@@ -196,13 +197,7 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
 
 def runs(values: Sequence[object]) -> list[tuple[object, int]]:
     """Returns values that are alike in a row once, each with its number."""
-    counted: list[tuple[object, int]] = []
-    for value in values:
-        if counted and counted[-1][0] == value:
-            counted[-1] = value, counted[-1][1] + 1
-        else:
-            counted.append((value, 1))
-    return counted
+    return [(value, len(list(alike))) for value, alike in itertools.groupby(values)]
 
 
 _WIDTH = 110

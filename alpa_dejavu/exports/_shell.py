@@ -13,7 +13,16 @@ from typing import Final, NoReturn, final
 
 from alpa_dejavu.exports._shell_expansion import DEEPEST, Expansion
 from alpa_dejavu.exports._shell_text import Text, unread
-from alpa_dejavu.exports._shell_words import EACH, Field, Piece, Unknown, Value, Variables, text_of, unquoted
+from alpa_dejavu.exports._shell_words import (
+    EACH,
+    Field,
+    Unknown,
+    Variables,
+    VariableValue,
+    WordPiece,
+    text_of,
+    unquoted,
+)
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=")
@@ -30,7 +39,7 @@ _OWN = "_alpa_dejavu_unknown_"
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """A command of a script.
 
     Attributes:
@@ -65,7 +74,7 @@ class Script:
         self._within: list[tuple[str, str, int]] = []
         self._here: list[tuple[str, bool]] = []
         self._outer: Unknown | None = None
-        self.commands: list[Command] = []
+        self.commands: list[ShellCommand] = []
 
     @property
     def variables(self) -> Iterator[tuple[str, tuple[Field, ...]]]:
@@ -85,7 +94,7 @@ class Script:
     def _one(self, behind: str) -> str:
         """Reads a command; takes the operator in front of it, and returns the one behind it."""
         words: list[Field] = []
-        before: list[tuple[str, bool, Value]] = []
+        before: list[tuple[str, bool, VariableValue]] = []
         line = self._source.line()
         while True:
             self._source.skip_blank()
@@ -166,7 +175,7 @@ class Script:
         elif name == "eval":
             self._inner(words[1:], line, True)
         elif not self._child(words, line):
-            self.commands.append(Command(tuple(words), line, self._why))
+            self.commands.append(ShellCommand(tuple(words), line, self._why))
 
     def _child(self, words: list[Field], line: int) -> bool:
         for n, word in enumerate(words[:-2]):
@@ -189,7 +198,7 @@ class Script:
             for piece in word:
                 if piece.unknown is not None:
                     own.append(f"{_OWN}{len(text)}")
-                    values[own[-1]] = Value(((piece,),))
+                    values[own[-1]] = VariableValue(((piece,),))
                 text.append(piece.text if piece.unknown is None else f"${{{own[-1]}}}")
             text.append(" ")
         inner = Script("")
@@ -326,15 +335,15 @@ class Script:
                 )
         return self._outer
 
-    def _assigned(self, match: re.Match[str]) -> tuple[str, bool, Value]:
+    def _assigned(self, match: re.Match[str]) -> tuple[str, bool, VariableValue]:
         name, line = match[1], self._source.line()
         self._source.at = match.end()
         if match[2]:
             self._expansion.value()
             unknown = Unknown(line, "an element is set by its number; write the array out")
-            return name, False, Value(((Piece(f"${name}", line, unknown),),))
+            return name, False, VariableValue(((WordPiece(f"${name}", line, unknown),),))
         if not self._source.text.startswith("(", self._source.at):
-            return name, bool(match[3]), Value((self._expansion.value(),))
+            return name, bool(match[3]), VariableValue((self._expansion.value(),))
         self._source.at += 1
         elements: list[Field] = []
         while True:
@@ -343,19 +352,19 @@ class Script:
                 self._wrong(line, "the array that begins in it doesn't end", "end it with )")
             if self._source.text[self._source.at] == ")":
                 self._source.at += 1
-                return name, bool(match[3]), Value(tuple(elements), True)
+                return name, bool(match[3]), VariableValue(tuple(elements), True)
             begin = self._source.at
             elements += map(unquoted, self._word())
             if self._source.at == begin:
                 self._wrong(self._source.line(), f"{self._source.text[begin]} is in an array", "put quotes around it")
 
-    def _declared(self, words: list[Field], assigned: tuple[str, bool, Value], behind: str) -> None:
+    def _declared(self, words: list[Field], assigned: tuple[str, bool, VariableValue], behind: str) -> None:
         name, more, value = assigned
         self._set(name, value, more, behind in ("&&", "||", "|", "|&"), self._source.line())
         if text_of(words[0]) == "export" or any(text_of(word) == "-x" for word in words[1:]):
             self._exported.add(name)
 
-    def _set(self, name: str, value: Value, more: bool, conditional: bool, line: int) -> None:
+    def _set(self, name: str, value: VariableValue, more: bool, conditional: bool, line: int) -> None:
         why = self._why
         if why is None and conditional:
             why = Unknown(line, "it is set here on a condition; set it to one value", True)

@@ -11,10 +11,10 @@ from alpa_dejavu.exports._shell_text import Text, unread
 from alpa_dejavu.exports._shell_words import (
     Field,
     Fields,
-    Piece,
     Unknown,
-    Value,
     Variables,
+    VariableValue,
+    WordPiece,
     not_known,
     size_of,
     spaced,
@@ -53,13 +53,13 @@ class Expansion:
             if plain:
                 several = any("," in inner or ".." in inner for inner in _BRACES.findall(plain[0]))
                 line, why = self._source.line(), "braces make several words of it; write them out"
-                fields.add(Piece(plain[0], line, Unknown(line, why) if several else None))
+                fields.add(WordPiece(plain[0], line, Unknown(line, why) if several else None))
                 self._source.at = plain.end()
             elif character == "\\":
                 if text.startswith("\\\n", self._source.at):
                     self._source.at += 2
                     continue
-                fields.add(Piece(text[self._source.at + 1 : self._source.at + 2], self._source.line()))
+                fields.add(WordPiece(text[self._source.at + 1 : self._source.at + 2], self._source.line()))
                 self._source.at += 2
             elif character in "'\"":
                 self._quoted(fields)
@@ -77,7 +77,7 @@ class Expansion:
             elif character in "<>" and text.startswith("(", self._source.at + 1):
                 line, end = self._source.line(), self._source.behind_parentheses(self._source.at + 1)
                 unknown = Unknown(line, "a command writes it; write it out")
-                fields.add(Piece(text[self._source.at : end], line, unknown))
+                fields.add(WordPiece(text[self._source.at : end], line, unknown))
                 self._source.at = end
             else:
                 break
@@ -112,7 +112,7 @@ class Expansion:
             elif text[self._source.at] == "\\":
                 behind = text[self._source.at + 1 : self._source.at + 2]
                 if behind != "\n":
-                    fields.add(Piece(behind if behind in '"$`\\' else f"\\{behind}", self._source.line()))
+                    fields.add(WordPiece(behind if behind in '"$`\\' else f"\\{behind}", self._source.line()))
                 self._source.at += 2
             else:
                 elements = self._expanded()
@@ -120,14 +120,14 @@ class Expansion:
                 fields.quoted(elements)
         self._no_end(line)
 
-    def _lines(self, text: str) -> Iterator[Piece]:
+    def _lines(self, text: str) -> Iterator[WordPiece]:
         """A text from here on in pieces, each of one line."""
         line = self._source.line()
         for n, part in enumerate(text.split("\n")):
             if n:
-                yield Piece("\n", line + n)
+                yield WordPiece("\n", line + n)
             if part:
-                yield Piece(part, line + n)
+                yield WordPiece(part, line + n)
 
     def _expanded(self) -> tuple[Field, ...]:
         """Reads what a dollar or a backtick begins, and returns the elements that it stands for."""
@@ -150,7 +150,7 @@ class Expansion:
         if name is not None and re.compile(r"\\\n\w").match(text, self._source.at):
             return not_known(f"${name[0]}", line, "its name may go on in the next line; put it in braces")
         if name is None:
-            return ((Piece("$", line),),)
+            return ((WordPiece("$", line),),)
         return self._variables.parameter(name[0], "", text[begin : self._source.at], line)
 
     def _in_braces(self, begin: int, line: int) -> tuple[Field, ...]:
@@ -183,7 +183,7 @@ class Expansion:
         if operator == "?":
             return not_known(text[begin : self._source.at], line, "it isn't set in the script; set it there")
         if operator == "=":
-            self._variables.set(name, Value((unquoted(other),)), False, self._decides(), line)
+            self._variables.set(name, VariableValue((unquoted(other),)), False, self._decides(), line)
         return (other,)
 
     def _default(self, line: int) -> Field:
@@ -211,7 +211,7 @@ class Expansion:
                 fields.quoted((tuple(piece for element in spaced(elements) for piece in element),))
             elif character == "\\":
                 behind = self._source.text[self._source.at + 1 : self._source.at + 2]
-                fields.add(Piece(behind, self._source.line(), quoted=True))
+                fields.add(WordPiece(behind, self._source.line(), quoted=True))
                 self._source.at += 2
             else:
                 plain = re.compile(r"[^}'\"$`\\]+").match(self._source.text, self._source.at)

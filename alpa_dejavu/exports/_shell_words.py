@@ -28,7 +28,7 @@ class Unknown:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class WordPiece:
     """A part of a word.
 
     Attributes:
@@ -44,7 +44,7 @@ class Piece:
     quoted: bool = False
 
 
-Field = tuple[Piece, ...]
+Field = tuple[WordPiece, ...]
 """A word after all that bash does with it."""
 
 
@@ -61,7 +61,7 @@ def unknown_in(fields: Iterable[Field]) -> Unknown | None:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Value:
+class VariableValue:
     """A variable's words: one, or those of an array."""
 
     elements: tuple[Field, ...]
@@ -74,9 +74,9 @@ class Fields:
 
     def __init__(self) -> None:
         self.done: list[Field] = []
-        self._open: list[Piece] | None = None
+        self._open: list[WordPiece] | None = None
 
-    def add(self, *pieces: Piece) -> None:
+    def add(self, *pieces: WordPiece) -> None:
         if self._open is None:
             self._open = []
         self._open.extend(pieces)
@@ -107,7 +107,7 @@ class Fields:
                         self.add(dataclasses.replace(piece, text=part))
 
 
-def begins_with(value: Value, before: Value) -> bool:
+def begins_with(value: VariableValue, before: VariableValue) -> bool:
     """Whether a variable's new value is what it was before, and more."""
     if value.array:
         return bool(before.elements) and value.elements[: len(before.elements)] == before.elements
@@ -115,7 +115,7 @@ def begins_with(value: Value, before: Value) -> bool:
     return bool(first) and value.elements[0][: len(first)] == first
 
 
-def unquoted(pieces: Iterable[Piece]) -> Field:
+def unquoted(pieces: Iterable[WordPiece]) -> Field:
     """A word as a variable keeps it: quotes inside of it count no more."""
     return tuple(dataclasses.replace(piece, quoted=False) if piece.quoted else piece for piece in pieces)
 
@@ -123,7 +123,7 @@ def unquoted(pieces: Iterable[Piece]) -> Field:
 def spaced(elements: tuple[Field, ...]) -> Iterator[Field]:
     for n, element in enumerate(elements):
         if n:
-            yield (Piece(" ", element[0].line if element else 0),)
+            yield (WordPiece(" ", element[0].line if element else 0),)
         yield element
 
 
@@ -148,7 +148,7 @@ class Variables:
         positional: why the script's own arguments aren't known; None: there are none.
     """
 
-    def __init__(self, values: dict[str, Value], budget: list[int] | None = None) -> None:
+    def __init__(self, values: dict[str, VariableValue], budget: list[int] | None = None) -> None:
         self.values, self.budget = values, budget or [_MOST]
         self.positional: Unknown | None = None
 
@@ -160,7 +160,7 @@ class Variables:
             fields.end()
             yield name, tuple(fields.done)
 
-    def set(self, name: str, value: Value, more: bool, why: Unknown | None, line: int) -> None:
+    def set(self, name: str, value: VariableValue, more: bool, why: Unknown | None, line: int) -> None:
         """Sets a variable, or adds to it; `why` is what decides whether that happens."""
         before = self.values.get(name)
         if why is not None:
@@ -168,21 +168,21 @@ class Variables:
                 self.unknown(name, why)
                 return
             more = True
-            value = Value(((Piece(" ", line), Piece(f"${name}", line, why)),), value.array)
+            value = VariableValue(((WordPiece(" ", line), WordPiece(f"${name}", line, why)),), value.array)
         if more and before is not None:
             if value.array:
-                value = Value((*before.elements, *value.elements), True)
+                value = VariableValue((*before.elements, *value.elements), True)
             else:
                 first = (*(before.elements[0] if before.elements else ()), *value.elements[0])
-                value = Value((first, *before.elements[1:]), before.array)
+                value = VariableValue((first, *before.elements[1:]), before.array)
             self.spend(size_of(value.elements), line)
         elif not value.array and before is not None and before.array:
-            value = Value((*value.elements, *before.elements[1:]), True)
+            value = VariableValue((*value.elements, *before.elements[1:]), True)
         self.values[name] = value
 
     def unknown(self, name: str, why: Unknown) -> None:
         """Marks a variable as not known."""
-        self.values[name] = Value(((Piece(f"${name}", why.line, why),),))
+        self.values[name] = VariableValue(((WordPiece(f"${name}", why.line, why),),))
 
     def spend(self, size: int, line: int) -> None:
         """Takes from what variables may make."""
@@ -194,7 +194,7 @@ class Variables:
         """Returns the elements that a parameter stands for."""
         if name in ("@", "*"):
             positional = self.positional
-            return () if positional is None else ((Piece("$@", line, positional),),)
+            return () if positional is None else ((WordPiece("$@", line, positional),),)
         value = self.values.get(name)
         if value is None:
             outside = name.isdigit() or not _NAME.fullmatch(name)
@@ -219,4 +219,4 @@ def size_of(elements: Iterable[Field]) -> int:
 
 def not_known(shown: str, line: int, why: str) -> tuple[Field, ...]:
     """Returns the one element of what isn't known, as the script has it."""
-    return ((Piece(shown, line, Unknown(line, why)),),)
+    return ((WordPiece(shown, line, Unknown(line, why)),),)

@@ -36,8 +36,9 @@ def alpa_code(plan: Plan) -> str:
     ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option + stage_option else ""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: {plan.predicted}."
+    title = title.encode("unicode_escape").decode("ascii").replace('"', "'")
     return (
-        f'"""{_escaped(title)}"""\n\n'
+        f'"""{title}"""\n\n'
         f"import alpa\n{ours}\n"
         f'{data}alpa.init("ray")\n\n'
         "method = alpa.PipeshardParallel(\n"
@@ -110,7 +111,3 @@ def _literal(value: Any, indent: int) -> str:
         value, times = value[:1], f" * {len(value)}"
     lines = pprint.pformat(value, width=110 - indent, compact=True, sort_dicts=False).splitlines()
     return ("\n" + " " * indent).join(lines) + times
-
-
-def _escaped(text: str) -> str:
-    return text.encode("unicode_escape").decode("ascii").replace('"', "'")

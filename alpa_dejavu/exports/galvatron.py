@@ -84,12 +84,12 @@ def _arguments(sizes: Transformer) -> str:
 
 def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
-    strategy = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    strategy = _GalvatronStrategy(read_checked(path, dict[str, Any], _REMEDY))
     return Foreign(strategy.outline(num_devices), model)
 
 
 @final
-class _Said:
+class _GalvatronStrategy:
     """The data of a strategy."""
 
     def __init__(self, file: CheckedFile[dict[str, Any]]) -> None:

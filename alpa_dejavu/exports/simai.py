@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.stage_costs import StageCostModel
-from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
+from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
 from alpa_dejavu.problem import CONTEXT, DATA, EXPERT, EXPERT_REPLICATED, REPLICATED, SHARDED, TENSOR, Plan
 from alpa_dejavu.simulation.plan_times import plan_times
 
@@ -108,7 +108,7 @@ def _check_groups(work: StageWork, stage: int) -> None:
 def _layers(work: StageWork) -> Iterator[str]:
     """Yields the lines of a stage's layers: one for each, and more where it has several collectives."""
     forward, backward = (_by_layer(work.parts[name]) for name in ("forward", "backward"))
-    none: list[Part] = []
+    none: list[WorkPart] = []
     for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=none):
         name = "_".join((ahead or back)[0].name.split()[1:])
         columns = itertools.zip_longest(_columns(ahead), _columns(back), fillvalue=_NOTHING)
@@ -116,9 +116,9 @@ def _layers(work: StageWork) -> Iterator[str]:
             yield _line(name if n == 0 else f"{name}_{n}", sent, answered, _NOTHING)
 
 
-def _by_layer(parts: Iterable[Part]) -> list[list[Part]]:
+def _by_layer(parts: Iterable[WorkPart]) -> list[list[WorkPart]]:
     """Returns a pass's parts, those of each layer as a list that begins with its computing."""
-    columns: list[list[Part]] = []
+    columns: list[list[WorkPart]] = []
     for part in parts:
         if part.collective and columns:
             columns[-1].append(part)
@@ -127,7 +127,7 @@ def _by_layer(parts: Iterable[Part]) -> list[list[Part]]:
     return columns
 
 
-def _columns(parts: Sequence[Part]) -> Iterator[tuple[int, str, int]]:
+def _columns(parts: Sequence[WorkPart]) -> Iterator[tuple[int, str, int]]:
     """Yields for computing with the collectives behind it the columns of one line after the other."""
     if not parts:
         return
@@ -139,7 +139,7 @@ def _columns(parts: Sequence[Part]) -> Iterator[tuple[int, str, int]]:
         yield nanoseconds, "NONE", 0
 
 
-def _sent(part: Part) -> tuple[str, int]:
+def _sent(part: WorkPart) -> tuple[str, int]:
     return _NAMES[part.collective] + _ENDS[part.axis], max(1, round(part.whole_bytes))
 
 

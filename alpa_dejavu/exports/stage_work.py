@@ -19,10 +19,10 @@ from alpa_dejavu.planning import given_stages
 from alpa_dejavu.problem import AxisCollectives, MeshConfig, Plan
 from alpa_dejavu.simulation import StageTimes
 
-__all__ = ["Part", "StageWork", "stage_works"]
+__all__ = ["StageWork", "WorkPart", "stage_works"]
 
 
-class Part(NamedTuple):
+class WorkPart(NamedTuple):
     """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) in the groups of an axis, as
     `MeshConfig.groups` has them.
 
@@ -50,7 +50,7 @@ class StageWork:
     """
 
     config: MeshConfig
-    parts: dict[str, tuple[Part, ...]]
+    parts: dict[str, tuple[WorkPart, ...]]
 
 
 def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) -> list[StageWork]:
@@ -102,13 +102,13 @@ class _Pricer:
             "backward by input": by_input,
             "backward by weight": by_weight,
             "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
-            "update": [Part("optimizer", update_s)],
+            "update": [WorkPart("optimizer", update_s)],
         }
         return StageWork(self.config, {name: tuple(passed) for name, passed in parts.items()})
 
     def _pass(
         self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float
-    ) -> list[Part]:
+    ) -> list[WorkPart]:
         """Returns the parts of a pass that takes so long with its collectives and copies: layer by layer, and in the
         end what all layers send as one.
         """
@@ -124,24 +124,24 @@ class _Pricer:
         counts = [len(sends) for sends in sent]
         if sum(counts) + len(last) != len(every):  # no collective is known, but some seconds are
             counts = [0] * len(counts)
-        pieces: list[Part] = [Part("copies from and to the host", copies_s)] if copies_s > 0 else []
+        pieces: list[WorkPart] = [WorkPart("copies from and to the host", copies_s)] if copies_s > 0 else []
         begin = 0
         for part, count in zip(computed, counts, strict=True):
             pieces += [part, *every[begin : begin + count]]
             begin += count
         return pieces + every[begin:]
 
-    def _computing(self, name: str, seconds: FloatArray, total_s: float, reverse: bool) -> list[Part]:
+    def _computing(self, name: str, seconds: FloatArray, total_s: float, reverse: bool) -> list[WorkPart]:
         order = self._order(reverse)
         weights = np.array([seconds[layer, layer] for layer in order])
         weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(order), 1 / len(order))
-        return [Part(f"{name} layer {n}", float(total_s * share)) for n, share in zip(order, weights, strict=True)]
+        return [WorkPart(f"{name} layer {n}", float(total_s * share)) for n, share in zip(order, weights, strict=True)]
 
     def _order(self, reverse: bool) -> list[int]:
         first, last = self.layers
         return [*range(last, first - 1, -1)] if reverse else [*range(first, last + 1)]
 
-    def _layer_sends(self, phase: str, layer: int) -> list[tuple[Part, float]]:
+    def _layer_sends(self, phase: str, layer: int) -> list[tuple[WorkPart, float]]:
         """Returns a layer's collectives, those of a kind along an axis as one, with their predicted seconds."""
         division, (first, last) = self.costs.division(self.config), self.layers
         variant = layer if division.of_stages is None else int(division.of_stages[first, last, layer])
@@ -162,10 +162,10 @@ class _Pricer:
             for key, (num_bytes, seconds) in totals.items()
         ]
 
-    def _combined(self, phase: str) -> list[tuple[Part, float]]:
+    def _combined(self, phase: str) -> list[tuple[WorkPart, float]]:
         """Returns the collectives of all layers together."""
 
-        def entry(collective: AxisCollectives, seconds: FloatArray) -> tuple[Part, float]:
+        def entry(collective: AxisCollectives, seconds: FloatArray) -> tuple[WorkPart, float]:
             num_bytes = float((collective.num_bytes * collective.counts)[self.layers])
             return self._part(f"{phase} all layers", collective.kind, collective.axis, num_bytes), float(
                 seconds[self.layers]
@@ -174,15 +174,15 @@ class _Pricer:
         every = self.costs.combined(self.devices, self.config, phase)
         return [entry(collective, seconds) for collective, seconds in every if self.config.ways(collective.axis) > 1]
 
-    def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> Part:
+    def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> WorkPart:
         before_bytes = num_bytes / self.config.ways(axis) if kind == "all_gather" else num_bytes
-        return Part(f"{name} {kind}", 0.0, kind, axis, before_bytes, num_bytes)
+        return WorkPart(f"{name} {kind}", 0.0, kind, axis, before_bytes, num_bytes)
 
 
-def _scaled(parts: Iterable[tuple[Part, float]], total_s: float, name: str) -> list[Part]:
+def _scaled(parts: Iterable[tuple[WorkPart, float]], total_s: float, name: str) -> list[WorkPart]:
     """Returns parts that take so long together, each as large a share of that as of the predicted seconds."""
     every = list(parts)
     predicted_s = sum(seconds for _, seconds in every)
     if predicted_s <= 0:
-        return [Part(name, total_s)] if total_s > 0 else [part for part, _ in every]
+        return [WorkPart(name, total_s)] if total_s > 0 else [part for part, _ in every]
     return [part._replace(seconds=total_s * seconds / predicted_s) for part, seconds in every]

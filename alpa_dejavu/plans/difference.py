@@ -62,11 +62,11 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
             return None
 
     costs = shapley(len(changed), seconds)
-    return tuple(changed) if costs is None else tuple(map(_costing, changed, costs))
-
-
-def _costing(difference: Difference, cost_s: float) -> Difference:
-    return dataclasses.replace(difference, cost_s=cost_s)
+    if costs is None:
+        return tuple(changed)
+    return tuple(
+        dataclasses.replace(difference, cost_s=cost_s) for difference, cost_s in zip(changed, costs, strict=True)
+    )
 
 
 def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:

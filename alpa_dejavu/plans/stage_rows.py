@@ -17,12 +17,25 @@ from alpa_dejavu._util.name_ranges import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
 __all__ = [
-    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "drawn_text",
-    "folded_cells", "known_columns", "layers_text", "mesh_text", "stage_rows",
+    "BRIEF",
+    "LEAVE",
+    "PLANNED",
+    "PROFILED",
+    "REPORTED",
+    "Column",
+    "ShownTimes",
+    "StageRow",
+    "cells",
+    "drawn_text",
+    "folded_cells",
+    "known_columns",
+    "layers_text",
+    "mesh_text",
+    "stage_rows",
 ]  # fmt: skip
 
 
-class StageTimes(Protocol):
+class ShownTimes(Protocol):
     """The seconds of a pipeline stage that tables show: forward, backward, sends, and work once per step."""
 
     @property
@@ -59,8 +72,8 @@ class StageRow:
     stage: StagePlan
     busy_share: float | None = None
     bubble_share: float | None = None
-    predicted: StageTimes | None = None
-    measured: StageTimes | None = None
+    predicted: ShownTimes | None = None
+    measured: ShownTimes | None = None
     computing_s: tuple[float, float] | None = None
 
 
@@ -202,7 +215,7 @@ def _spanned(name: str, of: Callable[[StageRow], float | None], text: Callable[[
     return dataclasses.replace(_figure(name, of, text), of_many=of_many)
 
 
-def _timed(name: str, of: Callable[[StageRow], StageTimes | None], seconds: Callable[[StageTimes], float]) -> Column:
+def _timed(name: str, of: Callable[[StageRow], ShownTimes | None], seconds: Callable[[ShownTimes], float]) -> Column:
     def value(row: StageRow) -> float | None:
         times = of(row)
         return None if times is None else seconds(times)
@@ -210,11 +223,11 @@ def _timed(name: str, of: Callable[[StageRow], StageTimes | None], seconds: Call
     return _figure(name, value)
 
 
-def _predicted(row: StageRow) -> StageTimes | None:
+def _predicted(row: StageRow) -> ShownTimes | None:
     return row.predicted
 
 
-def _measured(row: StageRow) -> StageTimes | None:
+def _measured(row: StageRow) -> ShownTimes | None:
     return row.measured
 
 

@@ -38,10 +38,7 @@ class SmallProducts:
     library_s: float | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("small products", "below_flop", self.below_flop)
-        checks.positive("small products", "share", self.share)
-        if self.library_s is not None:
-            checks.not_negative("small products", "library_s", self.library_s)
+        checks.fields("small products", self, "below_flop share", "library_s")
 
     def slower(self, factor: float) -> SmallProducts:
         """Returns them with a library that takes `factor` times as long to start."""
@@ -71,10 +68,7 @@ class StridedReads:
     near_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
-        for field in ("bytes_per_s", "cached_bytes_per_s", "cached_bytes"):
-            checks.positive("strided reads", field, getattr(self, field))
-        if self.near_bytes_per_s is not None:
-            checks.positive("strided reads", "near_bytes_per_s", self.near_bytes_per_s)
+        checks.fields("strided reads", self, "bytes_per_s cached_bytes_per_s cached_bytes near_bytes_per_s")
 
     def rate(self, cache_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns the bytes per second of operators, by the cache that their lines take, shape (operators,).
@@ -154,13 +148,8 @@ class Device:
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
-        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
-            checks.positive(owner, field, getattr(self, field))
-        for field in self.optional_rates:
-            if getattr(self, field) is not None:
-                checks.positive(owner, field, getattr(self, field))
-        for field in ("kernel_s", "dispatch_s", "step_s"):
-            checks.not_negative(owner, field, getattr(self, field))
+        rates = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding")
+        checks.fields(owner, self, " ".join((*rates, *self.optional_rates)), "kernel_s dispatch_s step_s")
         if "float32" not in self.flop_per_s:
             raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
         for dtype, rate in self.flop_per_s.items():
@@ -226,10 +215,8 @@ class Host:
     slowdown: float = dataclasses.field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
-        checks.positive(f"host {self.name}", "num_devices", self.num_devices)
+        checks.fields(f"host {self.name}", self, "num_devices", "price_per_hour")
         at_most(f"host {self.name}: num_devices", self.num_devices, MOST_DEVICES_PER_HOST, "plan for more hosts")
-        if self.price_per_hour is not None:
-            checks.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
         if self.memory_margin is not None:
             checks.share(f"host {self.name}", "memory_margin", self.memory_margin)
 
@@ -282,8 +269,7 @@ class Cluster:
         for medium, rate in self.media.items():
             checks.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
         checks.share(f"cluster {self.name}", "waiting", self.waiting)
-        if self.checkpoint_bytes_per_s is not None:
-            checks.positive(f"cluster {self.name}", "checkpoint_bytes_per_s", self.checkpoint_bytes_per_s)
+        checks.fields(f"cluster {self.name}", self, "checkpoint_bytes_per_s")
 
     @classmethod
     def uniform(

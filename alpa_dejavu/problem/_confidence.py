@@ -48,9 +48,7 @@ class Confidence:
         checks.positive("confidence", "interval_s[1]", self.interval_s[1])
         if self.interval_s[0] > self.interval_s[1]:
             raise ValueError(f"confidence: interval_s is {self.interval_s}, but must be [lower, upper]")
-        checks.not_negative("confidence", "deviation_s", self.deviation_s)
-        checks.positive("confidence", "draws", self.draws)
-        checks.positive("confidence", "candidates", self.candidates)
+        checks.fields("confidence", self, "draws candidates", "deviation_s")
 
     def times(self, factor: float) -> Confidence:
         """Returns the confidence in the plan once its expected step and interval are multiplied by a factor.
@@ -123,8 +121,7 @@ class DrawnSeconds:
     ] = ()
 
     def __post_init__(self) -> None:
-        checks.not_negative("drawn", "mean_s", self.mean_s)
-        checks.not_negative("drawn", "deviation_s", self.deviation_s)
+        checks.fields("drawn", self, from_zero="mean_s deviation_s")
 
     def times(self, factor: float) -> DrawnSeconds:
         """Returns the same with all seconds multiplied by a factor.

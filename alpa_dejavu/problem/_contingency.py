@@ -35,10 +35,7 @@ class Moves:
     checkpoint_s: Rare[Annotated[float | None, Stored(Seconds | None), said("seconds of at least 0, or null")]] = None
 
     def __post_init__(self) -> None:
-        checks.not_negative("moves", "num_bytes", self.num_bytes)
-        checks.not_negative("moves", "seconds", self.seconds)
-        checks.not_negative("moves", "checkpoint_bytes", self.checkpoint_bytes)
-        checks.not_negative("moves", "checkpoint_s", self.checkpoint_s or 0.0)
+        checks.fields("moves", self, from_zero="num_bytes seconds checkpoint_bytes checkpoint_s")
 
     def read_at(self, bytes_per_s: float | None) -> Moves:
         """Returns the same moves with the time that reading the checkpoint takes at a rate; None: at the known one."""

@@ -46,8 +46,7 @@ class HostSummary:
     slowdown: Rare[Positive] = 1.0
 
     def __post_init__(self) -> None:
-        checks.positive(f"host {self.name}", "num_devices", self.num_devices)
-        checks.positive(f"host {self.name}", "slowdown", self.slowdown)
+        checks.fields(f"host {self.name}", self, "num_devices slowdown")
 
 
 @final

@@ -24,8 +24,7 @@ class Nvme:
     write_bytes_per_s: float
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            checks.positive("nvme", field.name, getattr(self, field.name))
+        checks.fields("nvme", self, "num_bytes read_bytes_per_s write_bytes_per_s")
 
 
 @final
@@ -49,8 +48,7 @@ class HostMemory:
     nvme: Nvme | None = None
 
     def __post_init__(self) -> None:
-        for field in ("num_bytes", "bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s"):
-            checks.positive("host memory", field, getattr(self, field))
+        checks.fields("host memory", self, "num_bytes bytes_per_s device_bytes_per_s shared_bytes_per_s")
 
     def share(self, num_devices: int) -> HostShare:
         """Returns what each of the host's devices has of it while all of so many devices copy and update at a time."""

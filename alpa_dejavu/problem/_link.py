@@ -51,9 +51,7 @@ class Link:
         checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
         if (self.cached_bytes_per_s is None) != (self.cached_bytes is None):
             raise ValueError("link: cached_bytes_per_s and cached_bytes belong together; give both or neither")
-        if self.cached_bytes_per_s is not None and self.cached_bytes is not None:
-            checks.positive("link", "cached_bytes_per_s", self.cached_bytes_per_s)
-            checks.positive("link", "cached_bytes", self.cached_bytes)
+        checks.fields("link", self, "cached_bytes_per_s cached_bytes")
 
     def group_bytes_per_s(self, size: int) -> float:
         """Returns the bytes per second that each device has in a collective among `size` devices, by its links to the

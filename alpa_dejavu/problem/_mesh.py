@@ -36,8 +36,7 @@ class Submesh:
     devices_per_host: int
 
     def __post_init__(self) -> None:
-        checks.positive("submesh", "num_hosts", self.num_hosts)
-        checks.positive("submesh", "devices_per_host", self.devices_per_host)
+        checks.fields("submesh", self, "num_hosts devices_per_host")
 
     @property
     def num_devices(self) -> int:

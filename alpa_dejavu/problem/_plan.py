@@ -67,8 +67,7 @@ class StepCorrection:
     own_runs: Annotated[int, whole("a whole number of runs, at least 0")]
 
     def __post_init__(self) -> None:
-        checks.positive("correction", "factor", self.factor)
-        checks.not_negative("correction", "spread", self.spread)
+        checks.fields("correction", self, "factor", "spread")
 
 
 @final

@@ -24,6 +24,17 @@ def not_negative(owner: str, field: str, value: float) -> None:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number of at least 0")
 
 
+def fields(owner: str, value: object, above_zero: str = "", from_zero: str = "") -> None:
+    """Raises ValueError, naming the owner and the field, unless the fields of these names are finite and above zero, or
+    at least zero, or None.
+    """
+    for check, names in ((positive, above_zero), (not_negative, from_zero)):
+        for name in names.split():
+            field = getattr(value, name)
+            if field is not None:
+                check(owner, name, field)
+
+
 def count(owner: str, field: str, value: float) -> None:
     """Raises ValueError, naming the owner and its field, unless the field's value is a whole number above zero."""
     if not (_finite(value) and value >= 1 and value == int(value)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 from typing import TypedDict
 
 import numpy as np
@@ -20,7 +22,7 @@ from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
 
-class Table(TypedDict):
+class ReportTable(TypedDict):
     """A table of text for the report page: the heads of its columns, and rows of as many cells."""
 
     heads: list[str]
@@ -57,7 +59,7 @@ def notes(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
+def stage_table(planned: PlanningResult, measured: Timeline | None) -> ReportTable:
     """Returns a table with a row of figures for each run of equal stages of the plan: predicted, and measured where
     given.
     """
@@ -73,7 +75,7 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     return {"heads": [column.name for column in columns], "rows": folded_cells(columns, rows)}
 
 
-def memory_rows(plan: Plan) -> Table:
+def memory_rows(plan: Plan) -> ReportTable:
     """Returns a table of what a device of the plan's fullest stage keeps, part by part."""
     fullest = fullest_parts(plan)
     total = sum(num_bytes for _, num_bytes in fullest.parts)
@@ -82,14 +84,14 @@ def memory_rows(plan: Plan) -> Table:
     return {"heads": [f"stage {fullest.stage}", "on each device"], "rows": [*rows, *ends]}
 
 
-def whole_table(planned: PlanningResult, steps: int) -> Table:
+def whole_table(planned: PlanningResult, steps: int) -> ReportTable:
     """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
     run = whole_run(planned, steps)
     sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
     return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
 
 
-def runner_up_rows(planned: PlanningResult) -> Table:
+def runner_up_rows(planned: PlanningResult) -> ReportTable:
     """Returns a table of a chosen plan and the next best ones, and why these lose; no rows if nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
@@ -108,22 +110,18 @@ def described(plan: Plan) -> str:
     The line says how many micro-batches there are, where the layers are cut, and for each run of stages alike: how
     many, submesh, logical mesh, remat, ZeRO and offload.
     """
-    runs: list[list[object]] = []
+    texts = []
     for stage in plan.stages:
         text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
-        text += f", {stage.offloaded.text}" if stage.offloaded.any else ""
-        if runs and runs[-1][1] == text:
-            runs[-1] = [int(str(runs[-1][0])) + 1, text]
-        else:
-            runs.append([1, text])
-    parts = "; ".join(f"{count} on {text}" for count, text in runs)
+        texts.append(text + (f", {stage.offloaded.text}" if stage.offloaded.any else ""))
+    parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])
     layers = f"{plan.num_layers} layers" + (f" cut after {cut}" if cut else "")
     return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches, {layers}: {parts}"
 
 
-def sensitivity_rows(plan: Plan) -> Table:
+def sensitivity_rows(plan: Plan) -> ReportTable:
     """Returns a table of how a plan's step depends on the speed of its devices, links and stages; what helps most is
     first.
     """
@@ -140,7 +138,7 @@ def sensitivity_rows(plan: Plan) -> Table:
     return {"heads": heads, "rows": rows}
 
 
-def layer_rows(planned: PlanningResult) -> Table:
+def layer_rows(planned: PlanningResult) -> ReportTable:
     """Returns a table of the layers' operations, parameters and activations for one micro-batch before sharding, and of
     their seconds as the plan has them.
     """
@@ -171,20 +169,21 @@ def layer_rows(planned: PlanningResult) -> Table:
     return {"heads": heads, "rows": rows}
 
 
-def planning_rows(plan: Plan) -> Table:
+def planning_rows(plan: Plan) -> ReportTable:
     """Returns a table of the seconds that each step of the planning took, and of their sum."""
     rows = [[step, units.seconds(time)] for step, time in plan.planning_s.items()]
     return {"heads": ["step of the planning", "time"], "rows": [*rows, ["all", units.seconds(plan.total_planning_s)]]}
 
 
-def origins(planned: PlanningResult) -> Table:
+def origins(planned: PlanningResult) -> ReportTable:
     """Returns a table of the figures of devices and links that the predictions rest on, and where they are from."""
     rows = []
-    for device, hosts in _devices(planned.cluster).items():
-        chosen = next(host.device for host in planned.cluster.hosts if host.device.name == device)
+    devices = [host.device for host in planned.cluster.hosts]
+    for device, number in collections.Counter(device.name for device in devices).items():
+        chosen = next(other for other in devices if other.name == device)
         rates = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in chosen.flop_per_s.items())
         memory = f"{units.size(chosen.memory_bytes)} at {units.byte_rate(chosen.memory_bytes_per_s)}"
-        rows.append([f"{device} ({len(hosts)} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
+        rows.append([f"{device} ({number} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
     for where, link in _links(planned.cluster).items():
         text = f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"
         rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])
@@ -207,10 +206,3 @@ def _links(cluster: Cluster) -> dict[str, Link]:
             elif sending[1:]:
                 links_of[f"among {names[a]}"] = links[sending[0]][sending[1]]
     return links_of
-
-
-def _devices(cluster: Cluster) -> dict[str, list[str]]:
-    members: dict[str, list[str]] = {}
-    for host in cluster.hosts:
-        members.setdefault(host.device.name, []).append(host.name)
-    return members

@@ -115,24 +115,16 @@ class _Looker:
         )  # fmt: skip
 
     def times(self, prices: Prices) -> Times:
-        """Returns the times of the plan's stages on a changed cluster, or by changed cost models, as `given` has
-        both.
-        """
+        """Returns the times of the plan's stages on the cluster, and by the cost models, of `prices`."""
         return plan_times(self._estimated(prices).plan)
 
     def task(self, prices: Prices) -> PlanningTask:
-        """Returns the planning task that looks for the best plan on a changed cluster, or by changed cost models, as
-        `given` has both.
-        """
+        """Returns the task that looks for the best plan on the cluster, and by the cost models, of `prices`."""
         return kept_task(self._plan, self._kept, prices, self._search)
 
     def with_best(self, sensitivity: Sensitivity, task: PlanningTask) -> Sensitivity:
-        """Returns the entry on a change to devices, links or layers with the best plan after that change added to it,
-        and that plan's step; if it isn't better than the present plan after the change, with the present one's step.
-
-        Args:
-            sensitivity: the entry, which says how the present plan's step depends on what is changed.
-            task: the planning task after the change.
+        """Returns the entry on a change with the best plan after it, which `task` looks for, and that plan's step; the
+        present plan's step if none is better.
         """
         best = self.best(task, below_s=sensitivity.twice_s)
         return dataclasses.replace(sensitivity, best_s=sensitivity.twice_s if best is None else best.step_s, best=best)

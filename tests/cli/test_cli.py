@@ -17,7 +17,6 @@ from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.placement import place
-from alpa_dejavu.costs.communication import AlphaBeta, Free, Links, communication_model
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.given import plan_estimate as plan_estimate_module
 from alpa_dejavu.planning.result import RunnerUp, UnlikePipelinesError
@@ -118,27 +117,22 @@ def test_numbers_are_handed_on(run):
     assert (run.named["schedule"], run.named["slicing"]) == ("gpipe", "dynamic")
 
 
-@pytest.mark.parametrize("name", sorted(SLICERS))
-def test_the_slicer_is_chosen_by_name(run, name):
-    assert run(*ASKED, "--slicer", name).exit_code == 0
-    assert run.named["slicing"] == name
-
-
-def test_a_strategy_is_handed_on(run):
-    assert run(*ASKED, "--strategy", "amp").exit_code == 0
-    assert run.named["strategy"] == "amp"
+@pytest.mark.parametrize(
+    ("option", "name", "value", "usual", "wrong"),
+    [
+        *(("--slicer", "slicing", slicer, "dynamic", "greedy") for slicer in sorted(SLICERS)),
+        *(("--communication", "communication", model, "auto", "pigeon") for model in ("links", "alpha-beta", "free")),
+        ("--strategy", "strategy", "amp", "dejavu", "gshard"),
+        ("--runtime", "runtime", "megatron", None, "jaxpp"),
+        ("--schedule", "schedule", "interleaved_3", None, "2f2b"),
+    ],
+)
+def test_names_are_handed_on(run, option, name, value, usual, wrong):
+    assert run(*ASKED, option, value).exit_code == 0
+    assert run.named[name] == value
     assert run(*ASKED).exit_code == 0
-    assert run.named["strategy"] == "dejavu"
-    assert run(*ASKED, "--strategy", "gshard").exit_code == 2
-
-
-@pytest.mark.parametrize(("name", "kind"), [("links", Links), ("alpha-beta", AlphaBeta), ("free", Free)])
-def test_a_communication_model_is_handed_on(run, name, kind):
-    assert run(*ASKED, "--communication", name).exit_code == 0
-    assert isinstance(communication_model(run.named["communication"]), kind)
-    assert run(*ASKED).exit_code == 0
-    assert run.named["communication"] == "auto"
-    assert run(*ASKED, "--communication", "pigeon").exit_code == 2
+    assert run.named[name] == usual
+    assert run(*ASKED, option, wrong).exit_code == 2
 
 
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
@@ -262,13 +256,9 @@ def test_too_little_memory_is_said_in_a_line(run, monkeypatch):
     assert result.stderr.startswith("Error: there isn't enough memory for this; end other programs, or ask for a")
 
 
-def test_a_schedule_is_asked_for_by_its_name(run, tmp_path):
-    assert run(*ASKED, "--schedule", "auto").exit_code == 0
-    assert run.named["schedule"] == "auto"
-    assert run(*ASKED, "--schedule", "interleaved_3").exit_code == 0
-    refused = run(*ASKED, "--schedule", "zbv")
-    assert refused.exit_code == 2
-    assert "'zbv' is no schedule; did you mean 'zb_v'?; there are auto, 1f1b," in " ".join(refused.stderr.split())
+def test_a_schedule_that_there_is_not_is_refused_with_a_near_one(run):
+    said = " ".join(run(*ASKED, "--schedule", "zbv").stderr.split())
+    assert "'zbv' is no schedule; did you mean 'zb_v'?; there are auto, 1f1b," in said
 
 
 def test_an_improved_order_of_passes_is_written_beside_the_plan(run, tmp_path):
@@ -279,16 +269,6 @@ def test_an_improved_order_of_passes_is_written_beside_the_plan(run, tmp_path):
     assert f"runs on                 alpa; not {others}" in result.stdout
     order = read_schedule(tmp_path / "order.csv")
     assert (order.num_devices, order.num_micro_batches) == (2, 4)
-
-
-def test_a_plan_is_priced_for_the_runtime_that_is_asked_for(run):
-    assert run(*ASKED, "--runtime", "megatron").exit_code == 0
-    assert run.named["runtime"] == "megatron"
-    assert run(*ASKED).exit_code == 0
-    assert run.named["runtime"] is None
-    refused = run(*ASKED, "--runtime", "jaxpp")
-    assert refused.exit_code == 2
-    assert "'alpa', 'jax', 'megatron'" in refused.stderr
 
 
 def saved(tmp_path, name="plan.json", **changes):

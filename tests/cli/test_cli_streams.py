@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli import main
-from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.streams import printable, printable_lines
+from alpa_dejavu.cli.output import console, printable, printable_lines
 from alpa_dejavu.plans.plan_file import write_plan
 from plans import example_plan, stage
 

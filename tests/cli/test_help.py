@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import alpa_dejavu.cli
-from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.main import main
 from guides import shell_commands
 

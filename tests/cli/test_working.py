@@ -12,7 +12,7 @@ from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.progress_bar import progress_bar
 from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.cli.working import _Work, working
+from alpa_dejavu.cli.working import _ShownWork, working
 
 
 class Told(io.StringIO):
@@ -30,13 +30,13 @@ class Told(io.StringIO):
 
 def test_phase_and_seconds_are_said():
     now = iter([100.0, 100.9, 112.0, 175.5])
-    work = _Work("planning gpt-39b", None, lambda: next(now))
+    work = _ShownWork("planning gpt-39b", None, lambda: next(now))
     assert work.text() == "planning gpt-39b: 0 s"
     work.tell("slicing")
     assert work.text() == "planning gpt-39b: slicing, 12 s"
     assert work.text() == "planning gpt-39b: slicing, 75 s"
     timed = iter([0.0, 30.0])
-    assert _Work("measuring", 150.0, lambda: next(timed)).text() == "measuring: 30 s of about 150 s"
+    assert _ShownWork("measuring", 150.0, lambda: next(timed)).text() == "measuring: 30 s of about 150 s"
 
 
 def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch):

@@ -8,10 +8,10 @@ import itertools
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.pipeline_parallel import stage_construction
-from alpa_dejavu.alpa._places import on_hosts, slicing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from alpa_dejavu.alpa._places import on_hosts, slicing
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.device_order import device_order

@@ -1,13 +1,22 @@
 """Targets: their files are written whole, and a plan that they can't run is refused with its stage, rule and remedy."""
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 
 import pytest
 
 from alpa_dejavu.exports import TARGETS, Target, Writer, export, named_target
+from alpa_dejavu.exports._target import CostedWriter
+from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
+from alpa_dejavu.simulation import simulate
+from alpa_dejavu.simulation.plan_times import plan_times
+from chakra_replay import COMPUTE, read_traces, replay
 from plans import example_plan, hardware
 
 
@@ -52,3 +61,55 @@ def test_sizes_as_text_are_the_sizes_again():
         transformer_size("transformer:heads=two")
     with pytest.raises(ValueError, match="did you mean 'hidden'"):
         transformer_size("transformer:hiden=8")
+
+
+SIZES = Transformer(64, 4, 4, 256, 32, feed_forward=128, train_last=1)
+SAID = "its files can't say that only the last 1 of 4 blocks train"
+RESTRICTED = [name for name, target in TARGETS.items() if target.runtime is not None and name != "alpa"]
+
+
+@functools.cache
+def planned():
+    return plan_model(SIZES.text, "p3.8xlarge", batch=16, micro_batches=4, cache=False, runs_on="alpa")
+
+
+@pytest.mark.parametrize("name", RESTRICTED)
+def test_a_runtime_whose_files_have_no_frozen_blocks_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=f"{name} can't run the plan: .*{SAID}; plan without --train-last"):
+        export(planned().plan, name, tmp_path)
+    with pytest.raises(ValueError, match=f"{name} can't train .*{SAID}"):
+        plan_model(SIZES.text, "p3.8xlarge", batch=16, cache=False, runs_on=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
+    whole = dataclasses.replace(SIZES, train_last=0)
+    plan = plan_model(whole.text, "p3.8xlarge", batch=16, micro_batches=4, cache=False, runs_on="megatron").plan
+    export(plan, "megatron", tmp_path / "whole", model=whole)
+    with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
+        export(plan, "megatron", tmp_path / "frozen", model=SIZES)
+
+
+def test_alpas_script_is_of_the_step_that_the_user_gives(tmp_path):
+    """Which blocks train is said by the step, not by the script; `runs on` and the export agree."""
+    export(planned().plan, "alpa", tmp_path)
+    assert "ManualStageOption" in (tmp_path / "alpa_plan.py").read_text()
+
+
+def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as_the_step(tmp_path):
+    made = planned()
+    target = dataclasses.replace(named_target("chakra"), writer=CostedWriter(chakra_files, made.table.stage_costs))
+    export(made.plan, target, tmp_path)
+    ranks, groups = read_traces(tmp_path)
+    start = round(1e6 * made.cluster.hosts[0].device.dispatch_s)  # of the backward pass's program
+    for stage in made.plan.stages:
+        layers = range(stage.layers[0], stage.layers[1] + 1)
+        names = {f"backward layer {n}, micro-batch 0" for n in layers}
+        (first, *_) = [rank for rank in ranks if any(node.name in names for node in rank)]
+        spent = sum(node.micros for node in first if node.kind == COMPUTE and node.name in names)
+        if layers[-1] <= SIZES.num_blocks - SIZES.train_last:  # embeddings are layer 0
+            assert spent == pytest.approx(start, abs=len(layers))
+        else:
+            assert spent > 1.2 * start
+    simulated = simulate(plan_times(made.plan), made.plan.num_micro_batches, made.plan.schedule)
+    assert replay(ranks, groups).step_s == pytest.approx(simulated.step_s, rel=0.05)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_dejavu.costs.runtime import CostModels
 
 import jax_models
 from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import describe, layer_features

@@ -7,10 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-from alpa_dejavu.costs.runtime import CostModels
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, Searched, plan, plan_model
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel

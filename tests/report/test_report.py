@@ -1,5 +1,7 @@
 """The report: one page that needs nothing else, shows what was planned, and escapes what users named."""
 
+from __future__ import annotations
+
 import base64
 import dataclasses
 import html.parser
@@ -15,9 +17,11 @@ import pytest
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
+from alpa_dejavu.report.serving import serving_report
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from models import chain
+from serving_plans import PLAN
 from timelines import small_planned
 from unlike import islands
 
@@ -272,7 +276,25 @@ def test_nothing_is_wider_than_the_page_nor_lies_on_something_else(page, tmp_pat
         scales.every(one => apart(one, map))].join(" "), "*");
     }, 500));</script>"""
     frames = "".join(f'<iframe src="0.html" width="{width}" height="900"></iframe>' for width in (400, 800, 1400))
-    heard = '<script>onmessage = event => document.body.append(`[${event.data}]`);</script>'
+    heard = "<script>onmessage = event => document.body.append(`[${event.data}]`);</script>"
     made = browsed(tmp_path, page.replace("</body>", measure + "</body>"), f"<body>{heard}{frames}</body>")
     said = sorted(re.findall(r"\[(\d+ \w+ \d+ \w+)\]", made.stdout), key=lambda one: int(one.split()[0]))
     assert said == [f"{width} true 1 true" for width in (400, 800, 1400)]
+
+
+def test_both_phases_are_shown_as_bars_and_in_a_table():
+    page = serving_report(PLAN)
+    assert page.count("first token: 1.54 ms") == page.count("each next token: 1.54 ms") == 1
+    for said in ("<td>300 us</td>", "computing: 1 ms", "12345 tokens/s", "by the auto-sharding engine", "a note"):
+        assert said in page
+    bars = [re.findall(r"width: ([0-9.]+)%", bar) for bar in re.findall(r'<div class="phase">.*?</div>', page)]
+    assert len(bars) == 2
+    for shares in bars:
+        assert sum(map(float, shares)) == pytest.approx(100, abs=1e-2)
+
+
+def test_what_users_named_is_escaped_and_no_script_runs():
+    page = serving_report(dataclasses.replace(PLAN, model="<script>alert(1)</script>"))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in page

@@ -47,12 +47,10 @@ class Ranks:
         """Returns for each device of a submesh the number of its group of an axis, as `MeshConfig.groups` has them."""
         ranks, number = self.of_submesh[submesh], dict[int, int]()
         for group in config.groups(axis):
-            number |= dict.fromkeys(group, self._number(tuple(ranks[n] for n in group)))
+            # ASTRA-sim takes 0 for the group of all ranks.
+            its_number = self._groups.setdefault(tuple(ranks[n] for n in group), len(self._groups) + 1)
+            number |= dict.fromkeys(group, its_number)
         return tuple(number[n] for n in range(len(ranks)))
-
-    def _number(self, group: tuple[int, ...]) -> int:
-        # ASTRA-sim takes 0 for the group of all ranks.
-        return self._groups.setdefault(group, len(self._groups) + 1)
 
     @property
     def numbered_groups(self) -> dict[str, list[int]]:

@@ -16,7 +16,7 @@ from alpa_dejavu.costs.interstage import CutBytes
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.chakra import _schema as schema
 from alpa_dejavu.exports.chakra._ranks import Ranks
-from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
+from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation import StageTimes
@@ -40,7 +40,7 @@ def rank_traces(
         ranks: the ranks of the plan's devices.
     """
     schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
-    builder = _Builder(plan, schedule, times, works, cuts, ranks)
+    builder = _TraceBuilder(plan, schedule, times, works, cuts, ranks)
     program = step_program(times, plan.num_micro_batches, schedule)
     columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
     for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
@@ -82,7 +82,7 @@ class _Micros:
 
 @final
 @dataclasses.dataclass(eq=False)
-class _Builder:
+class _TraceBuilder:
     plan: Plan
     schedule: Schedule
     times: Sequence[StageTimes]
@@ -125,7 +125,7 @@ class _Builder:
         }
         return [traces[rank] for rank in sorted(traces)]
 
-    def _parts(self, kind: str, stage: int, batch: int) -> Sequence[Part]:
+    def _parts(self, kind: str, stage: int, batch: int) -> Sequence[WorkPart]:
         parts, work = self.works[stage].parts.get(kind, ()), self.works[stage].parts
         schedule = self.schedule
         gives = kind in ("backward", "backward by weight")
@@ -133,7 +133,7 @@ class _Builder:
             return (*parts, *work["synchronise"])
         return parts
 
-    def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: Part, after: Sequence[int]) -> int:
+    def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: WorkPart, after: Sequence[int]) -> int:
         micros, config = lane.clock.of(part.seconds), self.works[stage].config
         if not part.collective:
             own = [schema.attributes(is_cpu_op=False)] * len(lane.ranks)

@@ -27,7 +27,7 @@ _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accu
 
 def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
-    configuration = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    configuration = _DeepSpeedSettings(read_checked(path, dict[str, Any], _REMEDY))
     sizes = None if model is None else dataclasses.replace(model, precision=configuration.precision())
     outline = configuration.outline(num_devices, sizes)
     return Foreign(
@@ -40,7 +40,7 @@ def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | No
 
 
 @final
-class _Said:
+class _DeepSpeedSettings:
     """The data of a configuration."""
 
     def __init__(self, file: CheckedFile[dict[str, Any]]) -> None:

@@ -11,8 +11,8 @@ from typing import Final, final
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._command_line import (
     MOST_DIGITS,
-    Argument,
     CommandLine,
+    ShellArgument,
     check_processes,
     command_line_of,
     wrong_line,
@@ -42,7 +42,7 @@ _OTHER_PROGRAMS: Final = re.compile(
 
 def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
-    line = _Said(path, command_line_of(path, _TELLING))
+    line = _MegatronArguments(path, command_line_of(path, _TELLING))
     sizes = line.sizes() if model is None else dataclasses.replace(model, precision=line.precision())
     outline = line.outline(num_devices, sizes.num_blocks)
     ignored, divided = tuple(line.ignored()), line.sequence_parallel
@@ -55,17 +55,17 @@ def megatron_sizes(path: pathlib.Path) -> Transformer:
     Raises:
         ValueError: the file can't be read, or says no sizes.
     """
-    return _Said(path, command_line_of(path, _TELLING)).sizes()
+    return _MegatronArguments(path, command_line_of(path, _TELLING)).sizes()
 
 
 @final
-class _Said:
+class _MegatronArguments:
     """The arguments of a command line by name, each once."""
 
     def __init__(self, path: pathlib.Path, line: CommandLine) -> None:
         self._path, self._line = path, line
-        self._by_name: dict[str, Argument] = {}
-        self._others: list[Argument] = []
+        self._by_name: dict[str, ShellArgument] = {}
+        self._others: list[ShellArgument] = []
         program = line.program.rpartition("/")[2]
         if _OTHER_PROGRAMS.search(program):
             raise wrong_line(
@@ -85,7 +85,7 @@ class _Said:
                     path, argument.line, f"--{argument.name} is {short(argument.value)}, but {other}; leave one out"
                 )
 
-    def _check(self, argument: Argument, strange: Sequence[Argument]) -> None:
+    def _check(self, argument: ShellArgument, strange: Sequence[ShellArgument]) -> None:
         """Raises what is wrong with an argument by itself."""
         shown = short(" ".join((f"--{argument.name}" if argument.name else "", *argument.values)).strip())
         setting = _SETTINGS.get(argument.name, Setting("unknown"))
@@ -222,7 +222,8 @@ class _Said:
         first, last = (self._number(end) for end in ends)
         before, behind = (int(count in self._by_name and stages > 1) for count in counts)
         for option in (*ends, *virtual):
-            if option in ends and option in self._by_name and (before or behind or self._chunked(virtual)):
+            chunked = not self._by_name.keys().isdisjoint(virtual)
+            if option in ends and option in self._by_name and (before or behind or chunked):
                 raise self._wrong(
                     option, f"--{option} isn't planned with virtual stages, nor with ends that count as blocks; give a "
                     "--pipeline-model-parallel-layout",
@@ -242,9 +243,6 @@ class _Said:
         blocks[0] -= before
         blocks[-1] -= behind
         return tuple(blocks), chunks
-
-    def _chunked(self, virtual: Sequence[str]) -> bool:
-        return any(option in self._by_name for option in virtual)
 
     def _chunks(self, virtual: Sequence[str], whole: int, stages: int) -> int:
         """How many stages a rank has."""
@@ -344,5 +342,5 @@ class _Said:
         return wrong_line(self._path, self._line.line if argument is None else argument.line, why)
 
 
-def _is_plain(backend: Argument) -> bool:
+def _is_plain(backend: ShellArgument) -> bool:
     return backend.value in ("unfused", "local")

@@ -15,7 +15,7 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports._settings import settings_of, unknown_setting
 from alpa_dejavu.exports._target import Foreign, short
-from alpa_dejavu.exports.torchtitan._settings import Settings, read_settings
+from alpa_dejavu.exports.torchtitan._settings import JobSettings, read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
@@ -38,7 +38,7 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     """Returns the plan that a configuration says. Of a model that is given the precision, and the sequence where it
     is in the file, are the configuration's.
     """
-    configuration = _Said(read_settings(path))
+    configuration = _TorchtitanSettings(read_settings(path))
     sizes = configuration.sizes(model)
     outline = configuration.outline(num_devices, sizes.num_blocks)
     return Foreign(
@@ -51,10 +51,10 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
 
 
 @final
-class _Said:
+class _TorchtitanSettings:
     """The settings of a configuration, of which each is known."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self._settings = settings
         self._aside: dict[int, list[str]] = {}
         for section, values in settings.sections.items():
@@ -151,8 +151,9 @@ class _Said:
         mode = self._mode()
         zero = 0 if shares == 1 else self._level(ranks)
         remat = (mode == "full",) * len(blocks)
+        offload = Offload(1.0, 1.0, 1.0) if self._flag("training", "enable_cpu_offload") else NO_OFFLOAD
         return Outline(
-            batch, count, schedule, across, along, blocks, remat, zero, self._offload(), selective=mode == "selective"
+            batch, count, schedule, across, along, blocks, remat, zero, offload, selective=mode == "selective"
         )
 
     def _replicas(self, num_devices: int, per_replica: int) -> tuple[int, int]:
@@ -261,9 +262,6 @@ class _Said:
             why = f"{section}.{key} is {short(option)}, but must be 'op' to be planned; write it out, or another mode"
             raise self._wrong(section, key, why)
         return str(mode)
-
-    def _offload(self) -> Offload:
-        return Offload(1.0, 1.0, 1.0) if self._flag("training", "enable_cpu_offload") else NO_OFFLOAD
 
     def _get(self, section: str, key: str, default: Any = None) -> Any:
         value = self._settings.sections.get(section, {}).get(key)

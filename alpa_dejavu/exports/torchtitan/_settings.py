@@ -35,7 +35,7 @@ _OWN = ("model_spec", "loss", "dataloader", "checkpoint", "hf_assets_path")
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """The settings of a configuration.
 
     Attributes:
@@ -54,7 +54,7 @@ class Settings:
         return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {why}")
 
 
-def read_settings(path: pathlib.Path) -> Settings:
+def read_settings(path: pathlib.Path) -> JobSettings:
     """Returns the settings of a job's TOML, or of the Python function that is written for a plan.
 
     Raises:
@@ -66,7 +66,7 @@ def read_settings(path: pathlib.Path) -> Settings:
     return _of_python(path, text) if path.suffix == ".py" else _of_toml(path, text)
 
 
-def _of_toml(path: pathlib.Path, text: str) -> Settings:
+def _of_toml(path: pathlib.Path, text: str) -> JobSettings:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     long_name = _LONG_NAME.search(text)
     if long_name is not None:
@@ -85,14 +85,14 @@ def _of_toml(path: pathlib.Path, text: str) -> Settings:
             lines[section, ""] = number
         elif (key := _KEY.match(row)) is not None:
             lines.setdefault((section, key[1]), number)
-    settings = Settings(path, data, lines)
+    settings = JobSettings(path, data, lines)
     for name, value in data.items():
         if not isinstance(value, dict):
             raise settings.wrong("", name, f"{name} is outside of all sections; put it into one, or leave it out")
     return settings
 
 
-def _of_python(path: pathlib.Path, text: str) -> Settings:
+def _of_python(path: pathlib.Path, text: str) -> JobSettings:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -114,17 +114,17 @@ class _Module:
         for node in tree.body:
             if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return) and node.body[-1].value:
                 if node.name != "model_spec":
-                    self._check(node.body[:-1])
+                    for inner in node.body[:-1]:
+                        if not (isinstance(inner, ast.Assign) and ast.unparse(inner) == "spec = model_spec()"):
+                            raise self._wrong(inner, "it may change what is planned; leave it out")
                     self._returned[node.name] = node.body[-1].value
-            elif not (isinstance(node, (ast.Import, ast.ImportFrom)) or _is_own_model(node)):
+            elif not (
+                isinstance(node, (ast.Import, ast.ImportFrom))
+                or (isinstance(node, ast.FunctionDef) and node.name == "model_spec")
+            ):
                 raise self._wrong(node, "it may change what is planned; leave it out")
 
-    def _check(self, body: list[ast.stmt]) -> None:
-        for node in body:
-            if not (isinstance(node, ast.Assign) and ast.unparse(node) == "spec = model_spec()"):
-                raise self._wrong(node, "it may change what is planned; leave it out")
-
-    def settings(self) -> Settings:
+    def settings(self) -> JobSettings:
         configs = [value for value in self._returned.values() if _called(value) == "Trainer.Config"]
         if len(configs) != 1:
             why = f"{self._path} has {len(configs)} functions that return a Trainer.Config, but must have one"
@@ -134,7 +134,7 @@ class _Module:
             if name not in _OWN:
                 self._lines[name, ""] = value.lineno
                 sections[name] = self._section(name, value)
-        return Settings(self._path, sections, self._lines)
+        return JobSettings(self._path, sections, self._lines)
 
     def _arguments(self, call: ast.expr, section: str) -> list[tuple[str, ast.expr]]:
         assert isinstance(call, ast.Call), "its name was asked for"
@@ -171,7 +171,3 @@ class _Module:
 def _called(node: ast.expr) -> str:
     """The name of what is called; empty where nothing is."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
-def _is_own_model(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "model_spec"

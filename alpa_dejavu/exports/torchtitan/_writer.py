@@ -57,22 +57,14 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         spec=_spec(sizes) if is_llama else filled("torchtitan_own_model"),
         parallelism=_parallelism(outline),
         passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
-        local_batch=_local_batch(outline),
+        local_batch=outline.micro_batch * (outline.num_micro_batches if outline.pipeline > 1 else 1),
         batch=outline.batch,
         sequence=sizes.sequence,
         precision=sizes.precision,
         offload=outline.offload.any,
         checkpoint="FullAC.Config()" if outline.remat[0] else "None",
-        compiled=_is_compiled(plan),
+        compiled=plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp",
     )
-
-
-def _is_compiled(plan: Plan) -> bool:
-    return plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp"
-
-
-def _local_batch(outline: Outline) -> int:
-    return outline.micro_batch * (outline.num_micro_batches if outline.pipeline > 1 else 1)
 
 
 def _parallelism(outline: Outline) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from alpa_dejavu.cli.errors import ReportingGroup
+from alpa_dejavu.cli.commands import ReportingGroup
 from alpa_dejavu.clusters import read_cluster
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.plan_file import read_plan
