@@ -40,7 +40,7 @@ from tqdm import tqdm
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Exchange, Job, Until, problem, simulate
-from alpa_dejavu.playground.exchanges import AllReduce, Gossip, HetPipe, PartialReduce
+from alpa_dejavu.playground.exchanges import AllReduce, Gossip, HetPipeWaves, PartialReduce
 from alpa_dejavu.playground.fault import DrawnSlowDowns, Fault
 from alpa_dejavu.playground.topology import RandomPeers
 from alpa_dejavu.problem import Cluster, Link
@@ -120,9 +120,9 @@ EFFECTS = (
     Effect("gossip on slow links", Gossip("ring"), AllReduce(), latency_s=LATENCY_S),
     Effect("random peers against a ring", Gossip(RandomPeers(2)), Gossip("ring"), few_digits=True,
            steps=400),
-    Effect("stale waves, unlike workers", HetPipe(distance=4), HetPipe(distance=0), compute_s=UNLIKE_S, spread=0.5,
-           rates=WAVE_RATES, steps=400),
-    Effect("stale waves, workers slow at times", HetPipe(distance=4), HetPipe(distance=0), rates=WAVE_RATES,
+    Effect("stale waves, unlike workers", HetPipeWaves(distance=4), HetPipeWaves(distance=0), compute_s=UNLIKE_S,
+           spread=0.5, rates=WAVE_RATES, steps=400),
+    Effect("stale waves, workers slow at times", HetPipeWaves(distance=4), HetPipeWaves(distance=0), rates=WAVE_RATES,
            steps=400, faults=(DrawnSlowDowns(per_s=0.5, factor=4.0, for_s=30 * GRADIENT_S, until_s=60.0),)),
 )  # fmt: skip
 

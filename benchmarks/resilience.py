@@ -38,7 +38,7 @@ from alpa_dejavu.training.resilience.activations import clipped
 from alpa_dejavu.training.resilience.bit_map import bit_map
 from alpa_dejavu.training.resilience.critical import chosen_parts, judged_without
 from alpa_dejavu.training.resilience.data_faults import data_resilience
-from alpa_dejavu.training.resilience.faults import Fault, Flipped, Noisy, Removed, Stuck
+from alpa_dejavu.training.resilience.faults import Flipped, Noisy, Removed, Stuck, UnitFault
 from alpa_dejavu.training.resilience.hardening import Drill, hardened
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
@@ -101,7 +101,7 @@ class Case:
         )  # fmt: skip
 
     def curve(
-        self, params: Any, masks: int, shares: Sequence[float], fault: str | Fault = "removed", **more: Any
+        self, params: Any, masks: int, shares: Sequence[float], fault: str | UnitFault = "removed", **more: Any
     ) -> Resilience:
         """Accuracies with a fault in shares of the neurons, or of other parts."""
         model = more.pop("model", self.model)
@@ -196,7 +196,7 @@ def _more(case: Case, masks: int) -> Row:
     bits = {dtype: one.harm[0].tolist() for dtype, one in maps.items()}
     fields = {dtype: one.exponents_share() for dtype, one in maps.items()}
     others = {}
-    asked: Mapping[str, tuple[Fault, Any]] = {
+    asked: Mapping[str, tuple[UnitFault, Any]] = {
         "neurons removed": (Removed(), case.parts()),
         "weights removed": (Removed(), "weights"), "weights noisy by half": (Noisy(0.5), "weights"),
         "activations removed": (Removed(), "activations"), "activations stuck at 1": (Stuck(1.0), "activations"),

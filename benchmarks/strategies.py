@@ -20,7 +20,16 @@ from tqdm import tqdm
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.planning.rivals import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Strategy, StrategyPlan, Task
+from alpa_dejavu.planning.rivals import (
+    AlpaDefault,
+    Amp,
+    Dejavu,
+    HetPipe,
+    Megatron,
+    Strategy,
+    StrategyPlan,
+    StrategyTask,
+)
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import NoPlanError
 from harness import Results, Table, options, wrong_input_told
@@ -64,7 +73,7 @@ def _case(case: Case, latency: LatencyModel, profiles: Path | None) -> dict[str,
         row["over_megatron"] = row["samples_per_s"] / expert if expert and "samples_per_s" in row else None
     result = {"cluster": cluster.name, "batch": case.batch, "amp_says": case.amp_says, "strategies": rows}
     if profiles is not None and case.name in LOGGED:
-        task = Task(model, 1, cluster, case.batch, CostModels.named(latency))
+        task = StrategyTask(model, 1, cluster, case.batch, CostModels.named(latency))
         result["logged_estimates"] = _logged(task, profiles / LOGGED[case.name])
     return result
 
@@ -101,7 +110,7 @@ def _described(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _logged(task: Task, path: Path) -> dict[str, int]:
+def _logged(task: StrategyTask, path: Path) -> dict[str, int]:
     """How many of AMP's logged estimates its released variant comes out with; what was measured isn't read.
 
     Plans of one micro-batch stand apart: AMP's code cuts those by a rule of its own for each of its models.

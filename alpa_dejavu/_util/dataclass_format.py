@@ -68,7 +68,7 @@ def chosen(choices: Iterable[str | int]) -> Stored:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Field:
+class _FileField:
     """A field of a dataclass, with what its annotation says of files."""
 
     name: str
@@ -84,7 +84,7 @@ class _Field:
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[_Field, ...]:
+def _fields(kind: Any) -> tuple[_FileField, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = []
     for field in dataclasses.fields(kind):
@@ -95,7 +95,7 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
         key = next((mark.name for mark in metadata if isinstance(mark, Key)), field.name)
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        fields.append(_Field(field.name, key, hints[field.name], default, not field.init, marks))
+        fields.append(_FileField(field.name, key, hints[field.name], default, not field.init, marks))
     return tuple(fields)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_dejavu.alpa._playoff import Argument, Playoff
 from alpa_dejavu.alpa._recorder import watch
-from alpa_dejavu.alpa._watch import Watch
+from alpa_dejavu.alpa._watch import StepWatch
 from alpa_dejavu.alpa.option import DejavuStageOption
 
 PARAMETERS = (
@@ -41,7 +41,7 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
             watch(executable, option)
         # A plan that is given has no task of its own, and who runs one to measure it looks at its steps himself.
         if option.plan is None and option.last_plan is not None and option.last_plan.confidence is not None:
-            Watch(executable, option)
+            StepWatch(executable, option)
         return executable
 
     return compile_pipeshard_executable

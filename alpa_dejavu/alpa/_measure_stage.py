@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.alpa._stage_runners import Program, StageRunner
+from alpa_dejavu.alpa._stage_runners import StageProgram, StageRunner
 from alpa_dejavu.costs.measured_memory import StageMeasurement
 from alpa_dejavu.problem import StageChoice
 
@@ -63,7 +63,7 @@ class StageBench:
             return None
         passes = zip(compiled.acc_grad_module_compile_outputs, config.module_profile_configs, strict=True)
         hosts, devices = map(int, self._submeshes[stage.submesh])
-        runs = self._runner.run([Program(*inputs, compiled.stage_plan) for inputs in passes], (hosts, devices))
+        runs = self._runner.run([StageProgram(*inputs, compiled.stage_plan) for inputs in passes], (hosts, devices))
         seconds = sum(run.seconds for run in runs)
         if not (math.isfinite(seconds) and seconds > 0):
             return None

@@ -21,14 +21,14 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
 
-__all__ = ["AlpaWorkers", "CpuProcess", "Program", "StageRunner", "Taken"]
+__all__ = ["AlpaWorkers", "CpuProcess", "StageProgram", "StageRunner", "Taken"]
 
 _log = logging.getLogger("alpa_dejavu")
 
 _PATIENCE_S = 60.0
 
 
-class Program(NamedTuple):
+class StageProgram(NamedTuple):
     """One of a stage's computations, a forward or a backward pass: as Alpa compiled it, and what Alpa knows of it."""
 
     compiled: Any
@@ -50,7 +50,7 @@ class StageRunner(abc.ABC):
         """Begins to start what runs programs, where that can be done while these are compiled."""
 
     @abc.abstractmethod
-    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+    def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
         """Returns what each program takes on a submesh of (hosts, devices per host).
 
         Raises:
@@ -74,7 +74,7 @@ class AlpaWorkers(StageRunner):
         self._mesh = mesh
         self._workers: dict[tuple[int, int], Any] = {}
 
-    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+    def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
         """Returns the wall time and the peak of memory of each program on a submesh of (hosts, devices per host)."""
         worker = self._worker(shape)
         workers = [
@@ -123,7 +123,7 @@ class CpuProcess(StageRunner):
         """Starts the process, unless it is up."""
         self._started()
 
-    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+    def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
         """Returns for each program the wall time that its seconds on the CPU, and those of starting it as Alpa's
         runtime does, make on cores of its own. The cores that it leaves free run it, too, since others compute beside
         it in a pipeline.

@@ -17,7 +17,7 @@ from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.calibration.measurement import StepNotes, measured
 from alpa_dejavu.planning.changed.deviation import deviation, has_settled, is_off, measured_run
 
-__all__ = ["Watch"]
+__all__ = ["StepWatch"]
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -30,7 +30,7 @@ _NOTED = 3
 
 
 @final
-class Watch:
+class StepWatch:
     """A watch over the steps of an executable that Alpa has compiled by a stage option's plan.
 
     Args:

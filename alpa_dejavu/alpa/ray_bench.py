@@ -22,9 +22,9 @@ from alpa_dejavu.calibration.bench import (
     HostProbe,
     MeasurementError,
     PipelineProbe,
-    Place,
     Probe,
     ProbeBench,
+    ProbePlace,
 )
 from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
 from alpa_dejavu.problem import Cluster
@@ -71,7 +71,7 @@ class RayBench(ProbeBench):
     def __init__(self, cluster: Cluster, nodes: Sequence[str]) -> None:
         self._cluster, self._nodes = cluster, tuple(nodes)
 
-    def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
+    def open(self, place: ProbePlace) -> contextlib.AbstractContextManager[Runner]:
         """Connects to the Ray cluster and starts the workers that measurements of one kind need, for as long as a
         `with` block runs; yields a function that measures a probe and returns seconds by name.
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from alpa_dejavu.calibration._calibration import Fit
-from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, Place, Probe
+from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, Probe, ProbePlace
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster
@@ -45,13 +45,13 @@ def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
     ]
 
 
-def host_places(cluster: Cluster) -> dict[Place, int]:
+def host_places(cluster: Cluster) -> dict[ProbePlace, int]:
     """Returns the places where the memory of hosts is measured, one for each kind of device, and how many devices the
     first host of each has.
     """
-    places: dict[Place, int] = {}
+    places: dict[ProbePlace, int] = {}
     for host in cluster.hosts:
-        places.setdefault(Place(HOST_MEMORY, host.device.name), host.num_devices)
+        places.setdefault(ProbePlace(HOST_MEMORY, host.device.name), host.num_devices)
     return places
 
 

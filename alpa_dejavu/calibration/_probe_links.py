@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Place, Probe
+from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Probe, ProbePlace
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 
-PLACE = Place("links", BETWEEN)
+PLACE = ProbePlace("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
 _CALL_S = 1e-4
 """The seconds that any message takes to start: latencies are told apart where they make a difference to that, too."""

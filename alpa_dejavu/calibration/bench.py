@@ -20,9 +20,9 @@ __all__ = [
     "HostProbe",
     "MeasurementError",
     "PipelineProbe",
-    "Place",
     "Probe",
     "ProbeBench",
+    "ProbePlace",
 ]  # fmt: skip
 
 WITHIN, BETWEEN = "within a host", "between two hosts"
@@ -143,7 +143,7 @@ Probe: TypeAlias = CollectiveProbe | PipelineProbe | Flows | HostProbe
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
-class Place:
+class ProbePlace:
     """A place of a cluster where probes of one kind are measured: "collectives" and "pipelines" `WITHIN` a host or
     `BETWEEN` two, "links" between hosts, or `HOST_MEMORY` on hosts with a device of that name.
     """
@@ -159,7 +159,7 @@ class ProbeBench(abc.ABC):
     """The interface of a bench, which measures probes by workers on a cluster."""
 
     @abc.abstractmethod
-    def open(self, place: Place) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
+    def open(self, place: ProbePlace) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
         """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
         that measures a probe.
 

@@ -30,9 +30,9 @@ from alpa_dejavu.calibration.bench import (
     CollectiveProbe,
     MeasurementError,
     PipelineProbe,
-    Place,
     Probe,
     ProbeBench,
+    ProbePlace,
 )  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.costs.communication import MEASURED
@@ -132,7 +132,7 @@ class _Part:
     collectives the model that is fitted to them. Of pipelines and of a host's memory all of the few are measured.
     """
 
-    place: Place
+    place: ProbePlace
     probes: Sequence[Probe]
     links: LinkModel | None = None
 
@@ -152,9 +152,9 @@ def _parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list
     """
     devices = cluster.hosts[0].num_devices
     links = ([WITHIN] if devices > 1 else []) + ([BETWEEN] if len(cluster.hosts) > 1 else [])
-    parts = [_Part(Place("pipelines", where), [PipelineProbe(size) for size in _SENT_BYTES]) for where in links]
+    parts = [_Part(ProbePlace("pipelines", where), [PipelineProbe(size) for size in _SENT_BYTES]) for where in links]
     for where in links:
-        place, prior = Place("collectives", where), cluster.links[0][0 if where == WITHIN else 1]
+        place, prior = ProbePlace("collectives", where), cluster.links[0][0 if where == WITHIN else 1]
         before = [probe for probe in measurements.at(place) if isinstance(probe, CollectiveProbe)]
         probes = list(dict.fromkeys((*_collectives(prior, devices, where == BETWEEN), *before)))
         parts.append(_Part(place, probes, LinkModel(prior, probes, devices)))
@@ -227,7 +227,7 @@ def _starts(measurements: Measurements) -> dict[str, tuple[float, float]]:
     pipelines = [
         (probe.num_bytes, seconds)
         for where in (WITHIN, BETWEEN)
-        for probe, seconds in measurements.at(Place("pipelines", where)).items()
+        for probe, seconds in measurements.at(ProbePlace("pipelines", where)).items()
         if isinstance(probe, PipelineProbe)
     ]
     values: dict[str, tuple[float, float]] = {}
@@ -249,7 +249,7 @@ def _fitted_links(
         if part.links is None:
             continue
         where, seconds = part.place.where, part.seconds(measurements)
-        sent = measurements.at(Place("pipelines", where))
+        sent = measurements.at(ProbePlace("pipelines", where))
         if not sent and not seconds:
             continue
         fit, errors = part.links.fit(seconds), part.links.left_out_errors(seconds)

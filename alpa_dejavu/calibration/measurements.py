@@ -26,8 +26,8 @@ from alpa_dejavu.calibration.bench import (
     Flows,
     HostProbe,
     PipelineProbe,
-    Place,
     Probe,
+    ProbePlace,
 )
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Measurement:
     bytes that it found there; if it failed, none and the reason.
     """
 
-    place: Place
+    place: ProbePlace
     probe: Probe
     seconds: Mapping[str, float]
     error: str = ""
@@ -84,13 +84,13 @@ class Measurements:
         probe = dataclasses.asdict(measurement.probe)
         self._write(self.path, "a", {"what": place.what, "where": place.where, "probe": probe, **outcome})
 
-    def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
+    def at(self, place: ProbePlace) -> dict[Probe, Mapping[str, float]]:
         """Returns the seconds that were measured at a place, such as the links between hosts, by probe and by the names
         that the probe gives its seconds; of several measurements of a probe the last one counts.
         """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
-    def failed_at(self, place: Place) -> dict[Probe, str]:
+    def failed_at(self, place: ProbePlace) -> dict[Probe, str]:
         """Returns the probes that have failed at a place since the file was opened, with the reasons."""
         return {row.probe: row.error for row in self._rows if row.place == place and row.error}
 
@@ -154,7 +154,7 @@ def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
 
 def _warn_of_repeats(path: pathlib.Path, rows: Sequence[tuple[int, Measurement]]) -> None:
     """Warns of probes that are there twice: what was measured is never measured again, so they were copied."""
-    seen: dict[tuple[Place, Probe], int] = {}
+    seen: dict[tuple[ProbePlace, Probe], int] = {}
     for number, row in rows:
         earlier = None if row.error else seen.setdefault((row.place, row.probe), number)
         if earlier not in (None, number):
@@ -213,14 +213,14 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
     except (TypeError, ValueError) as error:
         raise wrong(f"the probe is {fields_read!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
-        return Measurement(Place(what, where), probe, {}, row["error"])
+        return Measurement(ProbePlace(what, where), probe, {}, row["error"])
     seconds, names = row.get("seconds"), set(probe.names)
     if not isinstance(seconds, dict) or set(seconds) != names:
         raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
             raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
-    return Measurement(Place(what, where), probe, seconds)
+    return Measurement(ProbePlace(what, where), probe, seconds)
 
 
 def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:

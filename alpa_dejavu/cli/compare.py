@@ -22,7 +22,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.given.comparison import Cell, Change, Comparison, Figures, Order
+    from alpa_dejavu.planning.given.comparison import Cell, Comparison, Figures, Order, OrderChange
 
 _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 
@@ -167,7 +167,7 @@ def _order_text(comparison: Comparison, order: Order) -> str:
     return "; ".join(filter(None, (text, unfit, unpriced))) or "nothing is known"
 
 
-def _change_text(change: Change) -> str:
+def _change_text(change: OrderChange) -> str:
     return (
         f"by {change.measure} {change.one} is before {change.other} with {', '.join(change.before)}, and behind it "
         f"with {', '.join(change.behind)}"

@@ -73,13 +73,13 @@ def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) 
     works = []
     for kept, stage, seconds in zip(given_stages(plan), plan.stages, times, strict=True):
         on = [index[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
-        works.append(_Pricer(costs, costs.places.on(on), kept.config, stage.layers).work(seconds))
+        works.append(_WorkPricer(costs, costs.places.on(on), kept.config, stage.layers).work(seconds))
     return works
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Pricer:
+class _WorkPricer:
     costs: StageCostModel
     devices: StageDevices
     config: MeshConfig

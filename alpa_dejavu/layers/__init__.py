@@ -12,7 +12,7 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers._arguments import concrete
-    from alpa_dejavu.layers._cluster import Clusters
+    from alpa_dejavu.layers._cluster import EquationClusters
     from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers, step_digest
     from alpa_dejavu.layers._resolve import resolve, trusted_model
     from alpa_dejavu.layers._trace import TracedStep, trace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionFound",
-    "Clusters",
+    "EquationClusters",
     "LayeredStep",
     "TracedStep",
     "attention_of",
@@ -37,7 +37,7 @@ __all__ = [
 
 _HOME = {
     "concrete": "_arguments",
-    "Clusters": "_cluster",
+    "EquationClusters": "_cluster",
     **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers", "step_digest"), "_cut"),
     **dict.fromkeys(("resolve", "trusted_model"), "_resolve"),
     **dict.fromkeys(("TracedStep", "trace"), "_trace"),

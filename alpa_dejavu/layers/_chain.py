@@ -16,7 +16,7 @@ import numpy as np
 from jax import core, lax
 from jax.interpreters import ad
 
-from alpa_dejavu.layers._derivative import Alike, Parts, linear, parts
+from alpa_dejavu.layers._derivative import Alike, LayerPasses, linear, parts
 from alpa_dejavu.layers._jaxprs import equation_of, is_in, jaxpr_of, named, new_variable, renamed
 
 
@@ -42,11 +42,11 @@ class Chain:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Piece:
+class _EquationRow:
     """A row of equations, its parts if there is anything to differentiate, and what backward takes of forward."""
 
     row: core.Jaxpr
-    parts: Parts | None
+    parts: LayerPasses | None
     kept: Sequence[core.Atom]
 
 
@@ -79,8 +79,8 @@ def chain_of(
 
 
 def _forward(
-    own: Sequence[tuple[core.Jaxpr, Parts | None]], names: dict[core.Var, core.Atom], remat: bool
-) -> tuple[list[core.JaxprEqn], list[_Piece]]:
+    own: Sequence[tuple[core.Jaxpr, LayerPasses | None]], names: dict[core.Var, core.Atom], remat: bool
+) -> tuple[list[core.JaxprEqn], list[_EquationRow]]:
     """A layer's forward equations, and its pieces; `names` is told how their results are called."""
     equations: list[core.JaxprEqn] = []
     layer = []
@@ -89,7 +89,7 @@ def _forward(
         inner, results = renamed(row if part is None else part.forward, operands)
         equations += inner
         names.update(zip(row.outvars, results[: len(row.outvars)], strict=True))
-        layer.append(_Piece(row, part, operands if remat else results[len(row.outvars) :]))
+        layer.append(_EquationRow(row, part, operands if remat else results[len(row.outvars) :]))
     return equations, layer
 
 
@@ -101,7 +101,7 @@ def _on_own(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) ->
 
 def _split(
     rows: Sequence[core.Jaxpr], trained: Collection[core.Var], loss: core.Atom, remat: bool
-) -> list[Parts | None]:
+) -> list[LayerPasses | None]:
     """Each row's parts, None where nothing is to be differentiated."""
     active = {var for var in trained if jnp.issubdtype(var.aval.dtype, np.inexact)}
     masks = []
@@ -111,7 +111,7 @@ def _split(
             depends = linear(Alike(row), masks[-1]).active
             active.update(var for var, on in zip(row.outvars, depends, strict=True) if on)
     pulled = {loss} & active
-    split: list[Parts | None] = []
+    split: list[LayerPasses | None] = []
     for row, mask in zip(reversed(rows), reversed(masks), strict=True):
         wanted = tuple(var in pulled for var in row.outvars)
         part = parts(Alike(row), mask, wanted, remat) if any(wanted) else None
@@ -132,7 +132,7 @@ class _Backward:
         if isinstance(loss, core.Var):
             self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
 
-    def layer(self, n: int, pieces: Sequence[_Piece]) -> core.Jaxpr:
+    def layer(self, n: int, pieces: Sequence[_EquationRow]) -> core.Jaxpr:
         """Builds the backward jaxpr of layer n, the last one first; gradients of an operand are added up at its last
         use.
         """
@@ -176,6 +176,6 @@ class _Backward:
         return total
 
 
-def _takers(piece: _Piece) -> list[core.Var]:
+def _takers(piece: _EquationRow) -> list[core.Var]:
     """The operands of a piece that have a cotangent."""
     return [] if piece.parts is None else piece.parts.takers(piece.row.invars)

@@ -42,7 +42,7 @@ class Clustering:
 
 
 @final
-class Clusters:
+class EquationClusters:
     """A clusterer by Alpa's rule, where a layer may have (1 + `eps`) times the average of the layers' operations."""
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:

@@ -12,7 +12,7 @@ from jax import core, lax
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
-from alpa_dejavu.layers._cluster import EPS, Clusters
+from alpa_dejavu.layers._cluster import EPS, EquationClusters
 from alpa_dejavu.layers._jaxprs import equation_of, holds, inlined, jaxpr_of, live_equations, named, on_names, variables
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.layers.features.structure import stable_structure
@@ -75,7 +75,7 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
         raise ValueError(f"remat is {remat!r}, but must be one of {', '.join(map(repr, REMAT))}")
     if isinstance(num_layers, str) and num_layers != "auto":
         raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
-    clusters = traced.clusters if eps == EPS else Clusters(traced.loss.eqns, eps)
+    clusters = traced.clusters if eps == EPS else EquationClusters(traced.loss.eqns, eps)
     if traced.marks:
         ends = traced.marks
         if num_layers not in ("auto", len(ends)):

@@ -52,7 +52,7 @@ class Linear:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
+class LayerPasses:
     """The forward pass and the backward pass of a layer, as two jaxprs.
 
     Attributes:
@@ -93,7 +93,7 @@ def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
 
 
 @functools.lru_cache(maxsize=1024)
-def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
+def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> LayerPasses:
     """Differentiates a layer, and returns its forward and its backward jaxpr. It is told of each operand whether it
     depends on trained parameters, and of each result whether the loss depends on it.
     """
@@ -121,11 +121,11 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
     needed = [True] * num_results + list(used[: len(residuals)])
     forward, _ = partial_eval.dce_jaxpr(split.forward, needed, instantiate=True)
     answers = iter(reached)
-    whole = Parts(forward, backward, tuple(on and next(answers) for on in active))
+    whole = LayerPasses(forward, backward, tuple(on and next(answers) for on in active))
     return _rematerialised(layer, whole) if remat else whole
 
 
-def _rematerialised(layer: Alike, whole: Parts) -> Parts:
+def _rematerialised(layer: Alike, whole: LayerPasses) -> LayerPasses:
     num_results = len(layer.jaxpr.outvars)
     residuals = len(whole.forward.outvars) - num_results
     first, results = renamed(whole.forward, whole.forward.invars)
@@ -134,7 +134,7 @@ def _rematerialised(layer: Alike, whole: Parts) -> Parts:
     both = core.Jaxpr((), [*whole.forward.invars, *cotangents], gradients, [*first, *second])
     forward, _ = partial_eval.dce_jaxpr(layer.jaxpr, [True] * num_results, instantiate=True)
     backward, _ = partial_eval.dce_jaxpr(both, [True] * len(gradients), instantiate=True)
-    return Parts(forward, backward, whole.reached)
+    return LayerPasses(forward, backward, whole.reached)
 
 
 def _shape(var: core.Var) -> jax.ShapeDtypeStruct:

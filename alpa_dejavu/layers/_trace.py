@@ -14,7 +14,7 @@ from jax import core
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
-from alpa_dejavu.layers._cluster import Clusters
+from alpa_dejavu.layers._cluster import EquationClusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, on_names, renamed, variables
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._scans import Unrolled, unrolled
@@ -65,9 +65,9 @@ class TracedStep:
         return self.batch // self.num_micro_batches
 
     @cached_property
-    def clusters(self) -> Clusters:
+    def clusters(self) -> EquationClusters:
         """Returns the clusterer that cuts the equations of the step's loss into any number of layers, as Alpa does."""
-        return Clusters(self.loss.eqns)
+        return EquationClusters(self.loss.eqns)
 
     @cached_property
     def workshops(self) -> dict[Any, Any]:

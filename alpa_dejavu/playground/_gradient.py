@@ -17,7 +17,7 @@ Rows = NDArray[np.int64]
 
 
 @final
-class Gradient:
+class WorkerGradient:
     """A gradient that a worker computed, or is computing.
 
     Args:
@@ -34,8 +34,8 @@ class Gradient:
         spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
     """
 
-    def __init__(self, compute: Callable[[Gradient], None] | None, worker: int, step: int, version: int, at: Vector,
-                 rows: NDArray[Any], multipliers: Vector | None = None) -> None:  # fmt: skip
+    def __init__(self, compute: Callable[[WorkerGradient], None] | None, worker: int, step: int, version: int,
+                 at: Vector, rows: NDArray[Any], multipliers: Vector | None = None) -> None:  # fmt: skip
         self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
         self._compute, self.at, self.rows, self.found = compute, at, rows, None  # type: Any, Any, Any, Vector | None
         self.spoil: Callable[[Vector], Vector] | None = None
@@ -63,9 +63,9 @@ class Gradient:
         return self.found
 
 
-def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
+def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> WorkerGradient:
     """Returns a gradient that came from another process."""
-    gradient = Gradient(None, worker, step, version, values, rows)
+    gradient = WorkerGradient(None, worker, step, version, values, rows)
     gradient.found = values
     return gradient
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu.playground._gradient import Gradient, Rows, Vector, programs
+from alpa_dejavu.playground._gradient import Rows, Vector, WorkerGradient, programs
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem
@@ -49,7 +49,7 @@ class Learner:
         return np.zeros(self._samples(worker), np.int64)
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
-                 left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
+                 left_out: Sequence[float] | None = None) -> WorkerGradient:  # fmt: skip
         """Returns a worker's gradient at its parameters, which is computed later.
 
         Args:
@@ -60,9 +60,9 @@ class Learner:
             rows: the samples; None: the next batch.
             left_out: the shares of the problem's layers that it leaves out; None: none.
         """
-        return Gradient(self.compute, worker, step, version, at, self.batch(worker) if rows is None else rows)
+        return WorkerGradient(self.compute, worker, step, version, at, self.batch(worker) if rows is None else rows)
 
-    def compute(self, wanted: Gradient) -> None:
+    def compute(self, wanted: WorkerGradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
         wanted.found = wanted.at
 
@@ -136,7 +136,7 @@ class JaxLearner(Learner):
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
         self.classes, self.samples = problem.accuracy is not None, len(problem.train[0])
-        self._waiting: dict[Gradient, None] = {}
+        self._waiting: dict[WorkerGradient, None] = {}
         self._batches: dict[int, Iterator[Rows]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
         self._programs = programs(problem, job.optimizer)
@@ -165,17 +165,17 @@ class JaxLearner(Learner):
         return next(self._batches[worker])
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
-                 left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
+                 left_out: Sequence[float] | None = None) -> WorkerGradient:  # fmt: skip
         dropped = None if left_out is None else drop_multipliers(
             self._problem, self._tree, left_out, np.random.default_rng([self._seed, 7, worker, step])
         )  # fmt: skip
-        gradient = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
+        gradient = WorkerGradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
                         self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
         if rows is None:
             self._waiting[gradient] = None
         return gradient
 
-    def compute(self, wanted: Gradient) -> None:
+    def compute(self, wanted: WorkerGradient) -> None:
         # One on given samples doesn't wait with others: their number may differ.
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
@@ -188,7 +188,7 @@ class JaxLearner(Learner):
         for gradient, values in zip(chosen, computed, strict=True):
             gradient.found = values if gradient.multipliers is None else values * gradient.multipliers
 
-    def _computed(self, chosen: Sequence[Gradient]) -> Vector:
+    def _computed(self, chosen: Sequence[WorkerGradient]) -> Vector:
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
             at, rows = chosen[0].at, chosen[0].rows

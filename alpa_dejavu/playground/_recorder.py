@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
@@ -50,7 +50,7 @@ class Observer:
     def used(self, sender: int, receiver: int) -> None:
         """Told when a worker's program takes a message with bytes of another worker."""
 
-    def applied(self, gradient: Gradient, staleness: int) -> None:
+    def applied(self, gradient: WorkerGradient, staleness: int) -> None:
         """Told when a gradient is applied, before `History.steps` counts it."""
 
     def passing(self, time_s: float) -> None:
@@ -142,7 +142,7 @@ class Recorder:
         self.lost += 1
         self.busy_s[worker] += seconds
 
-    def applied(self, gradient: Gradient, staleness: int) -> None:
+    def applied(self, gradient: WorkerGradient, staleness: int) -> None:
         """Counts a gradient that was applied, and how stale it was."""
         for observer in self.observers:
             observer.applied(gradient, staleness)
@@ -158,7 +158,7 @@ class Recorder:
         self._staleness[staleness] -= gradients
         self.lost += gradients
 
-    def dropped(self, gradient: Gradient) -> None:
+    def dropped(self, gradient: WorkerGradient) -> None:
         """Counts a gradient that won't be applied."""
         self.lost += 1
         self.steps += 1

@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._fault import WrongStage, change
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
@@ -246,7 +246,7 @@ class VirtualWorld(World):
 
         self._queue.put(self.now_s + seconds + waits_s, computed, process)
 
-    def _watched(self, gradient: Gradient) -> float:
+    def _watched(self, gradient: WorkerGradient) -> float:
         """Makes a gradient that of a worker with a wrong stage; or leaves it right, where that is found, and returns
         how many seconds later it comes, since another worker computes the micro-batches again.
         """

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
 from alpa_dejavu.playground._recorder import Recorder
@@ -24,7 +24,7 @@ from alpa_dejavu.playground.job import Until
 @final
 @dataclasses.dataclass(frozen=True)
 class Computing:
-    """Waiting for a gradient of one's own; gives the `Gradient`."""
+    """Waiting for a gradient of one's own; gives the `WorkerGradient`."""
 
     worker: Worker
     rows: NDArray[np.int64] | None = None
@@ -64,7 +64,7 @@ class Worker:
         return self.world.finished(self.number)
 
     def compute(self, rows: NDArray[np.int64] | None = None) -> Computing:
-        """Yield it to compute a gradient at `params` as they are now; gives a `Gradient` when the seconds are over.
+        """Yield it to compute a gradient at `params` as they are now; gives a `WorkerGradient` after its seconds.
 
         Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with.
 
@@ -95,7 +95,7 @@ class Worker:
         """Starts another program on this worker, such as a server's."""
         self.world.spawn(self, program)
 
-    def update(self, gradient: Vector, *sources: Gradient, version: int | None = None) -> None:
+    def update(self, gradient: Vector, *sources: WorkerGradient, version: int | None = None) -> None:
         """Updates parameters and optimizer's state by a gradient, shape (P,).
 
         Args:
@@ -109,13 +109,13 @@ class Worker:
         self.params, self.state = self.world.learner.updated(self.params, self.state, gradient)
         self.version += 1
 
-    def update_each(self, source: Gradient) -> None:
+    def update_each(self, source: WorkerGradient) -> None:
         """Updates parameters by each of a gradient's samples, one after the other, instead of by their mean."""
         self.world.recorder.applied(source, self.version - source.version)
         self.params, self.state = self.world.learner.updated_each(self.params, self.state, source.rows)
         self.version += 1
 
-    def drop(self, gradient: Gradient) -> None:
+    def drop(self, gradient: WorkerGradient) -> None:
         """Counts a gradient that won't be applied."""
         self.world.recorder.dropped(gradient)
 

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Gradient
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._recorder import Observer
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.job import Job
@@ -168,7 +168,7 @@ class _Samples(Observer):
         self._until = self._window
         self._seen_s, self._seen = np.zeros(samples), np.zeros(samples, np.int64)
 
-    def applied(self, gradient: Gradient, staleness: int) -> None:
+    def applied(self, gradient: WorkerGradient, staleness: int) -> None:
         step = self._world.recorder.steps + 1
         self._seen_s[gradient.rows], self._seen[gradient.rows] = self._world.now_s, step
         if self.violated_s is None and step >= self._until:
@@ -189,7 +189,7 @@ class _Staleness(Observer):
     def __init__(self, versions: int, world: VirtualWorld) -> None:
         self._versions, self._world = versions, world
 
-    def applied(self, gradient: Gradient, staleness: int) -> None:
+    def applied(self, gradient: WorkerGradient, staleness: int) -> None:
         if staleness > self._versions and self.violated_s is None:
             self.violated_s = self._world.now_s
 

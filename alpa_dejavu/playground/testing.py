@@ -118,7 +118,7 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
     still = Job(_line(), 1e-3, 8, _plain(0.1), shards=[part.tolist() for part in rows])
     for spread, faults in ((0.0, []), (0.7, []), (0.7, [Crash(1, 0.02, 0.04)])):
         where = f"{move!r}, spread {spread}{', a worker lost' if faults else ''}"
-        watched = _Watched(move, where, [{*part.tolist()} for part in rows])
+        watched = _WatchedPolicy(move, where, [{*part.tolist()} for part in rows])
         job = dataclasses.replace(still, spread=spread)
         plain, moved, again = (
             simulate(tried, cluster, "async-server", until=Until(steps=_MOVE_STEPS), seed=1, looks=4, faults=faults)
@@ -140,7 +140,7 @@ def _plain(rate: float) -> Any:
 
 
 @final
-class _Watched(DataMove):
+class _WatchedPolicy(DataMove):
     """A policy of which is noted which samples each worker has, as far as it is known."""
 
     def __init__(self, move: DataMove, where: str, owned: list[set[int]]) -> None:

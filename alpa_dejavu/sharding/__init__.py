@@ -12,20 +12,20 @@ from alpa_dejavu._util.lazy import loaded_when_used
 if TYPE_CHECKING:
     from alpa_dejavu.sharding._mesh import CollectiveProfile, LogicalMesh, interpolate
     from alpa_dejavu.sharding._module import ShardedModule, shard_module
-    from alpa_dejavu.sharding._operator import Operator
+    from alpa_dejavu.sharding._operator import ProgramOperator
     from alpa_dejavu.sharding._options import ShardingOptions
     from alpa_dejavu.sharding._solve import Solution, solve
     from alpa_dejavu.sharding.solved import model_of_step, solver_of_step
 
 __all__ = [
-    "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
+    "CollectiveProfile", "LogicalMesh", "ProgramOperator", "ShardedModule", "ShardingOptions", "Solution",
     "interpolate", "model_of_step", "shard_module", "solve", "solver_of_step",
 ]  # fmt: skip
 
 _NAMES = {
     "_mesh": ("CollectiveProfile", "LogicalMesh", "interpolate"),
     "_module": ("ShardedModule", "shard_module"),
-    "_operator": ("Operator",),
+    "_operator": ("ProgramOperator",),
     "_options": ("ShardingOptions",),
     "_solve": ("Solution", "solve"),
     "solved": ("model_of_step", "solver_of_step"),

@@ -5,14 +5,14 @@ import math
 import operator as operators_of
 from collections.abc import Sequence
 
-from alpa_dejavu.sharding._operator import ConvolutionDims, Dims, DotDims, IndexDims, Operator, free_dims
+from alpa_dejavu.sharding._operator import ConvolutionDims, Dims, DotDims, IndexDims, ProgramOperator, free_dims
 from alpa_dejavu.sharding._spec import Shape
 
 _SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibling")
 
 
 def operator_batch_dims(
-    operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
+    operators: Sequence[ProgramOperator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
 ) -> list[int | None]:
     """Finds the batch dimension of the result of each operator of a program; None where it has none.
 
@@ -44,7 +44,7 @@ def operator_batch_dims(
     return batch
 
 
-def _first_product_batch(operators: Sequence[Operator], operator: Operator) -> int:
+def _first_product_batch(operators: Sequence[ProgramOperator], operator: ProgramOperator) -> int:
     """Returns the batch dimension of the first product's result: behind those that count weight matrices, if any."""
     dims = operator.attributes
     if not isinstance(dims, DotDims) or not dims.lhs_batch:
@@ -61,14 +61,14 @@ def _first_product_batch(operators: Sequence[Operator], operator: Operator) -> i
             return 0
 
 
-def _is_weight(operators: Sequence[Operator], index: int) -> bool:
+def _is_weight(operators: Sequence[ProgramOperator], index: int) -> bool:
     """Returns whether an operand is a parameter as it is, maybe in another shape or element type."""
     while operators[index].kind in ("identity", "reshape", "transpose") or operators[index].name == "convert":
         index = operators[index].operands[0]
     return operators[index].kind == "parameter"
 
 
-def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:
+def _carry(operators: Sequence[ProgramOperator], batch: list[int | None]) -> None:
     """Carries batch dimensions once through the program, forward and then backward."""
     for index, operator in enumerate(operators):
         if batch[index] is None:
@@ -82,7 +82,9 @@ def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:
                     batch[operand] = next((before for before, after in pairs if after == dim), None)
 
 
-def _forward(operators: Sequence[Operator], operator: Operator, batch: Sequence[int | None]) -> int | None:
+def _forward(
+    operators: Sequence[ProgramOperator], operator: ProgramOperator, batch: Sequence[int | None]
+) -> int | None:
     result = None
     for position, operand in enumerate(operator.operands):
         dim = batch[operand]
@@ -97,7 +99,9 @@ def _forward(operators: Sequence[Operator], operator: Operator, batch: Sequence[
     return result
 
 
-def carried_dims(operators: Sequence[Operator], operator: Operator, position: int) -> list[tuple[int, int]]:
+def carried_dims(
+    operators: Sequence[ProgramOperator], operator: ProgramOperator, position: int
+) -> list[tuple[int, int]]:
     """Returns pairs (dimension of the operand at a position, dimension of the result) that an operator carries over."""
     operand = operators[operator.operands[position]]
     attributes = operator.attributes
@@ -110,8 +114,11 @@ def carried_dims(operators: Sequence[Operator], operator: Operator, position: in
     if isinstance(attributes, DotDims):
         return _dot_pairs(operand, attributes, position, operators[operator.operands[0]].rank)
     if isinstance(attributes, ConvolutionDims):
-        return [(attributes.lhs_batch, attributes.out_batch) if position == 0
-                else (attributes.rhs_out_feature, attributes.out_feature)]
+        return [
+            (attributes.lhs_batch, attributes.out_batch)
+            if position == 0
+            else (attributes.rhs_out_feature, attributes.out_feature)
+        ]
     if isinstance(attributes, IndexDims):
         return list(zip(attributes.operand, attributes.result, strict=True)) if position == 0 else []
     if isinstance(attributes, Dims):
@@ -119,7 +126,7 @@ def carried_dims(operators: Sequence[Operator], operator: Operator, position: in
     return []
 
 
-def _dims_pairs(operator: Operator, operand: Operator, dims: tuple[int, ...]) -> list[tuple[int, int]]:
+def _dims_pairs(operator: ProgramOperator, operand: ProgramOperator, dims: tuple[int, ...]) -> list[tuple[int, int]]:
     if operator.kind == "broadcast":
         return list(enumerate(dims))
     if operator.kind == "transpose":
@@ -132,7 +139,7 @@ def _dims_pairs(operator: Operator, operand: Operator, dims: tuple[int, ...]) ->
     return []
 
 
-def _dot_pairs(operand: Operator, dims: DotDims, position: int, lhs_rank: int) -> list[tuple[int, int]]:
+def _dot_pairs(operand: ProgramOperator, dims: DotDims, position: int, lhs_rank: int) -> list[tuple[int, int]]:
     batch, contract = (dims.lhs_batch, dims.lhs_contract) if position == 0 else (dims.rhs_batch, dims.rhs_contract)
     first = len(batch)
     if position == 1:

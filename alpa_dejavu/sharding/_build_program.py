@@ -14,7 +14,7 @@ from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of
 from alpa_dejavu.sharding._from_jaxpr import read_steps
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, results, update_sources
 from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, PassSteps, TrainedParameter
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._writer import OperatorWriter
 
 
@@ -239,7 +239,7 @@ def _ordered(layer: LayerJaxprs) -> list[core.Var]:
     return [var for var in dict.fromkeys(operands) if var in layer.parameters]
 
 
-def _sums(operators: Sequence[Operator], place: int, accumulator: int) -> tuple[int, ...]:
+def _sums(operators: Sequence[ProgramOperator], place: int, accumulator: int) -> tuple[int, ...]:
     """Returns the products and reductions that a gradient is added up from, element by element or moved about."""
     sums, stack = [], [place]
     while stack:

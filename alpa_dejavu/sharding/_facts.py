@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 from alpa_dejavu.sharding._batch import operator_batch_dims
-from alpa_dejavu.sharding._operator import DotDims, Operator
+from alpa_dejavu.sharding._operator import DotDims, ProgramOperator
 
 _BROADCAST_WITHIN = 6
 _STEP = {"dot": 1000, "convolution": 1000, "broadcast": -5, "reshape": 0, "identity": 0, "output": 0}
@@ -48,7 +48,7 @@ class Facts:
         replaces: for each operator whose result takes over a parameter's memory, that parameter.
     """
 
-    operators: Sequence[Operator]
+    operators: Sequence[ProgramOperator]
     batch_dims: list[int | None]
     depths: list[int]
     users: list[list[int]]
@@ -56,7 +56,7 @@ class Facts:
 
     @classmethod
     def of(
-        cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
+        cls, operators: Sequence[ProgramOperator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
     ) -> Facts:
         """Derives the facts of a program, each of whose operators stands after its operands; `thorough` and
         `known_batch` are as `operator_batch_dims` has them.
@@ -79,7 +79,7 @@ class Facts:
     def surroundings(self) -> list[Surroundings]:
         return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
 
-    def _surroundings(self, index: int, operator: Operator) -> Surroundings:
+    def _surroundings(self, index: int, operator: ProgramOperator) -> Surroundings:
         operators, users = self.operators, self.users
         dot = operators[operator.operands[0]].attributes if operator.operands else None
         batched = operator.kind == "reshape" and isinstance(dot, DotDims) and bool(dot.lhs_batch)
@@ -102,7 +102,7 @@ class Facts:
 
 
 def _depths(
-    operators: Sequence[Operator], batch_dims: Sequence[int | None], users: Sequence[Sequence[int]]
+    operators: Sequence[ProgramOperator], batch_dims: Sequence[int | None], users: Sequence[Sequence[int]]
 ) -> list[int]:
     """Returns the depth of each operator: the longest way to it, products counted a thousandfold.
 
@@ -128,7 +128,7 @@ def _depths(
     return depths
 
 
-def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+def _feeds_broadcast(operators: Sequence[ProgramOperator], users: list[list[int]], index: int) -> bool:
     """Returns whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
     steps = 0
     while users[index] and steps < _BROADCAST_WITHIN:
@@ -139,7 +139,7 @@ def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], inde
     return False
 
 
-def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+def _is_accumulated(operators: Sequence[ProgramOperator], users: list[list[int]], index: int) -> bool:
     """Returns whether a result is a gradient that is added to what earlier micro-batches left in a parameter."""
     if operators[index].kind not in ("dot", "convolution", "reduce"):
         return False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
-from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, Operator
+from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, ProgramOperator
 from alpa_dejavu.sharding._spec import Shape, Spec
 from alpa_dejavu.sharding.hlo.schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
 from alpa_dejavu.sharding.hlo.shapes import INTEGERS, byte_size, is_tuple
@@ -27,7 +27,7 @@ class HloProgram:
         outputs: the operators of kind "output", in the order of the parts of the module's result.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[ProgramOperator, ...]
     values: dict[int, Value]
     outputs: tuple[int, ...]
 
@@ -58,7 +58,7 @@ class _Reader:
     def __init__(self, module: HloModuleProto, mesh: LogicalMesh) -> None:
         self.module = module
         self.mesh = mesh
-        self.operators: list[Operator] = []
+        self.operators: list[ProgramOperator] = []
         self.values: dict[int, Value] = {}
 
     def read(self, entry: HloComputationProto) -> HloProgram:
@@ -91,7 +91,7 @@ class _Reader:
             return [None] * len(shapes)
         return [from_op_sharding(g, len(s.dimensions), self.mesh) for g, s in zip(shardings, shapes, strict=True)]
 
-    def _add(self, operator: Operator) -> int:
+    def _add(self, operator: ProgramOperator) -> int:
         self.operators.append(operator)
         return len(self.operators) - 1
 
@@ -115,7 +115,7 @@ class _Reader:
         if isinstance(value, list):
             return [self._marked(instruction, part) for part in value]
         source = self.operators[value]
-        return self._add(Operator(
+        return self._add(ProgramOperator(
             "identity", (value,), source.shape, source.itemsize, integer=source.integer,
             stage_start=starts and instruction.custom_call_target == "pipeline_marker",
         ))
@@ -132,12 +132,13 @@ class _Reader:
             itemsize = byte_size(shape) // count
             integer = shape.element_type in INTEGERS
             if kind == "parameter" or number == 0:
-                places.append(self._add(Operator(
+                places.append(self._add(ProgramOperator(
                     kind, operands, dims, itemsize, instruction.opcode, attributes_of(instruction, tensors),
                     integer=integer, pinned=pin,
                 )))
             else:
-                places.append(self._add(Operator("sibling", (places[0],), dims, itemsize, integer=integer, pinned=pin)))
+                sibling = ProgramOperator("sibling", (places[0],), dims, itemsize, integer=integer, pinned=pin)
+                places.append(self._add(sibling))
         return _nest(instruction.shape, iter(places).__next__)
 
 
@@ -176,7 +177,7 @@ def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -
     return _KINDS.get(opcode, "opaque")
 
 
-def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]) -> Attributes:
+def attributes_of(instruction: HloInstructionProto, operands: Sequence[ProgramOperator]) -> Attributes:
     """Returns the dimension numbers of an HLO instruction that its strategies depend on; None if none do."""
     opcode = instruction.opcode
     if opcode == "dot":
@@ -218,7 +219,7 @@ def _gather(instruction: HloInstructionProto, operand: Shape) -> IndexDims:
     return IndexDims(tuple(source for source, _ in whole), tuple(result for _, result in whole))
 
 
-def _scatter(instruction: HloInstructionProto, operands: Sequence[Operator]) -> IndexDims:
+def _scatter(instruction: HloInstructionProto, operands: Sequence[ProgramOperator]) -> IndexDims:
     dims = instruction.scatter_dimension_numbers
     operand, updates = operands[0].shape, operands[2].shape
     inside = [d for d in range(len(operand)) if d not in dims.inserted_window_dims]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu.sharding._blocks import Blocks, add, affordable, own, picked, remapped, turned
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._planning import StrategyTable
 from alpa_dejavu.sharding._spec import Spec
 
@@ -67,7 +67,7 @@ class Followers:
         return int(self.remap[operator][choice[self.root[operator]]])
 
 
-def merge_followers(operators: Sequence[Operator], tables: Sequence[StrategyTable], blocks: Blocks) -> Followers:
+def merge_followers(operators: Sequence[ProgramOperator], tables: Sequence[StrategyTable], blocks: Blocks) -> Followers:
     """Returns for each operator of a program the one whose choice of a strategy decides its own."""
     root: list[int] = []
     remap: list[np.ndarray] = []
@@ -97,7 +97,7 @@ def _followed(table: StrategyTable, leader: np.ndarray) -> np.ndarray:
 
 
 def build_graph(
-    operators: Sequence[Operator], tables: Sequence[StrategyTable], followers: Followers, blocks: Blocks
+    operators: Sequence[ProgramOperator], tables: Sequence[StrategyTable], followers: Followers, blocks: Blocks
 ) -> CostGraph:
     """Builds a program's cost graph, whose nodes are the operators that choose their sharding strategy themselves.
 
@@ -172,7 +172,7 @@ def _add_alias(
 
 
 def _add_common_sum(
-    builder: _GraphBuilder, tables: Sequence[StrategyTable], followers: Followers, add: Operator
+    builder: _GraphBuilder, tables: Sequence[StrategyTable], followers: Followers, add: ProgramOperator
 ) -> None:
     """Has two products that are added up pay one all-reduce between them, if both leave the same partial sums."""
     left, right = add.operands

@@ -6,7 +6,7 @@ import highspy
 import numpy as np
 
 from alpa_dejavu.sharding._graph import CostGraph, Followers
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._planning import StrategyTable
 
@@ -130,7 +130,7 @@ _NO_MEMORY = ("identity", "output")
 
 
 def memory_rows(
-    operators: Sequence[Operator], tables: Sequence[StrategyTable], followers: Followers, budget: float
+    operators: Sequence[ProgramOperator], tables: Sequence[StrategyTable], followers: Followers, budget: float
 ) -> tuple[MemoryRow, ...]:
     """Returns a memory limit for the moment of each matrix product and convolution: all live results fit a budget, in
     bytes of one device. A result is live from its operator to its last reader, a parameter until the end.

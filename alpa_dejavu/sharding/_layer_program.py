@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers.features.flatten import Step, Value
@@ -90,7 +90,7 @@ class LayerProgram:
         forward_steps, backward_steps: the operations of both passes. Equal programs may be read from different ones.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[ProgramOperator, ...]
     num_forward: int
     num_backward: int
     parameters: tuple[int, ...]

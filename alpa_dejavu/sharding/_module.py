@@ -8,7 +8,7 @@ from alpa_dejavu.sharding._op_sharding import to_op_sharding
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._solve import Solution, solve
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, replicated, tile
-from alpa_dejavu.sharding.hlo.graph import Graph
+from alpa_dejavu.sharding.hlo.graph import HloGraph
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto, OpSharding
 from alpa_dejavu.sharding.hlo.shardings import MANUAL, set_output_shardings, sharding_of, summarize
 
@@ -104,8 +104,8 @@ def annotate(
     left to itself the partitioner might compute in some other way.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(result)
-    writer = _Writer(graph, program, solution, mesh)
+    graph = HloGraph(result)
+    writer = _ModuleWriter(graph, program, solution, mesh)
     for instruction in graph:
         writer.mark(instruction)
     for instruction in graph.order():
@@ -125,7 +125,7 @@ def annotate_parameters(
     results are whole.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(result)
+    graph = HloGraph(result)
     for node in graph.parameters():
         shardings = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
         node.sharding.CopyFrom(sharding_of(node.shape, shardings))
@@ -139,8 +139,8 @@ def annotate_parameters(
     return result
 
 
-class _Writer:
-    def __init__(self, graph: Graph, program: HloProgram, solution: Solution, mesh: LogicalMesh) -> None:
+class _ModuleWriter:
+    def __init__(self, graph: HloGraph, program: HloProgram, solution: Solution, mesh: LogicalMesh) -> None:
         self.graph, self.program, self.solution, self.mesh = graph, program, solution, mesh
         self.specs = solution.outputs
         self.copies: dict[tuple[int, Spec, bool], HloInstructionProto] = {}

@@ -66,7 +66,7 @@ Attributes = Dims | DotDims | ConvolutionDims | IndexDims | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Operator:
+class ProgramOperator:
     """One operator of a program that is to be sharded; it has one result.
 
     An operator of several results is its first ("reduce", "sort", "opaque") and "sibling"s of that one. Tuples do not
@@ -113,7 +113,7 @@ class Operator:
         """Returns the number of dimensions of the result."""
         return len(self.shape)
 
-    def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> Operator:
+    def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> ProgramOperator:
         """Returns an operator of kind "output" that makes the result of the operator `place` an output of the program,
         which takes over the memory of the parameter `alias` if there is one; `pinned` is the spec that the user asked
         for, if any.
@@ -129,7 +129,7 @@ def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> t
     return tuple(dim for dim in range(rank) if dim not in batch and dim not in contract)
 
 
-def check_operators(operators: tuple[Operator, ...]) -> None:
+def check_operators(operators: tuple[ProgramOperator, ...]) -> None:
     """Raises a ValueError unless every operator of a list stands after its operands."""
     for index, operator in enumerate(operators):
         if any(operand < 0 or operand >= index for operand in operator.operands):

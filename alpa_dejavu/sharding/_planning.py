@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from alpa_dejavu.sharding._facts import Surroundings
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, num_tiles, of_rank, replicated, tile
@@ -105,8 +105,8 @@ class Site:
         leader: the position of the operand whose cut the operator follows, and whether another would do as well.
     """
 
-    operator: Operator
-    operands: tuple[Operator, ...]
+    operator: ProgramOperator
+    operands: tuple[ProgramOperator, ...]
     tables: tuple[StrategyTable, ...]
     costs: MeshCosts
     around: Surroundings

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
+from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, ProgramOperator, free_dims
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._region import Region, SolvedProgram, find_region
@@ -85,7 +85,9 @@ def _is_candidate(program: SolvedProgram, index: int, specs: dict[int, Spec]) ->
     return operator.kind == "convolution"
 
 
-def _scattered(operators: Sequence[Operator], index: int, strategy: ShardingStrategy, mesh_shape: Shape) -> Spec | None:
+def _scattered(
+    operators: Sequence[ProgramOperator], index: int, strategy: ShardingStrategy, mesh_shape: Shape
+) -> Spec | None:
     """Returns how the sum is cut when each device keeps a part: along the first dimension that is free for it."""
     operator = operators[index]
     spec = list(strategy.output)
@@ -100,7 +102,7 @@ def _scattered(operators: Sequence[Operator], index: int, strategy: ShardingStra
     return result if divides(result, operator.shape, mesh_shape) else None
 
 
-def _cut_order(operators: Sequence[Operator], operator: Operator) -> tuple[int, ...]:
+def _cut_order(operators: Sequence[ProgramOperator], operator: ProgramOperator) -> tuple[int, ...]:
     """Returns the dimensions of a product's result that may be cut, the left operand's first."""
     dims = operator.attributes
     if isinstance(dims, ConvolutionDims):

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 
-from alpa_dejavu.sharding._operator import Dims, Operator
+from alpa_dejavu.sharding._operator import Dims, ProgramOperator
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._spec import Spec, transpose_spec
 
@@ -13,7 +13,7 @@ from alpa_dejavu.sharding._spec import Spec, transpose_spec
 class SolvedProgram:
     """A program's operators, with the strategy chosen for each, and all operators that read its result."""
 
-    operators: Sequence[Operator]
+    operators: Sequence[ProgramOperator]
     strategies: Sequence[ShardingStrategy]
     all_users: Sequence[Sequence[int]]
 

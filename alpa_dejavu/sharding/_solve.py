@@ -11,7 +11,7 @@ from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows, solve_ilp
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._operator import Operator, check_operators
+from alpa_dejavu.sharding._operator import ProgramOperator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
@@ -81,7 +81,7 @@ class Solution:
         return tuple(self.recut.specs.get(i, s.output) for i, s in enumerate(self.strategies))
 
 
-def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
+def solve(operators: Sequence[ProgramOperator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
     """Chooses a sharding for each operator of a program such that the whole program costs least.
 
     Args:

@@ -6,7 +6,7 @@ import numpy as np
 
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy, Site, StrategyTable, make_table
 from alpa_dejavu.sharding._reshard import MeshCosts
@@ -36,7 +36,7 @@ class KnownTables:
     repeated: dict[tuple[int, float], np.ndarray] = dataclasses.field(default_factory=dict)
     outputs: dict[int, StrategyTable] = dataclasses.field(default_factory=dict)
 
-    def in_equal_parts(self, table: StrategyTable, operator: Operator) -> StrategyTable:
+    def in_equal_parts(self, table: StrategyTable, operator: ProgramOperator) -> StrategyTable:
         """Returns the table of a program's output, whose strategies that cut it into unequal parts are forbidden, since
         Alpa refuses such outputs; unchanged where all do, or none.
         """

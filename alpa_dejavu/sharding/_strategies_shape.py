@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from alpa_dejavu.sharding._operator import Dims, IndexDims, Operator
+from alpa_dejavu.sharding._operator import Dims, IndexDims, ProgramOperator
 from alpa_dejavu.sharding._planning import (
     ShardingStrategy,
     Site,
@@ -97,8 +97,8 @@ def elementwise_table(site: Site) -> StrategyTable:
 
 
 def choose_leader(
-    operator: Operator,
-    operators: Sequence[Operator],
+    operator: ProgramOperator,
+    operators: Sequence[ProgramOperator],
     tables: Sequence[StrategyTable],
     depths: Sequence[int],
     max_depth: int,

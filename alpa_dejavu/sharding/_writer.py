@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.layers.features.flatten import Step, Value
-from alpa_dejavu.sharding._operator import Attributes, Dims, Kind, Operator
+from alpa_dejavu.sharding._operator import Attributes, Dims, Kind, ProgramOperator
 from alpa_dejavu.sharding._spec import Shape
 
 
@@ -25,13 +25,13 @@ class OperatorWriter:
     """
 
     def __init__(self) -> None:
-        self.operators: list[Operator] = []
+        self.operators: list[ProgramOperator] = []
         self.places: dict[Value, int] = {}
         self.roots: dict[Value, Value] = {}
         self.of_step: list[int] = []
         self.starts: list[int] = []
         self._constants: dict[tuple[Shape, int], int] = {}
-        self._moved: dict[Operator, int] = {}
+        self._moved: dict[ProgramOperator, int] = {}
 
     def place(self, value: Value) -> int:
         """Returns the index of the operator of a value; if it has none, a constant is appended."""
@@ -49,7 +49,7 @@ class OperatorWriter:
     ) -> int:  # fmt: skip
         """Appends an operator with the element type of a value, and its shape unless another is given."""
         integer = like.dtype.startswith(("int", "uint"))
-        operator = Operator(
+        operator = ProgramOperator(
             kind, tuple(operands), like.shape if shape is None else shape, itemsize(like), name, attributes,
             integer=integer, repeats=repeats,
         )  # fmt: skip
@@ -59,7 +59,7 @@ class OperatorWriter:
     def constant(self, shape: Shape, size: int) -> int:
         """Returns the index of a constant of a shape and bytes per element; it is appended if it is new."""
         if (shape, size) not in self._constants:
-            self.operators.append(Operator("constant", (), shape, size))
+            self.operators.append(ProgramOperator("constant", (), shape, size))
             self._constants[shape, size] = len(self.operators) - 1
         return self._constants[shape, size]
 

@@ -9,14 +9,14 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, POSTS, START, Program
+from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, POSTS, START, StepProgram
 
 __all__ = ["own_devices", "own_devices_step", "shared_cores"]
 
 FloatArray = NDArray[np.float64]
 
 
-def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+def own_devices(program: StepProgram, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Returns when each of N tasks starts and when it ends, in seconds, each of shape (N,), where each device has cores
     of its own: a task starts when those that it waits for have ended. `seconds`, shape (N,), are those that each task
     takes.
@@ -25,7 +25,7 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
     return finished[program.waits].max(axis=0), finished[:-1]
 
 
-def own_devices_step(program: Program, seconds: FloatArray) -> float:
+def own_devices_step(program: StepProgram, seconds: FloatArray) -> float:
     """Returns when the last of N tasks ends, which take `seconds`, where each device has cores of its own."""
     return float(_ends(program.waits, seconds).max())
 
@@ -40,7 +40,7 @@ def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
 
 
 def shared_cores(
-    program: Program,
+    program: StepProgram,
     seconds: FloatArray,
     devices: NDArray[np.int64],
     apart: NDArray[np.bool_],

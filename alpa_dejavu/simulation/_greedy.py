@@ -34,7 +34,7 @@ def greedy_orders(stages: Sequence[StageTimes], device_of: Sequence[int], size: 
 
 @final
 @dataclasses.dataclass
-class _Device:
+class _SimulatedDevice:
     """A device in the course of time: until when it computes, what it keeps, what it may do, and what it has done."""
 
     room_bytes: float
@@ -53,7 +53,7 @@ class _Greedy:
         self, stages: Sequence[StageTimes], device_of: Sequence[int], size: int, urgent: tuple[str, str]
     ) -> None:
         self._stages, self._device_of, self._size, self._urgent = stages, device_of, size, urgent
-        self._devices = [_Device(float(room_bytes)) for room_bytes in activation_room(stages, device_of)]
+        self._devices = [_SimulatedDevice(float(room_bytes)) for room_bytes in activation_room(stages, device_of)]
         # The bytes that a device leaves free for the micro-batches that have its later stages still to go through.
         self._later = [
             max((stages[s].activation_bytes for s in range(n + 1, len(stages)) if device_of[s] == device_of[n]),
@@ -79,7 +79,7 @@ class _Greedy:
         ended = sum(map(len, rows)) == len(_PASSES) * self._size * len(self._stages)
         return TaskTable.of(rows) if ended else None
 
-    def _chosen(self, device: _Device) -> Task | None:
+    def _chosen(self, device: _SimulatedDevice) -> Task | None:
         """Takes the most urgent task that has room from those that a device may do; None: there is none."""
         put_back = []
         chosen = None
@@ -97,7 +97,7 @@ class _Greedy:
             chosen = device.weights.pop(0)
         return chosen
 
-    def _do(self, device: _Device, task: Task, now_s: float) -> None:
+    def _do(self, device: _SimulatedDevice, task: Task, now_s: float) -> None:
         """Does a task, and sends what others wait for."""
         kind, stage, batch = task
         of = self._stages[stage]

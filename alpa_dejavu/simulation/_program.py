@@ -24,7 +24,7 @@ from alpa_dejavu.schedules import Schedule, TaskTable
 
 __all__ = [
     "BACKWARD", "BACKWARD_INPUT", "BACKWARD_SEND", "BACKWARD_WEIGHT", "FORWARD", "FORWARD_SEND", "NAMES", "POSTS",
-    "RECEIVE", "SENDS", "START", "UPDATE", "Program", "program", "program_of",
+    "RECEIVE", "SENDS", "START", "UPDATE", "StepProgram", "program", "program_of",
 ]  # fmt: skip
 
 SENDS = ("blocking", "buffered", "overlapped")
@@ -47,7 +47,7 @@ _ARRIVES, _COMPUTES, _DEPARTS = range(3)
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
+class StepProgram:
     """The N tasks (forwards, backwards, transfers, updates, ...) of a pipeline's step as arrays, in an order that
     respects which tasks wait for which.
 
@@ -78,7 +78,7 @@ def program(
     forward_sends: tuple[bool, ...],
     backward_sends: tuple[bool, ...],
     starts: tuple[bool, ...] = (),
-) -> Program:
+) -> StepProgram:
     """Returns the graph of tasks of a schedule of S stages and B micro-batches: who waits for whom. For each stage it
     is told whether its transfer to the next stage, that to the previous one and its start take time; (): no start does.
     """
@@ -95,7 +95,7 @@ def program(
 def program_of(
     table: TaskTable, ticks: NDArray[np.int64], device_of: Sequence[int], num_micro_batches: int, sends: str,
     takes_time: NDArray[np.bool_], begins: NDArray[np.bool_], early: bool = False, updates_each: bool = False,
-) -> tuple[Program, NDArray[np.int64]]:
+) -> tuple[StepProgram, NDArray[np.int64]]:
     """Returns the graph of a schedule's tasks, and which of the schedule's N tasks each computation in it is: shape
     (N,), in the order of the graph.
 
@@ -121,7 +121,7 @@ def program_of(
         updates_each, rows,
     )  # fmt: skip
     kind, stage, batch, *waits = (np.ascontiguousarray(row) for row in rows[:, :count])
-    return Program(kind, stage, batch, np.stack(waits)), order
+    return StepProgram(kind, stage, batch, np.stack(waits)), order
 
 
 @compiled("(i8[:, ::1], i8[::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, b1, i8[:, ::1])")

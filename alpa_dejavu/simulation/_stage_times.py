@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_WEIGHT, UPDATE, Program
+from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_WEIGHT, UPDATE, StepProgram
 
 __all__ = ["StageTimes", "stage_seconds", "task_entries"]
 
@@ -123,7 +123,7 @@ def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.floa
     ).ravel()
 
 
-def task_entries(tasks: Program) -> NDArray[np.int64]:
+def task_entries(tasks: StepProgram) -> NDArray[np.int64]:
     """Returns for each of N tasks of a step the index of its seconds in what `stage_seconds` returns; shape (N,)."""
     entry = tasks.kind.copy()
     gives = np.flatnonzero((tasks.kind == BACKWARD) | (tasks.kind == BACKWARD_WEIGHT))

@@ -77,7 +77,7 @@ def improved_schedule(
     stages, first = tuple(stages), _checked(begin)
     checks.one_of("improved schedule", "sends", sends, SENDS)
     size = first.num_micro_batches
-    search = _Search(stages, first.device_of, size, sends, most_tries)
+    search = _TabuSearch(stages, first.device_of, size, sends, most_tries)
     split = {schedule: _split(schedule) for schedule in begin}
     fitting = [schedule for schedule, table in split.items() if search.fits(table)]
     steps = {schedule: step_seconds(stages, size, schedule, sends) for schedule in fitting}
@@ -130,7 +130,7 @@ def _schedule(table: TaskTable, num_devices: int) -> Schedule:
 
 
 @final
-class _Search:
+class _TabuSearch:
     """A tabu search over orders of tasks on each device; it counts the orders that it has simulated."""
 
     def __init__(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation._clock import own_devices
-from alpa_dejavu.simulation._program import Program
+from alpa_dejavu.simulation._program import StepProgram
 from alpa_dejavu.simulation._stage_times import stage_seconds, task_entries
 from alpa_dejavu.simulation.step import StageTimes, schedule_of, step_program
 
@@ -72,7 +72,7 @@ _TIE = 1e-9
 
 
 def _slopes_along(
-    tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray, at_a_time: int
+    tasks: StepProgram, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray, at_a_time: int
 ) -> FloatArray:
     """The derivative of a step's seconds along each of K changes of the tasks' seconds, shape (K,), where the N tasks
     take `seconds[entries]`, of shapes (R,) and (N,), and `changes`, shape (K, R), are what a unit along each direction
@@ -90,7 +90,7 @@ def _slopes_along(
     return np.concatenate(of_parts) if of_parts else np.zeros(0)
 
 
-def _critical(tasks: Program, starts: FloatArray, ends: FloatArray) -> list[tuple[int, list[int], bool]]:
+def _critical(tasks: StepProgram, starts: FloatArray, ends: FloatArray) -> list[tuple[int, list[int], bool]]:
     """The tasks on critical paths, in order: its number, those it comes right after, and if it is an end."""
     last = float(ends.max())
     slack = _TIE * last

@@ -15,14 +15,14 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation._clock import own_devices, own_devices_step, shared_cores
 from alpa_dejavu.simulation._events import KINDS, Event, Track
-from alpa_dejavu.simulation._program import BACKWARD_INPUT, BACKWARD_WEIGHT, SENDS, UPDATE, Program, program
+from alpa_dejavu.simulation._program import BACKWARD_INPUT, BACKWARD_WEIGHT, SENDS, UPDATE, StepProgram, program
 from alpa_dejavu.simulation._stage_times import StageTimes, stage_seconds, task_entries
 from alpa_dejavu.simulation._timeline import Timeline
 
 _BLOCKING = ("1f1b", "gpipe", "inference")
 
 __all__ = [
-    "KINDS", "SENDS", "Event", "Program", "StageTimes", "Timeline", "Track", "schedule_of", "sending", "simulate",
+    "KINDS", "SENDS", "Event", "StageTimes", "StepProgram", "Timeline", "Track", "schedule_of", "sending", "simulate",
     "step_program", "step_seconds",
 ]  # fmt: skip
 
@@ -96,7 +96,7 @@ def step_seconds(
 
 def step_program(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule = "1f1b", sends: str | None = None
-) -> Program:
+) -> StepProgram:
     """Returns the tasks (forwards, backwards, transfers, ...) of a pipeline's step, and which of them wait for which.
     It takes what `simulate` takes; of the stages' times it only matters whether transfers and starts take any.
 
@@ -140,7 +140,11 @@ def sending(schedule: str, stages: Sequence[StageTimes] = ()) -> str:
 
 
 def _run(
-    tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None, waiting: float
+    tasks: StepProgram,
+    stages: tuple[StageTimes, ...],
+    seconds: NDArray[np.float64],
+    cores: float | None,
+    waiting: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Starts and ends of the tasks, each of shape (N,)."""
     if cores is None:
@@ -150,12 +154,12 @@ def _run(
     return shared_cores(tasks, seconds, devices, apart, cores, waiting)
 
 
-def _seconds(tasks: Program, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:
+def _seconds(tasks: StepProgram, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:
     return np.asarray(stage_seconds(stages, order.trains)[task_entries(tasks)])
 
 
 def _spans(
-    tasks: Program, kind: int, order: Schedule, starts: NDArray[np.float64], ends: NDArray[np.float64]
+    tasks: StepProgram, kind: int, order: Schedule, starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
     spans = np.full((order.num_stages, order.num_micro_batches, 2), np.nan)

@@ -100,7 +100,7 @@ class Relaxation:
         if steps == 0 or best.value >= below:
             return best
         unit_s = max(abs(best.value), below if math.isfinite(below) else 0.0)
-        model = _Model(self._choices, unit_s)
+        model = _SlicingProgram(self._choices, unit_s)
         width = 0.5 * max(below - best.value if math.isfinite(below) else 0.0, 0.1 * abs(best.value))
         latest, tolerance = best, TOLERANCE * abs(best.value)
         for _ in range(steps):
@@ -182,7 +182,7 @@ def _sum_up(
 
 
 @final
-class _Model:
+class _SlicingProgram:
     """A linear program of the slicings seen so far: they limit the bound that any prices can give."""
 
     def __init__(self, choices: Choices, unit_s: float) -> None:

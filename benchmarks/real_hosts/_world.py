@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message, Process
 from alpa_dejavu.playground._recorder import Recorder
@@ -44,7 +44,7 @@ class Work:
     def __init__(self, job: Job) -> None:
         self._batch, self.repeats = job.samples(0), 1
         self._compute = _repeated(job)
-        self._waiting: queue.SimpleQueue[tuple[Gradient, Callable[[], None]]] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[WorkerGradient, Callable[[], None]]] = queue.SimpleQueue()
         threading.Thread(target=self._go, daemon=True).start()
 
     def calibrate(self, at: Vector, processor_s: float, repeats: int | None = None) -> None:
@@ -69,7 +69,7 @@ class Work:
             seconds.append(time.monotonic() - start)
         return statistics.median(seconds)
 
-    def put(self, gradient: Gradient, done: Callable[[], None]) -> None:
+    def put(self, gradient: WorkerGradient, done: Callable[[], None]) -> None:
         """Computes a gradient once all before it are computed; `done` is called by a thread then."""
         self._waiting.put((gradient, done))
 
@@ -117,7 +117,7 @@ class Log:
 
     def add(self, name: str, *arguments: Any) -> None:
         """Adds an event, without gradients, which who counts doesn't look at."""
-        self._entries.append((name, tuple(None if isinstance(value, Gradient) else value for value in arguments)))
+        self._entries.append((name, tuple(None if isinstance(value, WorkerGradient) else value for value in arguments)))
 
     def tell(self, now_s: float) -> None:
         """Hands on the events of a moment, if there are any."""

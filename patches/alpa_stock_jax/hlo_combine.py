@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 
-from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of
+from alpa_dejavu.sharding.hlo.graph import HloGraph, reduction_of
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo.shapes import S32, array_shape, byte_size, num_elements
 from alpa_stock_jax.hlo_collectives import groups_of, is_gradient, next_channel
 from alpa_stock_jax.hlo_scatter import all_reduce_to_reduce_scatter
 
 Node = HloInstructionProto
-_Combine = Callable[[Graph, Sequence[Node], int], list[Node]]
+_Combine = Callable[[HloGraph, Sequence[Node], int], list[Node]]
 
 
 def combine_all_reduces(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
@@ -54,7 +54,7 @@ def combine_reduce_scatters(module: HloModuleProto, threshold_bytes: int) -> Hlo
 
 def _combine(module: HloModuleProto, opcode: str, threshold_bytes: int, combine: _Combine) -> HloModuleProto:
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     done: set[int] = set()
     while True:
         group = _next_group(graph, opcode, threshold_bytes, done)
@@ -72,12 +72,12 @@ def _combine(module: HloModuleProto, opcode: str, threshold_bytes: int, combine:
     return module
 
 
-def next_channel_of(graph: Graph) -> int:
+def next_channel_of(graph: HloGraph) -> int:
     """Returns a channel number that no collective uses, in the HLO module or newly added to the computation's graph."""
     return max(next_channel(graph.module), 1 + max((node.channel_id for node in graph), default=0))
 
 
-def _next_group(graph: Graph, opcode: str, threshold_bytes: int, done: set[int]) -> list[Node]:
+def _next_group(graph: HloGraph, opcode: str, threshold_bytes: int, done: set[int]) -> list[Node]:
     """The first collective that isn't done and all later ones that can be done with it; none needs another."""
     group: list[Node] = []
     depends: set[int] = set()
@@ -95,7 +95,7 @@ def _next_group(graph: Graph, opcode: str, threshold_bytes: int, done: set[int])
     return group
 
 
-def _key(graph: Graph, node: Node) -> Hashable:
+def _key(graph: HloGraph, node: Node) -> Hashable:
     """Returns a key that collectives must have in common to be combined."""
     return (
         node.shape.element_type, groups_of(node), reduction_of(graph.module, node) or node.id,
@@ -103,7 +103,7 @@ def _key(graph: Graph, node: Node) -> Hashable:
     ) if node.opcode != "all-gather" else (node.shape.element_type, groups_of(node), bool(node.channel_id))
 
 
-def _joined(graph: Graph, parts: Sequence[Node], rows: int) -> Node:
+def _joined(graph: HloGraph, parts: Sequence[Node], rows: int) -> Node:
     """Values as the columns of one matrix with the given number of rows; a vector for no rows."""
     flat = [graph.reshape(part, [rows, num_elements(part.shape) // rows] if rows else [num_elements(part.shape)])
             for part in parts]
@@ -121,7 +121,7 @@ def _joined(graph: Graph, parts: Sequence[Node], rows: int) -> Node:
     return joined
 
 
-def _cut(graph: Graph, whole: Node, start: int, width: int) -> Node:
+def _cut(graph: HloGraph, whole: Node, start: int, width: int) -> Node:
     """Some columns of a matrix, or elements of a vector."""
     *rows, _ = whole.shape.dimensions
     node = graph.add("slice", array_shape(whole.shape.element_type, [*rows, width]), [whole])
@@ -131,7 +131,7 @@ def _cut(graph: Graph, whole: Node, start: int, width: int) -> Node:
     return node
 
 
-def _collective(graph: Graph, like: Node, operand: Node, dimensions: Sequence[int], channel: int) -> Node:
+def _collective(graph: HloGraph, like: Node, operand: Node, dimensions: Sequence[int], channel: int) -> Node:
     node = graph.adopt(like, [operand.id])
     node.shape.CopyFrom(array_shape(like.shape.element_type, dimensions))
     node.ClearField("dimensions")
@@ -140,7 +140,7 @@ def _collective(graph: Graph, like: Node, operand: Node, dimensions: Sequence[in
     return node
 
 
-def _all_reduce(graph: Graph, group: Sequence[Node], channel: int) -> list[Node]:
+def _all_reduce(graph: HloGraph, group: Sequence[Node], channel: int) -> list[Node]:
     joined = _joined(graph, [graph.operand(node, 0) for node in group], 0)
     reduced = _collective(graph, group[0], joined, joined.shape.dimensions, channel)
     results, start = [], 0
@@ -151,7 +151,7 @@ def _all_reduce(graph: Graph, group: Sequence[Node], channel: int) -> list[Node]
     return results
 
 
-def _all_gather(graph: Graph, group: Sequence[Node], channel: int) -> list[Node]:
+def _all_gather(graph: HloGraph, group: Sequence[Node], channel: int) -> list[Node]:
     """The members' values are the rows of the gathered matrix; each result's rows are moved to its own dimension."""
     members = len(group[0].replica_groups[0].replica_ids)
     joined = _joined(graph, [graph.operand(node, 0) for node in group], 1)
@@ -170,7 +170,7 @@ def _all_gather(graph: Graph, group: Sequence[Node], channel: int) -> list[Node]
     return results
 
 
-def _reduce_scatter(graph: Graph, group: Sequence[Node], channel: int) -> list[Node]:
+def _reduce_scatter(graph: HloGraph, group: Sequence[Node], channel: int) -> list[Node]:
     """Each value's parts for the members become the rows of a matrix, which is scattered by rows."""
     members = len(group[0].replica_groups[0].replica_ids)
     rows = []

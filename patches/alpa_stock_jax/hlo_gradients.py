@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from alpa_dejavu.sharding.hlo.graph import Graph, entry, reduction_of, scalar_value
+from alpa_dejavu.sharding.hlo.graph import HloGraph, entry, reduction_of, scalar_value
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
 from alpa_stock_jax.hlo_collectives import GRADIENT_NAME, is_gradient
 
@@ -29,7 +29,7 @@ def rewrite_gradient_accumulation(module: HloModuleProto, outputs: Sequence[int]
         outputs: the numbers of the results that are sums of gradients; by default all.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     if graph.root.opcode != "tuple":
         return module
     users = graph.users()
@@ -41,7 +41,7 @@ def rewrite_gradient_accumulation(module: HloModuleProto, outputs: Sequence[int]
     return module
 
 
-def _reduce_late(graph: Graph, total: HloInstructionProto, users: dict[int, list[HloInstructionProto]]) -> None:
+def _reduce_late(graph: HloGraph, total: HloInstructionProto, users: dict[int, list[HloInstructionProto]]) -> None:
     """Moves the all-reduce above a sum, if there is one, behind it."""
     for position in (1, 0):
         chain = _linear_chain(graph, graph.operand(total, position), users)
@@ -59,7 +59,7 @@ def _reduce_late(graph: Graph, total: HloInstructionProto, users: dict[int, list
 
 
 def _linear_chain(
-    graph: Graph, node: HloInstructionProto, users: dict[int, list[HloInstructionProto]]
+    graph: HloGraph, node: HloInstructionProto, users: dict[int, list[HloInstructionProto]]
 ) -> list[HloInstructionProto]:
     """Returns the instructions from one up to an all-reduce that may be done after them; none if it isn't there."""
     chain = [node]
@@ -75,7 +75,7 @@ def _linear_chain(
     return []
 
 
-def _linear_operand(graph: Graph, node: HloInstructionProto) -> HloInstructionProto | None:
+def _linear_operand(graph: HloGraph, node: HloInstructionProto) -> HloInstructionProto | None:
     """Returns the operand that an instruction scales by a constant or puts into another form; None for other ones."""
     if node.opcode in _FORM:
         return graph.operand(node, 0)
@@ -96,7 +96,7 @@ def gradient_channels(module: HloModuleProto) -> list[int]:
 def without_all_reduces(module: HloModuleProto, channels: Collection[int]) -> HloModuleProto:
     """Returns a copy of an HLO module without the all-reduces of the given channels: each gives way to its operand."""
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     for node in graph:
         if node.opcode == "all-reduce" and node.channel_id in channels:
             taken = graph.operands(node)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from alpa_dejavu.sharding.hlo.graph import Graph, drop_unreachable, entry
+from alpa_dejavu.sharding.hlo.graph import HloGraph, drop_unreachable, entry
 from alpa_dejavu.sharding.hlo.schema import HloComputationProto, HloInstructionProto, HloModuleProto, OpSharding
 from alpa_dejavu.sharding.hlo.shardings import element_shardings
 
@@ -38,7 +38,7 @@ def remove_markers(module: HloModuleProto) -> HloModuleProto:
     for target in module.computations:
         if not any(is_marker(node) for node in target.instructions):
             continue
-        graph = Graph(module, target)
+        graph = HloGraph(module, target)
         for node in graph:
             if is_marker(node):
                 node.custom_call_has_side_effect = False
@@ -55,7 +55,7 @@ def slice_at_markers(module: HloModuleProto) -> list[Stage]:
     Raises:
         ValueError: if an end has no start, or a stage takes a value that isn't one of its inputs.
     """
-    graph = Graph(module)
+    graph = HloGraph(module)
     markers = [node for node in graph.order() if is_marker(node)]
     for marker in markers:
         _name_elements(graph, marker)
@@ -85,7 +85,7 @@ def _stage_name(marker: HloInstructionProto) -> str:
     return marker.metadata.op_name.rsplit("/", 1)[-1].rsplit("$", 1)[0]
 
 
-def _cut(graph: Graph, start: HloInstructionProto, end: HloInstructionProto, index: int) -> HloModuleProto:
+def _cut(graph: HloGraph, start: HloInstructionProto, end: HloInstructionProto, index: int) -> HloModuleProto:
     """Returns a module of what lies between a pair of markers."""
     inside = _between(graph, start, end)
     copy = HloModuleProto.FromString(graph.module.SerializeToString())
@@ -114,7 +114,7 @@ def _cut(graph: Graph, start: HloInstructionProto, end: HloInstructionProto, ind
     return copy
 
 
-def _between(graph: Graph, start: HloInstructionProto, end: HloInstructionProto) -> list[HloInstructionProto]:
+def _between(graph: HloGraph, start: HloInstructionProto, end: HloInstructionProto) -> list[HloInstructionProto]:
     """Returns the instructions that the end needs and the start doesn't give, each after what it takes."""
     needed: set[int] = set()
     stack = [i for i in _outputs(graph, end) if not _is_input(graph, i, start)]
@@ -133,7 +133,7 @@ def _between(graph: Graph, start: HloInstructionProto, end: HloInstructionProto)
     return [node for node in graph.order() if node.id in needed]
 
 
-def _name_elements(graph: Graph, marker: HloInstructionProto) -> None:
+def _name_elements(graph: HloGraph, marker: HloInstructionProto) -> None:
     """Gives a marker a tuple of elements where it takes another marker whole, as compilers simplify it to."""
     if len(marker.operand_ids) != 1:
         return
@@ -143,7 +143,7 @@ def _name_elements(graph: Graph, marker: HloInstructionProto) -> None:
         marker.operand_ids[:] = [graph.tuple(parts).id]
 
 
-def _outputs(graph: Graph, end: HloInstructionProto) -> list[int]:
+def _outputs(graph: HloGraph, end: HloInstructionProto) -> list[int]:
     """The ids of a stage's outputs: the elements of the tuple that its end marker takes."""
     if len(end.operand_ids) != 1:
         return list(end.operand_ids)
@@ -151,12 +151,12 @@ def _outputs(graph: Graph, end: HloInstructionProto) -> list[int]:
     return list(taken.operand_ids) if taken.opcode == "tuple" else [taken.id]
 
 
-def _is_input(graph: Graph, node_id: int, start: HloInstructionProto) -> bool:
+def _is_input(graph: HloGraph, node_id: int, start: HloInstructionProto) -> bool:
     node = graph.nodes[node_id]
     return node.opcode == "get-tuple-element" and node.operand_ids[0] == start.id
 
 
-def _element(graph: Graph, node_id: int) -> int:
+def _element(graph: HloGraph, node_id: int) -> int:
     return graph.nodes[node_id].tuple_index
 
 
@@ -176,7 +176,7 @@ def _parameters(start: HloInstructionProto, first_id: int) -> list[HloInstructio
 
 
 def _root(
-    graph: Graph, start: HloInstructionProto, end: HloInstructionProto, parameters: list[HloInstructionProto]
+    graph: HloGraph, start: HloInstructionProto, end: HloInstructionProto, parameters: list[HloInstructionProto]
 ) -> HloInstructionProto:
     outputs = _outputs(graph, end)
     root = HloInstructionProto(opcode="tuple", name=f"tuple.stage.{end.id}", id=end.id, shape=end.shape)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of
+from alpa_dejavu.sharding.hlo.graph import HloGraph, reduction_of
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo.shapes import literal_values, num_elements
 from alpa_stock_jax.hlo_collectives import groups_of, is_gradient, set_groups
@@ -26,7 +26,7 @@ def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) ->
     partitions; each group is put into the order of its parts.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     users = graph.users()
     for node in graph:
         if node.opcode != "all-reduce" or len(node.operand_ids) != 1 or is_gradient(node):
@@ -45,7 +45,7 @@ def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) ->
 
 
 def _scattering(
-    graph: Graph, node: Node, piece: Node, num_partitions: int
+    graph: HloGraph, node: Node, piece: Node, num_partitions: int
 ) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """Along which dimension a slice is a scattering of an all-reduce, and the groups in the order of their pieces."""
     whole, part = list(node.shape.dimensions), list(piece.shape.dimensions)
@@ -68,7 +68,7 @@ def _scattering(
     return cut[0], tuple(ordered)
 
 
-def _scatter(graph: Graph, node: Node, piece: Node, how: tuple[int, tuple[tuple[int, ...], ...]]) -> Node:
+def _scatter(graph: HloGraph, node: Node, piece: Node, how: tuple[int, tuple[tuple[int, ...], ...]]) -> Node:
     dimension, groups = how
     scattered = graph.adopt(node, node.operand_ids)
     scattered.opcode = "reduce-scatter"
@@ -82,7 +82,7 @@ def _scatter(graph: Graph, node: Node, piece: Node, how: tuple[int, tuple[tuple[
 def reassociate_all_reduces(module: HloModuleProto) -> HloModuleProto:
     """Returns a copy of a module in which sums of all-reduced values are summed first and all-reduced once."""
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     changed = True
     while changed:
         changed = False
@@ -101,7 +101,7 @@ def reassociate_all_reduces(module: HloModuleProto) -> HloModuleProto:
     return module
 
 
-def _sums_all_reduces(graph: Graph, node: Node, users: dict[int, list[Node]]) -> bool:
+def _sums_all_reduces(graph: HloGraph, node: Node, users: dict[int, list[Node]]) -> bool:
     first, second = graph.operands(node)
     return (
         first.id != second.id
@@ -119,7 +119,7 @@ def drop_redundant_slices(module: HloModuleProto) -> HloModuleProto:
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     for part in module.computations:
-        graph = Graph(module, part)
+        graph = HloGraph(module, part)
         for node in graph:
             if node.opcode != "dynamic-slice":
                 continue
@@ -145,7 +145,7 @@ _BINARY: dict[str, Callable[[Values, Values], Values]] = {
 _LARGEST_TABLE = 1 << 16
 
 
-def values_by_partition(graph: Graph, node: HloInstructionProto, num_partitions: int) -> np.ndarray | None:
+def values_by_partition(graph: HloGraph, node: HloInstructionProto, num_partitions: int) -> np.ndarray | None:
     """Returns a scalar HLO instruction's value on each partition, computed from `partition-id` and constants.
 
     It has shape (partitions,); it is None where the value depends on anything else, or isn't a scalar.
@@ -154,7 +154,7 @@ def values_by_partition(graph: Graph, node: HloInstructionProto, num_partitions:
     return found[:, 0] if found is not None and found.shape[1] == 1 else None
 
 
-def _values(graph: Graph, node: HloInstructionProto, count: int) -> Values | None:
+def _values(graph: HloGraph, node: HloInstructionProto, count: int) -> Values | None:
     if node.opcode == "partition-id":
         return np.arange(count).reshape(count, 1)
     if node.opcode == "constant":
@@ -174,7 +174,7 @@ def _values(graph: Graph, node: HloInstructionProto, count: int) -> Values | Non
     return None
 
 
-def _looked_up(graph: Graph, node: HloInstructionProto, count: int) -> Values | None:
+def _looked_up(graph: HloGraph, node: HloInstructionProto, count: int) -> Values | None:
     """One row, or one element, of a table that is a constant."""
     table, *starts = graph.operands(node)
     sizes = list(node.shape.dimensions)

@@ -6,7 +6,7 @@ sharding. A barrier behind the scalar keeps it from seeing that.
 
 from __future__ import annotations
 
-from alpa_dejavu.sharding.hlo.graph import Graph
+from alpa_dejavu.sharding.hlo.graph import HloGraph
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto, OpSharding
 
 _BARRIER = "opt-barrier"
@@ -25,7 +25,7 @@ def shield_constants(module: HloModuleProto) -> HloModuleProto:
     It keeps MLIR from folding these into large constants that have no sharding.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     shields: dict[int, HloInstructionProto] = {}
     for node in graph:
         if node.opcode != "broadcast" or graph.operand(node, 0).opcode != "constant":
@@ -61,7 +61,7 @@ def shield_operators(module: HloModuleProto) -> HloModuleProto:
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     for part in module.computations:
-        graph = Graph(module, part)
+        graph = HloGraph(module, part)
         calls = {
             node.id: graph.add("custom-call", node.shape, [node], sharding=node.sharding,
                                custom_call_target=_SHARDING_CALL)
@@ -83,7 +83,7 @@ def unshield_constants(module: HloModuleProto) -> HloModuleProto:
     """Returns a copy of an HLO module without the optimization barriers that take a constant."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in module.computations:
-        graph = Graph(module, target)
+        graph = HloGraph(module, target)
         barriers = [
             node for node in graph
             if node.opcode == _BARRIER and len(node.operand_ids) == 1 and graph.operand(node, 0).opcode == "constant"

@@ -11,7 +11,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from alpa_dejavu.layers import Clusters
+from alpa_dejavu.layers import EquationClusters
 from alpa_stock_jax._layers import sorted_step
 from alpa_stock_jax._patch import Patch
 
@@ -102,7 +102,7 @@ def _say_why_not(module: ModuleType) -> None:
         if layer_num <= len(jaxpr.eqns):
             with contextlib.suppress(AssertionError):
                 return stock(jaxpr, layer_num, eps, costs, cost_criteria)
-        found = Clusters(jaxpr.eqns, eps).cut(int(layer_num))
+        found = EquationClusters(jaxpr.eqns, eps).cut(int(layer_num))
         starts = (0, *found.ends[:-1])
         rows = [jaxpr.eqns[start:end] for start, end in zip(starts, found.ends, strict=True)]
         return rows, {"total_cost": found.most_bytes}

@@ -19,7 +19,7 @@ import alpa_dejavu
 import unlike
 from alpa_dejavu import DejavuStageOption
 from alpa_dejavu.alpa import _stages
-from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, Program, StageRunner, Taken
+from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageProgram, StageRunner, Taken
 from alpa_dejavu.planning import Decisive, Searched
 from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.testing import example_cluster
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_named(fields, error, said):
 def test_a_process_runs_stages_on_cpu_devices_and_outlives_what_cannot_run(monkeypatch):
     rows = HloModuleProto.FromString(xe.hlo_module_from_text(PARTITION).as_serialized_hlo_module_proto())
     program, broken = (
-        Program(SimpleNamespace(hlo=SimpleNamespace(get_hlo_proto=lambda module=module: module)), None, None)
+        StageProgram(SimpleNamespace(hlo=SimpleNamespace(get_hlo_proto=lambda module=module: module)), None, None)
         for module in (rows.SerializeToString(), b"no module")
     )
     with contextlib.closing(CpuProcess(2, cores=2, dispatch_s=1e-3)) as runner:

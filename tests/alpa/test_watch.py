@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.alpa._watch import Watch
+from alpa_dejavu.alpa._watch import StepWatch
 from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.calibration.measurement import Note, StageNotes, StepNotes
 from alpa_dejavu.planning import given_stages, plan
@@ -57,7 +57,7 @@ def watched(step_s, history=None, made=PLAN):
     option = DejavuStageOption(history=history)
     option.last_plan, option.task = made, TASK
     executable = Executable(step_s)
-    Watch(executable, option, Workers, lambda: executable.now_s)
+    StepWatch(executable, option, Workers, lambda: executable.now_s)
     return executable
 
 
@@ -177,7 +177,7 @@ def test_workers_that_take_no_notes_end_nothing(caplog):
     def gone(_executable):
         raise RuntimeError("the worker is gone")
 
-    Watch(executable, option, gone, lambda: executable.now_s)
+    StepWatch(executable, option, gone, lambda: executable.now_s)
     assert len(train(executable, 50)) == 50
     assert said(caplog) == ["steps can't be looked at: the worker is gone"]
 

@@ -14,7 +14,7 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning.rivals import Amp, HetPipe, Megatron, Task
+from alpa_dejavu.planning.rivals import Amp, HetPipe, Megatron, StrategyTask
 
 PROFILES = Path(__file__).parents[3] / "shared" / "data" / "amp"
 HOMOGENEOUS, _, UNEVEN = cases()
@@ -109,6 +109,6 @@ def test_a_device_that_wasnt_profiled_is_named(tmp_path):
 def test_the_released_variant_comes_out_with_what_amp_logged():
     model = model_of(UNEVEN.layers, UNEVEN.model_name, profiled=True)
     cluster, latency = without_starts(UNEVEN.cluster), ProfiledLayers.of(PROFILES)
-    task = Task(model, 1, cluster, UNEVEN.batch, CostModels(latency, AlphaBeta()))
+    task = StrategyTask(model, 1, cluster, UNEVEN.batch, CostModels(latency, AlphaBeta()))
     found = strategies._logged(task, PROFILES / strategies.LOGGED[UNEVEN.name])
     assert found["agree"] == found["logged"] == 56

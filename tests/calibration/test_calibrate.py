@@ -18,7 +18,7 @@ from alpa_dejavu.calibration.bench import (
     WITHIN,
     CollectiveProbe,
     PipelineProbe,
-    Place,
+    ProbePlace,
 )
 from alpa_dejavu.calibration.calibrate import calibrate
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
@@ -121,7 +121,7 @@ def test_what_fails_is_told_and_left_out(tmp_path, caplog):
     assert "all_to_all" in caplog.text
     assert any("all_to_all" in sentence and "out of memory" in sentence for sentence in found.missing)
     # Workers are started anew after a failure, and at most three failures of a place are taken.
-    assert 2 <= bench.opened.count(Place("collectives", WITHIN)) <= 4
+    assert 2 <= bench.opened.count(ProbePlace("collectives", WITHIN)) <= 4
     whole = MadeUp()
     measure(tmp_path, cluster, whole, resume=True)
     assert any(getattr(probe, "name", "") == "all_to_all" for probe in whole.ran)
@@ -148,7 +148,7 @@ def test_links_between_hosts_are_fitted_apart():
     assert spread["send_bytes_per_s"] > 0.5
 
 
-LINKS, SUM = Place("collectives", WITHIN), CollectiveProbe("all_reduce", 8, 2, 1, False)
+LINKS, SUM = ProbePlace("collectives", WITHIN), CollectiveProbe("all_reduce", 8, 2, 1, False)
 
 
 def test_what_earlier_releases_measured_of_devices_is_passed_over(tmp_path):
@@ -164,7 +164,7 @@ def test_half_a_line_is_dropped_with_a_note(tmp_path, caplog):
     cluster = cluster_of(PRIOR, LINK)
     store = kept(tmp_path, cluster)
     seconds = {"dispatch_s": 1.0, "step_s": 1.0, "send_s": 1.0}
-    store.add(Measurement(Place("pipelines", WITHIN), PipelineProbe(4096), seconds))
+    store.add(Measurement(ProbePlace("pipelines", WITHIN), PipelineProbe(4096), seconds))
     store.add(Measurement(LINKS, SUM, {"run_s": 0.5}))
     whole = store.path.read_text(encoding="utf-8")
     store.path.write_text(whole + '{"what": "colle', encoding="utf-8")

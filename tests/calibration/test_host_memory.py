@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
-from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, Place
+from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, ProbePlace
 from alpa_dejavu.calibration.host_probes import copier, host_figures
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurement
@@ -198,7 +198,7 @@ def test_a_probe_that_is_none_is_refused(figures):
 def test_measurements_are_kept_and_wrong_ones_named(tmp_path):
     cluster = cluster_of(PRIOR, LINK)
     store = kept(tmp_path, cluster)
-    place, probe = Place(HOST_MEMORY, "test"), HostProbe("files", 4096, folder="/scratch")
+    place, probe = ProbePlace(HOST_MEMORY, "test"), HostProbe("files", 4096, folder="/scratch")
     store.add(Measurement(place, probe, took_in_memory(probe)))
     assert kept(tmp_path, cluster, resume=True).at(place) == {probe: took_in_memory(probe)}
     store.path.write_text(store.path.read_text().replace('"read_s"', '"sung_s"'))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from alpa_dejavu.sharding._operator import Dims, DotDims, Operator
+from alpa_dejavu.sharding._operator import Dims, DotDims, ProgramOperator
 
 MATMUL = DotDims((), (), (1,), (0,))
 GRADIENT = DotDims((), (), (0,), (0,))
@@ -10,23 +10,23 @@ BACK = DotDims((), (), (1,), (1,))
 
 
 def parameter(*shape, **fields):
-    return Operator("parameter", (), shape, 4, **fields)
+    return ProgramOperator("parameter", (), shape, 4, **fields)
 
 
 def dot(a, b, *shape, dims=MATMUL):
-    return Operator("dot", (a, b), shape, 4, attributes=dims)
+    return ProgramOperator("dot", (a, b), shape, 4, attributes=dims)
 
 
 def elementwise(*operands, shape, name="add"):
-    return Operator("elementwise", operands, shape, 4, name=name)
+    return ProgramOperator("elementwise", operands, shape, 4, name=name)
 
 
 def output(a, *shape, alias=None):
-    return Operator("output", (a,), shape, 4, alias=alias)
+    return ProgramOperator("output", (a,), shape, 4, alias=alias)
 
 
 def reduce(a, zero, *shape, dims):
-    return Operator("reduce", (a, zero), shape, 4, attributes=Dims(dims))
+    return ProgramOperator("reduce", (a, zero), shape, 4, attributes=Dims(dims))
 
 
 def two_layers(batch, hidden):

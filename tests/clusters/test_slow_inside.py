@@ -16,7 +16,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.rivals import Task
+from alpa_dejavu.planning.rivals import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.search._packing import packed
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
@@ -115,7 +115,7 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
     cluster, model = cluster_of(2, 2), chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
     config, cuts = MeshConfig(shape, *shape), [(0, 1), (2, 3)]
     stages = tuple(PlacedStage(*cut, (0, 1), config) for cut in cuts)
-    task = Task(model, 1, cluster, 8, CostModels(AnalyticLatency(), AlphaBeta()))
+    task = StrategyTask(model, 1, cluster, 8, CostModels(AnalyticLatency(), AlphaBeta()))
     given = [GivenStage(*cut, Submesh(2, 1), config) for cut in cuts]
     theirs = estimate(with_micro_batch(model, 2), cluster, Run(4), given)
     ours = task.stage_times(stages, 2)
@@ -125,7 +125,7 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
     halved = dataclasses.replace(BETWEEN, bytes_per_s=BETWEEN.bytes_per_s / 2)
     alone = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(h, num_devices=1) for h in cluster.hosts),
                                 links=((INSIDE, halved), (halved, INSIDE)))  # fmt: skip
-    expected = Task(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).stage_times(stages, 2)
+    expected = StrategyTask(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).stage_times(stages, 2)
     assert [one.synchronisation_s for one in ours] == pytest.approx([one.synchronisation_s for one in expected])
     assert Pipeline(stages, 2, 4).samples == 8
 

@@ -15,7 +15,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.rivals import Task
+from alpa_dejavu.planning.rivals import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Link, MeshConfig, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic, Exhaustive
@@ -160,7 +160,7 @@ def pipelines(draw):
 def test_a_strategys_stages_take_what_an_estimate_says(drawn, communication, count):
     cluster, model, placed, stages = drawn
     models = CostModels.named(communication=communication)
-    task = Task(model, 1, cluster, 16 * count, models)
+    task = StrategyTask(model, 1, cluster, 16 * count, models)
     theirs = task.step_s(Pipeline(placed, 16, count))
     ours = estimate(with_micro_batch(model, 16), cluster, Run(count), stages, communication=communication)
     assert theirs == pytest.approx(ours.plan.step_s, rel=1e-9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import jax_models
 from alpa_dejavu.layers import trace
-from alpa_dejavu.layers._cluster import Clusters
+from alpa_dejavu.layers._cluster import EquationClusters
 from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer import transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
@@ -59,7 +59,7 @@ def alpa_ends(jaxpr, num_layers, eps=0.5):
 
 def our_ends(jaxpr, num_layers, eps=0.5):
     try:
-        return Clusters(jaxpr.jaxpr.eqns, eps).cut(num_layers).ends
+        return EquationClusters(jaxpr.jaxpr.eqns, eps).cut(num_layers).ends
     except ValueError:
         return None
 
@@ -92,7 +92,7 @@ def test_a_traced_step_has_the_layers_of_alpas_option(name):
         elif equation.params["mark_type"] == "end":
             inside.append([])
     loss = trace(lambda: (step, (first, rest))).loss
-    ends = (0, *Clusters(loss.eqns).cut(3).ends)
+    ends = (0, *EquationClusters(loss.eqns).cut(3).ends)
     ours = [[e.primitive for e in loss.eqns[start:end]] for start, end in itertools.pairwise(ends)]
     assert ours == inside[:-1]
 
@@ -107,7 +107,7 @@ def test_the_tolerance_is_alpas(eps):
 def test_the_number_of_layers_is_alpas(name):
     function, arguments = MODELS[name]
     jaxpr = jax.make_jaxpr(function)(*arguments)
-    assert Clusters(jaxpr.jaxpr.eqns).best_number() == alpa_layers.search_layer_num(jaxpr, 0.5)
+    assert EquationClusters(jaxpr.jaxpr.eqns).best_number() == alpa_layers.search_layer_num(jaxpr, 0.5)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,4 +121,4 @@ def test_uneven_networks_are_cut_as_alpa_cuts_them(widths, num_layers):
 def test_more_layers_than_equations():
     jaxpr = jax.make_jaxpr(lambda x: x * 2)(1.0)
     with pytest.raises(ValueError, match="1 equations, so it can't be cut into 2 layers"):
-        Clusters(jaxpr.jaxpr.eqns).cut(2)
+        EquationClusters(jaxpr.jaxpr.eqns).cut(2)

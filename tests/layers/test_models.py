@@ -12,7 +12,7 @@ from alpa_dejavu.layers.models import Transformer, forward_function, known_model
 from alpa_dejavu.layers.models._sized import _logits, _normalised, _rotated, sized_forward
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
-from alpa_dejavu.layers.models._training import Trained
+from alpa_dejavu.layers.models._training import TrainedGroups
 from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.sharding import model_of_step
@@ -57,7 +57,7 @@ def test_parameters_are_the_architectures(name):
     size = SUITES[name]
     _, (state, _) = model_function(name)(8)
     parts = state if isinstance(size, (WideResNet, Transformer)) else [state]
-    kept = [part.parameters for part in parts if isinstance(part, Trained)]
+    kept = [part.parameters for part in parts if isinstance(part, TrainedGroups)]
     counted = sum(leaf.size for leaf in jax.tree.leaves(kept))
     assert counted == num_parameters(name)
     known = PUBLISHED.get(name)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.sharding.hlo.graph import Graph
+from alpa_dejavu.sharding.hlo.graph import HloGraph
 from alpa_stock_jax.hlo_scatter import values_by_partition
 from hlo_tools import from_text, run_partitions
 
@@ -15,7 +15,7 @@ def _module(lines):
 
 
 def _compare(module):
-    graph = Graph(module)
+    graph = HloGraph(module)
     found = values_by_partition(graph, graph.operand(graph.root, 0), 4)
     (expected,) = run_partitions(module, 4)
     np.testing.assert_array_equal(found, [int(value) for value in expected])
@@ -42,5 +42,5 @@ def test_tables(shape, table, size):
 
 def test_what_depends_on_a_parameter_is_unknown():
     module = _module("  p = s32[] parameter(0)\n  s = s32[] add(i, p)\n  ROOT t = (s32[]) tuple(s)")
-    graph = Graph(module)
+    graph = HloGraph(module)
     assert values_by_partition(graph, graph.operand(graph.root, 0), 4) is None

@@ -18,7 +18,7 @@ from alpa_dejavu.planning.rivals import (
     ByStrategy,
     DataParallelPipelines,
     Dejavu,
-    Task,
+    StrategyTask,
     as_planned,
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges
@@ -53,7 +53,7 @@ def cluster_of(devices, per_host=1, between=BETWEEN):
 
 def task_of(cluster, layers=4, batch=16, parameter_bytes=PARAMETER, activation_bytes=ACTIVATION, **more):
     model = chain(layers, FLOP, parameter_bytes, activation_bytes, exchanged=())
-    return Task(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()), **more)
+    return StrategyTask(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()), **more)
 
 
 def pipeline(cuts, hosts, count, micro_batch=1, config=ALONE):

@@ -20,7 +20,7 @@ from alpa_dejavu.planning.rivals import (
     Dejavu,
     HetPipe,
     Megatron,
-    Task,
+    StrategyTask,
 )
 from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
@@ -50,7 +50,7 @@ MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=
 
 
 def task_of(model, cluster, batch=16):
-    return Task(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()))
+    return StrategyTask(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
-from alpa_dejavu.playground.exchanges import Cyclades, HetPipe, PartialReduce, PipeDream
+from alpa_dejavu.playground.exchanges import Cyclades, HetPipeWaves, PartialReduce, PipeDream
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
 from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.problems._makers import sparse_least_squares
@@ -127,7 +127,7 @@ def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
         assert (history.worker_steps[2] > 12) == (back_s is not None)
 
 
-@pytest.mark.parametrize("way", [Cyclades(), Cyclades("cosine"), HetPipe(3), PartialReduce(), PipeDream(2)])
+@pytest.mark.parametrize("way", [Cyclades(), Cyclades("cosine"), HetPipeWaves(3), PartialReduce(), PipeDream(2)])
 def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
     job = Job(problem("sparse-least-squares"), 0.1, optimizer=optax.sgd(0.1), spread=0.3)
     runs = [simulate(job, example_cluster(1, 4), way, until=Until(steps=steps), looks=0, folder=folder)

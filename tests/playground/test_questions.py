@@ -15,8 +15,8 @@ from alpa_dejavu.playground import Until
 from alpa_dejavu.playground.scenarios import (
     Question,
     Runs,
+    RunTarget,
     ScenarioRun,
-    Target,
     answer,
     answer_lines,
     read_runs,
@@ -141,7 +141,7 @@ def test_the_answer_is_what_the_interval_of_the_ratio_says(runs, ours, theirs, v
 
 def test_time_to_the_target_counts_where_it_is_reached_and_reaching_it_where_it_is_not(runs):
     slow, fast = np.linspace(1, 0, 11), np.concatenate([np.linspace(1, 0, 6), np.zeros(5)])
-    target = Target("loss", 0.5)
+    target = RunTarget("loss", 0.5)
     found = answer(made(runs, ([fast, fast], [slow, slow]), "seconds", target))
     assert found.verdict == "yes"
     assert found.ratio.mean == pytest.approx(3 / 5)

@@ -16,7 +16,7 @@ from alpa_dejavu.playground import Job, Until, simulate
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps, StaleSynchronousServer
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
-    Target,
+    RunTarget,
     compared,
     details,
     read_runs,
@@ -78,7 +78,7 @@ def test_the_guides_scenario_is_read_as_it_says(guide):
     assert guide.exchanges["gossip (topology random (peers 3))"] == Gossip(RandomPeers(3))
     assert guide.faults == (SlowDown(3, 4), Crash(5, 0.2), LinkRate((0, 1), 0.5, 0.1, 0.3))
     assert (guide.until, guide.seeds, guide.looks) == (Until(0.5), (0, 1, 2), 50)
-    assert guide.target == Target("accuracy", 0.5)
+    assert guide.target == RunTarget("accuracy", 0.5)
     assert (guide.job.batch, guide.job.spread, guide.job.compute_s) == (16, 0.1, 0.01)
     assert len(guide.job.worker_hosts(guide.cluster)) == 8
 
@@ -244,10 +244,10 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
 
 
 def test_a_target_that_some_do_not_reach_is_said(runs):
-    never = compared([dataclasses.replace(runs, target=Target("loss", 0.0))])
+    never = compared([dataclasses.replace(runs, target=RunTarget("loss", 0.0))])
     assert {tuple(row[1:]) for row in tables(never)[0].rows} == {("0 of 3", *["not reached"] * 3)}
     best = min(float(run.history.loss.min()) for run in runs.runs[:3])
-    one = compared([dataclasses.replace(runs, target=Target("loss", best))])[0]
+    one = compared([dataclasses.replace(runs, target=RunTarget("loss", best))])[0]
     assert tables([one])[0].rows[0][1] == "1 of 3"
     assert len(tables(compared([dataclasses.replace(runs, target=None)]))) == 1
 

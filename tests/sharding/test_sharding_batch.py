@@ -4,28 +4,28 @@ import pytest
 
 from alpa_dejavu.sharding._batch import operator_batch_dims, reshaped_dims
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._operator import Dims, DotDims, Operator
+from alpa_dejavu.sharding._operator import Dims, DotDims, ProgramOperator
 from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
 
 def test_the_batch_spreads_from_the_first_product():
     operators = [
-        *two_layers(16, 8), Operator("transpose", (4,), (8, 16), 4, attributes=Dims((1, 0))),
-        Operator("constant", (), (), 4), reduce(5, 6, 16, dims=(0,)), reduce(5, 6, 8, dims=(1,)),
+        *two_layers(16, 8), ProgramOperator("transpose", (4,), (8, 16), 4, attributes=Dims((1, 0))),
+        ProgramOperator("constant", (), (), 4), reduce(5, 6, 16, dims=(0,)), reduce(5, 6, 8, dims=(1,)),
         dot(0, 4, 8, 8, dims=GRADIENT),
     ]
     assert operator_batch_dims(operators) == [0, None, 0, None, 0, 1, None, 0, None, None]
 
 
 def test_a_stage_begins_anew():
-    marked = Operator("identity", (4,), (16, 8), 4, stage_start=True)
+    marked = ProgramOperator("identity", (4,), (16, 8), 4, stage_start=True)
     operators = [*two_layers(16, 8), marked, parameter(8, 8), dot(6, 6, 8, 8)]
     assert operator_batch_dims(operators)[7] == 0
 
 
 def test_the_batch_of_a_product_with_a_matrix_for_each_way_is_behind_the_ways():
     ways, batch, hidden, wide = 4, 16, 8, 12
-    weight = Operator("reshape", (2,), (ways, hidden, wide), 4)
+    weight = ProgramOperator("reshape", (2,), (ways, hidden, wide), 4)
     operators = [
         parameter(ways, batch, hidden), elementwise(0, shape=(ways, batch, hidden), name="tanh"),
         parameter(ways, hidden * wide), weight,
@@ -48,7 +48,7 @@ def test_a_reshape_keeps_leading_dimensions(old, new, pairs):
 
 def test_products_are_deep_and_reductions_start_again():
     operators = [
-        *two_layers(16, 8), elementwise(4, shape=(16, 8), name="tanh"), Operator("constant", (), (), 4),
+        *two_layers(16, 8), elementwise(4, shape=(16, 8), name="tanh"), ProgramOperator("constant", (), (), 4),
         reduce(5, 6, 16, dims=(1,)),
     ]
     assert Facts.of(operators).depths == [0, 0, 1000, 0, 2000, 2001, 0, 0]
@@ -56,7 +56,7 @@ def test_products_are_deep_and_reductions_start_again():
 
 def test_tensors_of_another_stage_lie_deep():
     operators = [
-        parameter(16, 8), Operator("identity", (0,), (16, 8), 4, stage_start=True), parameter(8, 8),
+        parameter(16, 8), ProgramOperator("identity", (0,), (16, 8), 4, stage_start=True), parameter(8, 8),
         dot(1, 2, 16, 8),
     ]
     assert Facts.of(operators).depths[:2] == [20, 20]

@@ -1,6 +1,6 @@
 """Sums that stay in parts: what is cut with them, and where they are put together again."""
 
-from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
+from alpa_dejavu.sharding import LogicalMesh, ProgramOperator, ShardingOptions, solve
 from operators import dot, elementwise, output, parameter, training_step
 
 MESH = LogicalMesh((4, 1))
@@ -53,9 +53,9 @@ def _accumulating(batch, hidden):
     step = training_step(batch, hidden)
     head, tail = step[:5], step[5:9]
     moved = {i: i + 3 for i in range(5, 9)} | {4: 7}
-    middle = [parameter(*shape), elementwise(5, 4, shape=shape), Operator("identity", (6,), shape, 4)]
+    middle = [parameter(*shape), elementwise(5, 4, shape=shape), ProgramOperator("identity", (6,), shape, 4)]
     tail = [
-        Operator(o.kind, tuple(moved.get(i, i) for i in o.operands), o.shape, 4, name=o.name) for o in tail
+        ProgramOperator(o.kind, tuple(moved.get(i, i) for i in o.operands), o.shape, 4, name=o.name) for o in tail
     ]
     return [*head, *middle, *tail, output(9, *shape, alias=2), output(11, *shape, alias=1)]
 

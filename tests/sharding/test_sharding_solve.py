@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
+from alpa_dejavu.sharding import LogicalMesh, ProgramOperator, ShardingOptions, solve
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import merge_followers
@@ -135,8 +135,9 @@ def test_outputs_are_cut_like_the_parameters_that_they_replace():
 
 def test_an_alias_that_cannot_be_kept_is_reported(caplog):
     operators = [
-        parameter(6), Operator("constant", (), (), 4), parameter(8, 6), reduce(2, 1, 6, dims=(0,)),
-        Operator("parameter", (), (6,), 4, pinned=((0,),)), Operator("output", (3,), (6,), 4, alias=4, pinned=((),)),
+        parameter(6), ProgramOperator("constant", (), (), 4), parameter(8, 6), reduce(2, 1, 6, dims=(0,)),
+        ProgramOperator("parameter", (), (6,), 4, pinned=((0,),)),
+        ProgramOperator("output", (3,), (6,), 4, alias=4, pinned=((),)),
     ]
     with caplog.at_level(logging.WARNING):
         solve(operators, LogicalMesh((2, 1)))

@@ -51,17 +51,17 @@ class FittedCollectives:
             raise ValueError("collectives: groups within and across hosts are fitted apart; select one of the two")
         if not (np.isfinite(measured) & (measured > 0)).all():
             raise ValueError("collectives: seconds must be finite and above zero; leave the suspects out")
-        self.outliers = _Curve().fit(rows, measured).outliers(rows, measured)
+        self.outliers = _CollectiveCurve().fit(rows, measured).outliers(rows, measured)
         kept = np.ones(len(rows), dtype=np.bool_)
         kept[self.outliers] = False
         rows, measured, groups = rows.take(kept), measured[kept], np.asarray(groups)[kept]
-        self._curve = _Curve().fit(rows, measured)
+        self._curve = _CollectiveCurve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
         self.left_out_errors = errors = np.zeros(len(rows))
         seen = np.zeros(len(rows), dtype=np.bool_)
         for out in (fold == number for number in np.unique(fold)):
             # One fold alone can't be left out.
-            curve = self._curve if out.all() else _Curve().fit(rows.take(~out), measured[~out])
+            curve = self._curve if out.all() else _CollectiveCurve().fit(rows.take(~out), measured[~out])
             errors[out] = np.log(measured[out]) - curve.log_seconds(rows.take(out))
             seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])
         self._ends = {
@@ -96,7 +96,7 @@ class FittedCollectives:
         """Returns the fitted model with the parameters that `state` gives; ValueError for another number of values than
         its collectives have.
         """
-        model, curve, ends = cls(), _Curve(), state["ends"]
+        model, curve, ends = cls(), _CollectiveCurve(), state["ends"]
         curve.names, curve.values_ = list(state["collectives"]), np.array(state["values"], dtype=np.float64)
         given_count, count = len(curve.values_), len(curve._weights(across=False))
         if given_count != count:
@@ -125,10 +125,10 @@ class FittedCollectives:
 
 
 @final
-class _Curve:
+class _CollectiveCurve:
     """Fits the mean seconds of collectives, without an interval."""
 
-    def fit(self, rows: Collectives, seconds: Array) -> _Curve:
+    def fit(self, rows: Collectives, seconds: Array) -> _CollectiveCurve:
         from scipy.optimize import least_squares
 
         self.names = sorted(set(rows.name.tolist()))

@@ -54,7 +54,7 @@ def describe(
     roles = _roles(chain, updated, frozenset(added), micro_batch, data)
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
     gradients = updated.union(added.values())
-    features = _Alike(parameters, added, gradients)
+    features = _DescribedOnce(parameters, added, gradients)
     had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
     passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
     ahead = [features.of(jaxpr, kept=passed) for jaxpr in forward]
@@ -77,7 +77,7 @@ def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: Laye
 
 
 @final
-class _Alike:
+class _DescribedOnce:
     """Describes jaxprs, those that are alike once."""
 
     def __init__(self, *chosen: Collection[core.Var]) -> None:

@@ -19,7 +19,7 @@ _FUSED = frozenset({"elementwise", "layout"})
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class MemoryTraffic:
     """The bytes that an operation reads from and writes to memory; those of them that data parallelism doesn't divide,
     such as parameters; and those that a forward pass keeps for its backward pass, or that are recalled from there for
     the first time.
@@ -79,21 +79,21 @@ class Fusion:
             value = parent
         return value
 
-    def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
+    def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> MemoryTraffic:
         """Returns the bytes that one run of an operation of a jaxpr, of a kind such as "dot", reads from and writes to
         memory; those of `whole` values, which data parallelism doesn't divide, are also counted separately.
 
         It must be called once for each operation, in order, since a fused loop reads each value only once.
         """
         if step.primitive in ALIASES:
-            return Traffic()
+            return MemoryTraffic()
         written = [value for value in step.outputs if value in self.in_memory]
         if step.primitive == "stack":
-            return Traffic(read=0.0, written=step.inputs[0].num_bytes)
+            return MemoryTraffic(read=0.0, written=step.inputs[0].num_bytes)
         if kind == "scatter":
-            return Traffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
+            return MemoryTraffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
         if kind == "gather" or step.primitive in ("dynamic_slice", "slice"):
-            return Traffic(_bytes(written), _bytes(written))
+            return MemoryTraffic(_bytes(written), _bytes(written))
         group = self.group(step.outputs[0]) if kind in (*_FUSED, "reduce") else step
         read = [
             value
@@ -103,7 +103,7 @@ class Fusion:
         self._seen.update((group, value) for value in read)
         passed = self._recalled.intersection(read) | self._kept.intersection(written)
         self._recalled.difference_update(read)
-        return Traffic(
+        return MemoryTraffic(
             _bytes(read),
             _bytes(written),
             _bytes(value for value in read if value in whole),

@@ -21,7 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu.layers.models._sizes import Kraken
-from alpa_dejavu.layers.models._training import Group, Trained, abstract_tokens, adamw, log_likelihood, train_step_of
+from alpa_dejavu.layers.models._training import (
+    Group,
+    TrainedGroups,
+    abstract_tokens,
+    adamw,
+    log_likelihood,
+    train_step_of,
+)
 from alpa_dejavu.layers.models._transformer import past_mask
 
 _HALF = jnp.float16
@@ -159,7 +166,7 @@ def kraken_step(size: Kraken, batch_size: int) -> Any:
 
     parameters = list(shapes.values())
     precise = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), parameters)
-    state = Trained(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
+    state = TrainedGroups(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
     return train_step_of(loss, optimizer), (state, abstract_tokens(size, batch_size, "tokens", "labels"))
 
 

@@ -23,7 +23,7 @@ from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
-    Trained,
+    TrainedGroups,
     abstract,
     abstract_state,
     abstract_tokens,
@@ -50,7 +50,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     """
     _check(size)
 
-    def train_step(state: tuple[list[Group], Trained], batch: Group) -> tuple[list[Group], Trained]:
+    def train_step(state: tuple[list[Group], TrainedGroups], batch: Group) -> tuple[list[Group], TrainedGroups]:
         frozen, trained = state
 
         def loss(parameters: list[Group], batch: Group) -> jax.Array:

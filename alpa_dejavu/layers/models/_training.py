@@ -16,7 +16,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 Group = dict[str, Any]
 
 
-class Trained(NamedTuple):
+class TrainedGroups(NamedTuple):
     """The state of training, by groups of parameters: the parameters, their master copies and optimizer state.
 
     `master` are the single-precision copies that half-precision training updates, or None.
@@ -29,11 +29,11 @@ class Trained(NamedTuple):
 
 def abstract_state(
     groups: Sequence[Shapes], dtype: Any, optimizer: optax.GradientTransformation, master: bool
-) -> Trained:
+) -> TrainedGroups:
     """Returns the state before the first step without numbers; with `master` there are single-precision copies."""
     updated = [_abstract(tuple(shapes.items()), jnp.dtype(jnp.float32 if master else dtype).name) for shapes in groups]
     states = {id(group): jax.eval_shape(optimizer.init, group) for group in {id(g): g for g in updated}.values()}
-    return Trained(abstract(groups, dtype), updated if master else None, [states[id(group)] for group in updated])
+    return TrainedGroups(abstract(groups, dtype), updated if master else None, [states[id(group)] for group in updated])
 
 
 def abstract(groups: Sequence[Shapes], dtype: Any) -> list[Group]:
@@ -52,10 +52,10 @@ def abstract_tokens(size: Any, batch_size: int, *names: str) -> Group:
 
 
 def train_step_of(loss: Callable[[list[Group], Group], jax.Array], optimizer: optax.GradientTransformation) -> Any:
-    """Returns the step from a `Trained` and a batch to the state after one update by the gradients of a loss."""
+    """Returns the step from a `TrainedGroups` and a batch to the state after one update by the gradients of a loss."""
     update = updating(optimizer)
 
-    def train_step(state: Trained, batch: Group) -> Trained:
+    def train_step(state: TrainedGroups, batch: Group) -> TrainedGroups:
         gradients = jax.grad(lambda parameters: loss(parameters, batch))(state.parameters)
         return apply_gradients(state, gradients, update)
 
@@ -68,12 +68,12 @@ def log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return (jax.nn.one_hot(labels, logits.shape[-1]) * log_p).sum(-1)
 
 
-def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> Trained:
+def apply_gradients(state: TrainedGroups, gradients: Sequence[Group], update: Any) -> TrainedGroups:
     """Returns the state after one step, given the gradients of each group and a function as `updating` returns it."""
     masters: Sequence[Group | None] = state.master or [None] * len(state.parameters)
     groups = zip(state.parameters, masters, state.optimizer, gradients, strict=True)
     new = [update(*group) for group in groups]
-    return Trained([n[0] for n in new], [n[1] for n in new] if state.master else None, [n[2] for n in new])
+    return TrainedGroups([n[0] for n in new], [n[1] for n in new] if state.master else None, [n[2] for n in new])
 
 
 def updating(optimizer: optax.GradientTransformation) -> Any:

@@ -19,7 +19,7 @@ from alpa_dejavu.layers.models._sizes import WideResNet
 from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
-    Trained,
+    TrainedGroups,
     abstract_state,
     apply_gradients,
     momentum,
@@ -34,7 +34,7 @@ def wresnet_step(size: WideResNet, batch_size: int) -> Any:
     optimizer = momentum()
     update = updating(optimizer)
 
-    def train_step(state: tuple[Trained, Statistics], batch: Group) -> Any:
+    def train_step(state: tuple[TrainedGroups, Statistics], batch: Group) -> Any:
         trained, statistics = state
 
         def loss(parameters: list[Group]) -> tuple[jax.Array, Any]:

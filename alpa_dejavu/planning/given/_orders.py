@@ -19,7 +19,7 @@ from alpa_dejavu.planning.search._candidate import Candidate, Costs
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
 from alpa_dejavu.problem import Slicing
 
-__all__ = ["MEASURES", "SURE", "Change", "Order", "changes", "joint_draws", "orders", "stages_alone"]
+__all__ = ["MEASURES", "SURE", "Order", "OrderChange", "changes", "joint_draws", "orders", "stages_alone"]
 
 Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
@@ -66,7 +66,7 @@ class Order:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Change:
+class OrderChange:
     """Two clusters whose order by "seconds" or "price" is another with some savings than with others.
 
     Attributes:
@@ -82,14 +82,14 @@ class Change:
     sure: Needed[Annotated[bool, said("true or false")]] = True
 
 
-def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:
+def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[OrderChange]:
     """Yields each pair of clusters whose order isn't the same in all of some orders by one measure."""
     for first, second in itertools.combinations(clusters, 2):
         for sure in (True, False):
             by_saving = {order.saving: order.is_before(first, second, sure) for order in orders}
             before, behind = (tuple(name for name in by_saving if by_saving[name] is side) for side in (True, False))
             if before and behind:
-                yield Change(orders[0].measure, first, second, before, behind, sure)
+                yield OrderChange(orders[0].measure, first, second, before, behind, sure)
                 break
 
 

@@ -27,8 +27,8 @@ from alpa_dejavu.planning.by_name import plan_model
 from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
 from alpa_dejavu.planning.given._orders import (
     MEASURES,
-    Change,
     Order,
+    OrderChange,
     changes,
     joint_draws,
     orders,
@@ -47,10 +47,10 @@ __all__ = [
     "MEASURES",
     "SAVINGS",
     "Cell",
-    "Change",
     "Comparison",
     "Figures",
     "Order",
+    "OrderChange",
     "Saving",
     "compare",
     "comparison_format",
@@ -101,7 +101,7 @@ class Comparison:
         orders: dict[tuple[str, str], Order] = {(order.saving, order.measure): order for order in self.orders}
         return orders[saving, measure]
 
-    def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
+    def changes(self, measure: str = "seconds") -> tuple[OrderChange, ...]:
         """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
         return tuple(changes([order for order in self.orders if order.measure == measure], self.clusters))
 
@@ -213,7 +213,7 @@ _VERSION_KEY = Annotated[Literal[1], said("1, the version of comparisons that th
 
 def comparison_format() -> Any:
     """Returns the `TypedDict` of a comparison's data: every key, and what it must be."""
-    change = typed_dict_of(Change)
+    change = typed_dict_of(OrderChange)
     changes = Annotated[list[change], listed("a list of changes")]  # type: ignore[valid-type]
     return typed_dict_of(Comparison, {"version": _VERSION_KEY}, changes=changes)
 

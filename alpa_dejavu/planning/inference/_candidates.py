@@ -16,7 +16,7 @@ from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
 
-__all__ = ["Search", "Serving"]
+__all__ = ["Serving", "ServingSearch"]
 
 MOST_BATCH = 1024
 """The largest batch that is tried where the batch is left open."""
@@ -78,7 +78,7 @@ class Serving:
 
 
 @final
-class Search:
+class ServingSearch:
     """A search of ways to serve requests of given lengths, which says of each whether it fits into memory."""
 
     def __init__(self, decoder: Decoder, pricer: Pricer, lengths: Lengths, margin: MemoryMargin) -> None:

@@ -21,7 +21,7 @@ from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.models import Kraken
-from alpa_dejavu.planning.inference._candidates import Search, Serving
+from alpa_dejavu.planning.inference._candidates import Serving, ServingSearch
 from alpa_dejavu.planning.inference._decoder import Decoder, ServingShape, decoder, shapes
 from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, phase_of, prefill_s
@@ -91,7 +91,7 @@ def serve_plan(
     served = model if isinstance(model, Decoder) else decoder(model, cache_bytes_per_token)
     priced = prices(named, checked, latency, communication, runtime_profile(runtime, overlap))
     margin = MemoryMargin(risk, priced.residuals(None), memory_margin)
-    search = Search(served, Pricer(served, priced), lengths, margin)
+    search = ServingSearch(served, Pricer(served, priced), lengths, margin)
     possible = shapes(served, priced.cluster, tensor_parallel, stages)
     asked = 1 if batch is None and objective == "latency" else batch
     candidates = [candidate for shape in possible for candidate in search.candidates(shape, asked)]
@@ -157,7 +157,7 @@ def _within(
     )
 
 
-def _too_large(served: Decoder, search: Search, possible: Sequence[ServingShape], batch: int) -> NoPlanError:
+def _too_large(served: Decoder, search: ServingSearch, possible: Sequence[ServingShape], batch: int) -> NoPlanError:
     """Returns the error that says what would fit into memory."""
     tokens = search.lengths.high_total
     lacking = (search.lacking(shape, batch) for shape in possible)

@@ -20,11 +20,11 @@ from alpa_dejavu.planning.rivals._hetpipe import HetPipe
 from alpa_dejavu.planning.rivals._megatron import Megatron
 from alpa_dejavu.planning.rivals._pipelines import DataParallelPipelines
 from alpa_dejavu.planning.rivals._searched import AlpaDefault, Dejavu
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 
 __all__ = [
     "AlpaDefault", "Amp", "ByStrategy", "DataParallelPipelines", "Dejavu", "HetPipe", "Megatron", "Strategy",
-    "StrategyPlan", "Task", "as_planned", "strategy",
+    "StrategyPlan", "StrategyTask", "as_planned", "strategy",
 ]  # fmt: skip
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray, range_sum
 from alpa_dejavu._util.ties import least, ordered
-from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
 from alpa_dejavu.planning.rivals._orders import divisors, host_orders
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, ranks
 from alpa_dejavu.problem import PHASES, NoPlanError, checks
 from alpa_dejavu.slicing.amp_pipe import VARIANTS, amp_pipe_s, amp_starts
@@ -69,7 +69,7 @@ class Amp(Strategy):
     def name(self) -> str:
         return f"amp ({self.variant})"
 
-    def estimates(self, task: Task) -> list[tuple[float, Pipeline]]:
+    def estimates(self, task: StrategyTask) -> list[tuple[float, Pipeline]]:
         """Returns AMP's candidate pipelines, each after its estimated seconds of a step, the shortest first.
 
         Raises:
@@ -85,7 +85,7 @@ class Amp(Strategy):
                 candidates.append((costs.step_s(starts), costs.pipeline(starts)))
         return ordered(candidates, key=lambda candidate: candidate[0])
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         candidates = self.estimates(task)
         if not candidates:
             raise NoPlanError(
@@ -96,7 +96,7 @@ class Amp(Strategy):
         own_s, pipeline = least(
             fitting[: self.trials] or candidates[:1], key=lambda candidate: task.step_s(candidate[1])
         )
-        return Choice((pipeline,), own_s, len(candidates))
+        return StrategyChoice((pipeline,), own_s, len(candidates))
 
 
 @final
@@ -114,7 +114,7 @@ class Degrees:
     count: int
 
 
-def _degrees(task: Task) -> Iterator[Degrees]:
+def _degrees(task: StrategyTask) -> Iterator[Degrees]:
     """Yields all degrees that divide the devices and the batch."""
     numbers = sorted({host.num_devices for host in task.cluster.hosts})
     if len(numbers) != 1:
@@ -148,7 +148,7 @@ class AmpCosts:
     The paper doesn't say clearly how unlike devices within one stage count; it is taken to be by the slowest.
     """
 
-    def __init__(self, task: Task, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
+    def __init__(self, task: StrategyTask, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
         self._degrees, self._num_layers, self._cluster = degrees, task.model.num_layers, task.cluster
         self._released, self._variant = variant == "released", variant
         size = degrees.data * degrees.tensor

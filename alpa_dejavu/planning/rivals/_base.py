@@ -11,16 +11,16 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["Choice", "Strategy", "StrategyPlan"]
+__all__ = ["Strategy", "StrategyChoice", "StrategyPlan"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class StrategyChoice:
     """The division of a model that a planner such as AMP chooses, before it is priced by the cost model that is the
     same for all of them; `StrategyPlan` says more of its fields.
 
@@ -107,7 +107,7 @@ class Strategy(abc.ABC):
         """
         started = time.perf_counter()
         models = CostModels.named(latency, communication, runtime)
-        task = Task(model, samples, cluster, batch, models, micro_batches, margin)
+        task = StrategyTask(model, samples, cluster, batch, models, micro_batches, margin)
         choice = self._choose(task)
         seconds, pipelines, staleness = time.perf_counter() - started, choice.pipelines, choice.staleness
         alone = len(pipelines) == 1
@@ -131,5 +131,5 @@ class Strategy(abc.ABC):
         """Returns the name by which people call the strategy, with its variant."""
 
     @abc.abstractmethod
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         """Returns the strategy's choice for a task."""

@@ -12,12 +12,12 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Computed", "Exchange", "exchanges", "finished_s"]
+__all__ = ["Computed", "GradientExchange", "exchanges", "finished_s"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Exchange:
+class GradientExchange:
     """A range of layers whose gradients are summed as one, since each pipeline has all of them in one stage.
 
     Attributes:
@@ -30,7 +30,7 @@ class Exchange:
     holders: tuple[int, ...]
     replicas: tuple[tuple[int, ...], ...]
 
-    def abreast(self, sums: Sequence[Exchange]) -> int:
+    def abreast(self, sums: Sequence[GradientExchange]) -> int:
         """Returns how many groups of devices of other stages may sum up gradients at the same time over some of the
         same links between hosts.
         """
@@ -45,7 +45,7 @@ class Exchange:
         return {(min(pair), max(pair)) for pair in ring if pair[0] != pair[1]}
 
 
-def exchanges(pipelines: Sequence[Pipeline]) -> list[Exchange]:
+def exchanges(pipelines: Sequence[Pipeline]) -> list[GradientExchange]:
     """Returns the ranges of layers whose gradients pipelines sum up as one, the last layers first.
 
     A range ends wherever a stage of some pipeline ends.
@@ -62,7 +62,9 @@ def exchanges(pipelines: Sequence[Pipeline]) -> list[Exchange]:
     for first, last in zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True):
         holders = tuple(sum(stage.last < first for stage in pipeline.stages) for pipeline in pipelines)
         stages = (pipeline.stages[holder] for pipeline, holder in zip(pipelines, holders, strict=True))
-        sums.append(Exchange((first, last), holders, tuple(replica for stage in stages for replica in stage.replicas)))
+        sums.append(
+            GradientExchange((first, last), holders, tuple(replica for stage in stages for replica in stage.replicas))
+        )
     return sums[::-1]
 
 
@@ -103,7 +105,7 @@ class Computed:
         )
 
 
-def finished_s(computed: Sequence[Computed], sums: Sequence[Exchange], seconds: Sequence[float]) -> float:
+def finished_s(computed: Sequence[Computed], sums: Sequence[GradientExchange], seconds: Sequence[float]) -> float:
     """Returns when all stages of all pipelines have summed up their gradients and updated their parameters.
 
     As in Alpa, gradients are summed at the end of a stage's last backward pass, before the previous stage gets its

@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
 from alpa_dejavu.planning.rivals._orders import host_orders
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks
 
@@ -61,7 +61,7 @@ class HetPipe(Strategy):
     def name(self) -> str:
         return f"hetpipe ({self.allocation})"
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         workers = virtual_workers(task.cluster, self.allocation)
         if task.batch % len(workers):
             raise ValueError(
@@ -83,7 +83,7 @@ class HetPipe(Strategy):
         pipelines = tuple(cuts[worker][1] for worker in workers)
         own_s = task.with_waves_s(pipelines, max(pace_s for pace_s, *_ in cuts.values()), self.staleness)
         tried = sum(tried for *_, tried in cuts.values())
-        return Choice(pipelines, own_s, tried, self.staleness, (_NOTE.format(self.staleness),))
+        return StrategyChoice(pipelines, own_s, tried, self.staleness, (_NOTE.format(self.staleness),))
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
@@ -127,7 +127,7 @@ def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
     return [(fast,) * half + (slow,) * half for fast, slow in pairs for _ in range(2)]
 
 
-def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
+def _cut(task: StrategyTask, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
     """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried."""
     best_s, best, tried = math.inf, None, 0
     for hosts, samples in itertools.product(host_orders(task.cluster, worker, _ORDERS), task.cuts(share)):
@@ -144,7 +144,9 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
     return best_s, best, tried
 
 
-def _fastest(task: Task, hosts: tuple[int, ...], samples: int, count: int) -> tuple[float, tuple[PlacedStage, ...]]:
+def _fastest(
+    task: StrategyTask, hosts: tuple[int, ...], samples: int, count: int
+) -> tuple[float, tuple[PlacedStage, ...]]:
     """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order, for so
     many micro-batches of so many samples; no stages if memory doesn't do.
     """
@@ -169,7 +171,7 @@ def _fastest(task: Task, hosts: tuple[int, ...], samples: int, count: int) -> tu
     return float(done_s[-1]), tuple(PlacedStage(first, end - 1, (host,), config) for host, (first, end) in cuts)
 
 
-def _taking_in_s(task: Task, samples: int, hosts: tuple[int, ...], stage: int) -> FloatArray:
+def _taking_in_s(task: StrategyTask, samples: int, hosts: tuple[int, ...], stage: int) -> FloatArray:
     """Returns the seconds of taking a micro-batch in from both neighbours, by a stage's layers i..j; shape (L, L)."""
     sent, num_layers = task.stage_costs(samples).interstage.bytes, task.model.num_layers
     total_s = np.zeros((num_layers, num_layers))

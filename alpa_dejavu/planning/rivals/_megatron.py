@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import final
 
-from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
 from alpa_dejavu.planning.rivals._orders import divisors
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks
 
@@ -40,7 +40,7 @@ class Megatron(Strategy):
     def name(self) -> str:
         return "megatron" if self.degrees == "rule" else "megatron (all degrees)"
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         best: Pipeline | None = None
         best_s, tried = math.inf, 0
         for tensor, stages in _model_parallel(task):
@@ -55,10 +55,10 @@ class Megatron(Strategy):
                 f"no equal stages of {task.model.num_layers} layers fit the devices of {task.cluster.name} with a "
                 f"batch of {task.batch}{task.in_parts} ({tried} divisions tried); give more hosts, or another batch"
             )
-        return Choice((best,), None, tried)
+        return StrategyChoice((best,), None, tried)
 
 
-def _model_parallel(task: Task) -> list[tuple[int, int]]:
+def _model_parallel(task: StrategyTask) -> list[tuple[int, int]]:
     """Returns the numbers of tensor-parallel devices and of stages: few devices first, of as many the ones with more
     tensor parallelism.
     """
@@ -72,7 +72,7 @@ def _model_parallel(task: Task) -> list[tuple[int, int]]:
     return sorted(degrees, key=lambda pair: (pair[0] * pair[1], -pair[0]))
 
 
-def _pipelines(task: Task, tensor: int, count: int) -> Iterator[Pipeline]:
+def _pipelines(task: StrategyTask, tensor: int, count: int) -> Iterator[Pipeline]:
     """Yields the pipelines of these degrees with every size of micro-batch."""
     data = task.cluster.num_devices // tensor // count
     hosts = ranks(task.cluster, range(len(task.cluster.hosts)))

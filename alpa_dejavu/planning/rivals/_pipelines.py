@@ -12,10 +12,10 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, least, ordered, rounded
-from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
 from alpa_dejavu.planning.rivals._orders import Counts, Grouping, groupings, hosts_of
 from alpa_dejavu.planning.rivals._searched import Dejavu, counts_of, searched
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, as_one, cut_alike
 from alpa_dejavu.planning.search.given_stages import part_of
 from alpa_dejavu.planning.task import SpaceRules
@@ -63,7 +63,7 @@ class DataParallelPipelines(Strategy):
     def name(self) -> str:
         return "pipelines"
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         alone = Dejavu(self.remat, self.zero)._choose(task)
         alone_s, tried = task.synchronous_s(alone.pipelines), alone.tried
         best = _Grouped(alone.pipelines, alone_s)
@@ -87,7 +87,7 @@ class DataParallelPipelines(Strategy):
         if len(pipelines) > 1:
             pipelines = _as_one(task, with_layers_moved(task, pipelines))
         notes = (_NOTE.format(len(pipelines), units.seconds(alone_s)),) if len(pipelines) > 1 else ()
-        return Choice(pipelines, task.synchronous_s(pipelines), tried, None, notes)
+        return StrategyChoice(pipelines, task.synchronous_s(pipelines), tried, None, notes)
 
 
 @final
@@ -102,7 +102,9 @@ class _Grouped:
     tried: int = 0
 
 
-def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float) -> _Grouped:
+def _of_size(
+    task: StrategyTask, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float
+) -> _Grouped:
     """Returns the best pipelines with micro-batches of so many samples, if their step is shorter than `under_s`.
 
     No step is shorter than if all pipelines always computed on their slowest stages; by that ways are put in order.
@@ -126,7 +128,7 @@ def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size:
     return dataclasses.replace(best, tried=tried)
 
 
-def _cut(task: Task, part: Counts, remat: tuple[str, ...], size: int) -> Pipeline | None:
+def _cut(task: StrategyTask, part: Counts, remat: tuple[str, ...], size: int) -> Pipeline | None:
     """Returns the best pipeline on the first hosts of each kind, for about its share of the micro-batches; None if none
     fits.
     """
@@ -144,7 +146,7 @@ def _rate(cluster: Cluster) -> float:
     return sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
 
 
-def _moved_to(task: Task, cut: Pipeline, part: Counts, hosts: Sequence[int]) -> Pipeline:
+def _moved_to(task: StrategyTask, cut: Pipeline, part: Counts, hosts: Sequence[int]) -> Pipeline:
     """Returns a pipeline on the first hosts of each kind on others instead."""
     (first,) = hosts_of(task.cluster, (part,))
     other = dict(zip(first, hosts, strict=True))
@@ -152,7 +154,7 @@ def _moved_to(task: Task, cut: Pipeline, part: Counts, hosts: Sequence[int]) -> 
     return dataclasses.replace(cut, stages=tuple(stages))
 
 
-def _as_one(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
+def _as_one(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
     """Returns pipelines that are cut alike as one pipeline with data-parallel stages, which Alpa can run, if that fits
     and is as fast; other pipelines as they are.
     """
@@ -163,13 +165,13 @@ def _as_one(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]
     return pipelines if slower or not task.fits(whole) else (whole,)
 
 
-def pace_s(task: Task, pipeline: Pipeline) -> float:
+def pace_s(task: StrategyTask, pipeline: Pipeline) -> float:
     """Returns the seconds that the slowest stage of a pipeline computes for a micro-batch."""
     times = task.stage_times(pipeline.stages, pipeline.micro_batch)
     return max(stage.forward_s + stage.backward_s for stage in times)
 
 
-def shared(task: Task, pipelines: Sequence[Pipeline], count: int) -> tuple[Pipeline, ...]:
+def shared(task: StrategyTask, pipelines: Sequence[Pipeline], count: int) -> tuple[Pipeline, ...]:
     """Returns pipelines with the shares of so many micro-batches, at least as many as pipelines, for which their
     synchronous step is shortest.
 
@@ -206,7 +208,7 @@ def _with_counts(pipelines: Sequence[Pipeline], counts: Sequence[int]) -> tuple[
     return tuple(dataclasses.replace(pipeline, num_micro_batches=count) for pipeline, count in pairs)
 
 
-def _moved(task: Task, pipelines: tuple[Pipeline, ...]) -> Iterator[tuple[Pipeline, ...]]:
+def _moved(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> Iterator[tuple[Pipeline, ...]]:
     """Yields the same pipelines with a micro-batch moved from one to another; of pipelines that compute equally long
     for as many micro-batches the first one stands for all.
     """
@@ -218,12 +220,12 @@ def _moved(task: Task, pipelines: tuple[Pipeline, ...]) -> Iterator[tuple[Pipeli
             yield _with_counts(pipelines, [count - (n == giver) + (n == taker) for n, count in enumerate(counts)])
 
 
-def _steps_s(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[float, ...]:
+def _steps_s(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[float, ...]:
     """Returns the seconds of the synchronous step, and of what each pipeline computes, the longest first."""
     return task.synchronous_s(pipelines), *sorted(task.computing_s(pipelines), reverse=True)
 
 
-def with_layers_moved(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
+def with_layers_moved(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
     """Returns pipelines with layers moved from a stage to the next or the one before, one at a time, and then their
     micro-batches shared anew, as long as their synchronous step gets shorter and all stages fit.
 

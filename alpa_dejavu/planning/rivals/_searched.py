@@ -7,8 +7,8 @@ from typing import final
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.planning.rivals._base import Choice, Strategy
-from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
+from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.search._candidate import config_of_stage
 from alpa_dejavu.planning.search._searched import Searched
@@ -37,7 +37,7 @@ class Dejavu(Strategy):
     def name(self) -> str:
         return "alpa-dejavu"
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         return _first(searched(task, task.cluster, SpaceRules(remat=self.remat, zero=self.zero), hosts="any"))
 
 
@@ -61,7 +61,7 @@ class AlpaDefault(Strategy):
     def name(self) -> str:
         return "alpa"
 
-    def _choose(self, task: Task) -> Choice:
+    def _choose(self, task: StrategyTask) -> StrategyChoice:
         numbers = [host.num_devices for host in task.cluster.hosts]
         if len(set(numbers)) > 1:
             raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
@@ -69,9 +69,9 @@ class AlpaDefault(Strategy):
         return _first(searched(task, _believed(task.cluster), rules, hosts="all"))
 
 
-def _first(plans: list[tuple[float, Pipeline]]) -> Choice:
+def _first(plans: list[tuple[float, Pipeline]]) -> StrategyChoice:
     own_s, pipeline = plans[0]
-    return Choice((pipeline,), own_s, len(plans))
+    return StrategyChoice((pipeline,), own_s, len(plans))
 
 
 def _believed(cluster: Cluster) -> Cluster:
@@ -85,12 +85,12 @@ def _believed(cluster: Cluster) -> Cluster:
     return dataclasses.replace(alike, cores=cluster.cores, waiting=cluster.waiting)
 
 
-def counts_of(task: Task, cluster: Cluster) -> tuple[int, ...]:
+def counts_of(task: StrategyTask, cluster: Cluster) -> tuple[int, ...]:
     """Returns the numbers of micro-batches that a task leaves open on a cluster."""
     return micro_batch_counts(task.batch, cluster) if task.micro_batches is None else (task.micro_batches,)
 
 
-def searched(task: Task, cluster: Cluster, rules: SpaceRules, hosts: str) -> list[tuple[float, Pipeline]]:
+def searched(task: StrategyTask, cluster: Cluster, rules: SpaceRules, hosts: str) -> list[tuple[float, Pipeline]]:
     """Returns the best plans that this package's search finds on a cluster (a part of the task's, or what somebody
     believes of it), on "all" of its hosts or on "any" of them, the fastest first: each with the seconds of its step
     there, and as a pipeline on the hosts of the same names in the task's cluster.
@@ -115,7 +115,7 @@ def searched(task: Task, cluster: Cluster, rules: SpaceRules, hosts: str) -> lis
     return [(best.step_s, _pipeline_of(best, task)) for best in plans]
 
 
-def _pipeline_of(chosen: Plan, task: Task) -> Pipeline:
+def _pipeline_of(chosen: Plan, task: StrategyTask) -> Pipeline:
     """Returns a plan's stages as a pipeline on the devices of the hosts that the plan names."""
     number = {host.name: n for n, host in enumerate(task.cluster.hosts)}
     stages = []

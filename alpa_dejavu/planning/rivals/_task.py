@@ -15,21 +15,21 @@ from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning.rivals._exchange import Computed, Exchange, exchanges, finished_s
+from alpa_dejavu.planning.rivals._exchange import Computed, GradientExchange, exchanges, finished_s
 from alpa_dejavu.planning.rivals._orders import divisors
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, sent_at_a_time
 from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["Task"]
+__all__ = ["StrategyTask"]
 
 _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Task:
+class StrategyTask:
     """The task that a strategy is given: to divide a model's training step among the devices of a cluster.
 
     Its fields are the arguments of `Strategy.plan`, `models` the latency and communication models by which plans are
@@ -159,7 +159,7 @@ class Task:
         seconds = [self._summed_s(exchange, micro_batch, exchange.abreast(sums)) for exchange in sums]
         return finished_s(self._all_computed(pipelines), sums, seconds)
 
-    def _summed_s(self, exchange: Exchange, micro_batch: int, abreast: int) -> float:
+    def _summed_s(self, exchange: GradientExchange, micro_batch: int, abreast: int) -> float:
         """Returns the seconds of an all-reduce of gradients: as many groups as the narrowest replica has devices go at
         a time, and with them `abreast` others on the same links.
         """

@@ -52,7 +52,7 @@ _FIRST_S, _RUNS = 3.0, 30
 
 @final
 @dataclasses.dataclass
-class _Session:
+class _MeasuringSearch:
     """A search for plans between measurements.
 
     Attributes:
@@ -235,7 +235,7 @@ class Decisive(Chooser):
         costs = PricedShapes(dataclasses.replace(task, learned=()), clock).costs(layers, count)
         resolver = Resolver()
         meet(costs.table, costs.space, resolver)
-        session = _Session(costs, costs.table, task.slicer, errors_after(costs, task.learned, resolver))
+        session = _MeasuringSearch(costs, costs.table, task.slicer, errors_after(costs, task.learned, resolver))
         candidates = session.candidates()
         clock.lap("slicing")
         num_offered = int(costs.table.offered.sum())

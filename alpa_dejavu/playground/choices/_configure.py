@@ -117,7 +117,7 @@ def _gone_on(mixed: Configured, params: Vector, cluster: Cluster, until: Until, 
     return dataclasses.replace(mixed, time_s=time_s[inside], loss=loss[inside], history=history)
 
 
-class _Step(NamedTuple):
+class _MixStep(NamedTuple):
     """Where a step of the mix came to, each option's displacement for one gradient of each worker (0 where it applied
     none), which options applied some, and the seconds of all segments together.
     """
@@ -128,7 +128,7 @@ class _Step(NamedTuple):
     seconds: float
 
 
-def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, number: int, seed: int) -> _Step:
+def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, number: int, seed: int) -> _MixStep:
     """Trains by each option that has a share for its part of the seconds, each from where the one before came to."""
     (live,) = np.nonzero(shares)
     whole_s = mixing.gradients * segments.workers * float(segments.planned_s.max())
@@ -141,7 +141,7 @@ def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, n
         moved[option] = change * np.float32(segments.workers / max(segment.gradients, 1))
         seconds += segment.seconds
         at = at + change
-    return _Step(at, moved, applied, seconds)
+    return _MixStep(at, moved, applied, seconds)
 
 
 def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segments, applied: NDArray[np.bool_],

@@ -14,7 +14,7 @@ from alpa_dejavu.playground.exchanges._checkpoints import CheckpointedAllReduce
 from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
 from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
-from alpa_dejavu.playground.exchanges._pipelines import HetPipe, PipeDream
+from alpa_dejavu.playground.exchanges._pipelines import HetPipeWaves, PipeDream
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
     AsynchronousServer,
@@ -32,7 +32,7 @@ __all__ = [
     "CheckpointedAllReduce",
     "Cyclades",
     "Gossip",
-    "HetPipe",
+    "HetPipeWaves",
     "LocalSteps",
     "PartialReduce",
     "PipeDream",
@@ -61,7 +61,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "ad-psgd": AsynchronousGossip,
     "partial-reduce": PartialReduce,
     "cyclades": Cyclades,
-    "hetpipe": HetPipe,
+    "hetpipe": HetPipeWaves,
     "pipedream": PipeDream,
 }
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.problem import checks
 
@@ -47,10 +47,10 @@ class LocalParameters:
     samples: float | Vector
 
 
-_Part: TypeAlias = Vector | Gradient | LocalParameters
+_Part: TypeAlias = Vector | WorkerGradient | LocalParameters
 
 
-def mean_gradient(parts: Sequence[Gradient | LocalParameters]) -> Vector:
+def mean_gradient(parts: Sequence[WorkerGradient | LocalParameters]) -> Vector:
     """Returns the mean of gradients, or of parameters, over all their samples; of a parameter, over those of workers
     that had it, and where nobody had it the plain one.
     """
@@ -96,7 +96,7 @@ def _on_board(
     board = worker.world.board
     parts, left = board.setdefault((tag, "parts"), ({}, []))
     parts[worker.number] = part
-    if isinstance(part, Gradient):
+    if isinstance(part, WorkerGradient):
         _ = part.values  # by now all that wait with it are known, too, and are computed side by side
     try:
         yield from _messages(worker, tag, algorithm, members, None)

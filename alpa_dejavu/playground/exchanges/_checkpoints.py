@@ -14,7 +14,7 @@ from alpa_dejavu.problem import checks
 
 
 @dataclasses.dataclass
-class _Job:
+class _CheckpointState:
     """The state that all workers know: the checkpoint, and who trains from it since the last restart (a term)."""
 
     members: tuple[int, ...]
@@ -55,12 +55,12 @@ class CheckpointedAllReduce(Exchange):
     def run(self, worker: Worker) -> Program:
         world, number = worker.world, worker.number
         begin = worker.params, worker.state, worker.version, 0
-        job: _Job = world.board.setdefault("job", _Job(world.live, begin))
+        job: _CheckpointState = world.board.setdefault("job", _CheckpointState(world.live, begin))
         if world.came_s[number] > 0:
             job.members = tuple(member for member in job.members if member != number)
         return self._watch(worker, job)
 
-    def _watch(self, worker: Worker, job: _Job) -> Program:
+    def _watch(self, worker: Worker, job: _CheckpointState) -> Program:
         world = worker.world
         while True:
             term = job.term
@@ -73,7 +73,7 @@ class CheckpointedAllReduce(Exchange):
             if training is not None:
                 world.cancel(training)
 
-    def _train(self, worker: Worker, job: _Job) -> Program:
+    def _train(self, worker: Worker, job: _CheckpointState) -> Program:
         world, members, term = worker.world, job.members, job.term
         params, worker.state, version, first = job.kept
         worker.adopt(params, version)
@@ -95,5 +95,5 @@ class CheckpointedAllReduce(Exchange):
                         worker.send(number, ("anew", term))
 
 
-def _whole(world: World, job: _Job, term: int) -> int:
+def _whole(world: World, job: _CheckpointState, term: int) -> int:
     return int(job.term == term and bool(job.members) and all(world.there[number] for number in job.members))

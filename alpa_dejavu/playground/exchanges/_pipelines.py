@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, mean
 from alpa_dejavu.playground.exchanges._server import check_server
@@ -61,7 +61,7 @@ class PipeDream(Exchange):
         accumulated = self.stages if self.remedy == "2bw" else 1
         delays = self._delays(worker)
         oldest = 1 if self.remedy == "2bw" else self.stages - 1
-        in_flight, waiting = worker.replica(), list[Gradient]()
+        in_flight, waiting = worker.replica(), list[WorkerGradient]()
         # The last versions, the newest first, each with its moving average of changes.
         stash = collections.deque([(worker.params, np.zeros_like(worker.params))], maxlen=oldest + 1)
         for number in itertools.count():
@@ -101,7 +101,7 @@ class PipeDream(Exchange):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class HetPipe(Exchange):
+class HetPipeWaves(Exchange):
     """Workers are pipelines that send waves of updates to a server, and may be ahead of the slowest by a few (HetPipe).
     Each has N minibatches in flight, and begins one whenever another is done, at the parameters as they are then. After
     each N, a wave, it sends their changes, and begins no other minibatch until it has the parameters with all workers'
@@ -139,7 +139,7 @@ class HetPipe(Exchange):
         return self._train(worker)
 
     def _train(self, worker: Worker) -> Program:
-        in_flight, pipeline = worker.replica(), _Pipeline(worker, self)
+        in_flight, pipeline = worker.replica(), _PipelineWorker(worker, self)
         for _ in range(self.concurrent):
             pipeline.begin()
         while True:
@@ -176,10 +176,10 @@ class HetPipe(Exchange):
 
 
 @final
-class _Pipeline:
+class _PipelineWorker:
     """A pipeline's minibatches: messages of a worker to itself, each with the parameters that it is computed at."""
 
-    def __init__(self, worker: Worker, settings: HetPipe) -> None:
+    def __init__(self, worker: Worker, settings: HetPipeWaves) -> None:
         self._worker, self._settings = worker, settings
         self._changes, self._count = np.zeros_like(worker.params), 0  # since the last wave
         self._waits, self._later, self._last = False, 0, False

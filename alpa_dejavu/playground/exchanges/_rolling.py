@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._gradient import Gradient
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Process
 from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
@@ -86,7 +86,7 @@ class RollingServer(Exchange):
 
     def _push(self, worker: Worker, role: _Role, later: bool) -> Program:
         num_bytes, term, server = worker.world.num_bytes, role.term, role.holder
-        gradient: Gradient | None = None
+        gradient: WorkerGradient | None = None
         while True:
             if not later:
                 gradient = yield worker.compute()
@@ -120,9 +120,9 @@ class RollingServer(Exchange):
             moments = world.num_bytes * world.learner.moments(model.state)
             worker.send(role.holder, "role", (role.term, model), moments)
 
-    def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[Gradient]]:
+    def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[WorkerGradient]]:
         """Waits for the gradients of all that were asked and are still there."""
-        gradients: dict[int, Gradient] = {}
+        gradients: dict[int, WorkerGradient] = {}
 
         def missing() -> int:
             return sum(worker.world.there[number] and number not in gradients for number in role.asked)

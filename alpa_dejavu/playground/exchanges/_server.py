@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._gradient import Gradient
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
@@ -218,7 +218,7 @@ class ShardedServer(Exchange):
                 if is_here(world, message):
                     worker.send(message.sender, ("params", step), world.board["sent"], world.num_bytes / shards)
 
-    def _gathered(self, worker: Worker, step: int, settled: set[Gradient]
+    def _gathered(self, worker: Worker, step: int, settled: set[WorkerGradient]
                   ) -> Generator[Effect, Any, dict[int, Message]]:  # fmt: skip
         """Waits for a step's gradients of all that are there."""
         world, got = worker.world, dict[int, Message]()
@@ -232,7 +232,7 @@ class ShardedServer(Exchange):
         return got
 
 
-def _drop_once(worker: Worker, gradient: Gradient, settled: set[Gradient]) -> None:
+def _drop_once(worker: Worker, gradient: WorkerGradient, settled: set[WorkerGradient]) -> None:
     """Counts a gradient that won't be applied, of which several shards may have a part."""
     if gradient not in settled:
         settled.add(gradient)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Gradient, Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground._world import Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
@@ -24,7 +24,7 @@ class ServerModel:
     a newer version than all that it had sent, and what it had applied is undone.
     """
 
-    def __init__(self, worker: Worker, combine: Callable[[Sequence[Gradient]], Vector] = mean_gradient) -> None:
+    def __init__(self, worker: Worker, combine: Callable[[Sequence[WorkerGradient]], Vector] = mean_gradient) -> None:
         world, self._combine = worker.world, combine
         self._worker, self._model, self._applied = worker, worker.replica(), collections.Counter[int]()
         before: ServerModel | None = world.board.get("held")
@@ -81,7 +81,7 @@ def had_their_steps(world: World) -> set[int]:
     return last
 
 
-def replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient], None]) -> None:
+def replace(got: dict[int, Message], message: Message, drop: Callable[[WorkerGradient], None]) -> None:
     """Adds a gradient to others; one that its worker sent before it was lost gives way to it."""
     if message.sender in got:
         drop(got[message.sender].payload)
@@ -91,7 +91,7 @@ def replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient]
 _NEED_SAMPLES = ("zeno", "zeno++")
 
 
-def combiner(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
+def combiner(name: str, wrong: int) -> Callable[[Sequence[WorkerGradient]], Vector]:
     """Returns what makes one gradient of the workers' ones: a rule of `alpa_dejavu.training.robust`, or their mean.
 
     Raises:
@@ -102,7 +102,7 @@ def combiner(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
     chosen = _named_rule(name, wrong)
     kept: dict[str, Any] = {"state": None, "count": 0}
 
-    def combine(gradients: Sequence[Gradient]) -> Vector:
+    def combine(gradients: Sequence[WorkerGradient]) -> Vector:
         import jax
 
         vectors = [gradient.values for gradient in gradients]

@@ -58,12 +58,12 @@ class ZenoServer(Exchange):
     def run(self, worker: Worker) -> Program:
         check_server(worker, self.server)
         if worker.number == self.server:
-            judge = _Judge(worker, self)
+            judge = _ZenoJudge(worker, self)
             worker.spawn(judge.trust())
             worker.spawn(self._serve(worker, judge))
         return push(worker, self.server)
 
-    def _serve(self, worker: Worker, judge: _Judge) -> Program:
+    def _serve(self, worker: Worker, judge: _ZenoJudge) -> Program:
         yield worker.receive("trusted")  # nothing can be judged before
         while True:
             (message,) = yield worker.receive("gradient")
@@ -77,7 +77,7 @@ class ZenoServer(Exchange):
 
 
 @final
-class _Judge:
+class _ZenoJudge:
     """The trusted gradient that a server has, and its verdicts.
 
     Attributes:

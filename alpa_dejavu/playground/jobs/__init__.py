@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground.jobs._exact import ExactSearch
-from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Outcome, Policy, Sensitivity, schedule
+from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Outcome, Policy, Synergy, schedule
 from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, Pool, StepCurve, Workload, planned_curve
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 POLICIES: dict[str, type[Policy]] = {
     "fifo": Fifo,
     "equal-shares": EqualShares,
-    "sensitivity": Sensitivity,
+    "sensitivity": Synergy,
     "exact": ExactSearch,
 }
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import final
 
-from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy, Sensitivity, by_need, in_proportion
+from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy, Synergy, by_need, in_proportion
 from alpa_dejavu.playground.jobs._state import Places, PoolDecision, State, advanced, placed, step_s
 from alpa_dejavu.playground.jobs._workload import Workload
 from alpa_dejavu.problem import checks
@@ -29,7 +29,7 @@ class ExactSearch(Policy):
         most_states: so many states it looks at, at most.
     """
 
-    rivals: tuple[Policy, ...] = (Fifo(), EqualShares(), Sensitivity())
+    rivals: tuple[Policy, ...] = (Fifo(), EqualShares(), Synergy())
     most_states: int = 20_000
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class ExactSearch(Policy):
         Raises:
             ValueError: there are too many states.
         """
-        search = _Search(workload, self.rivals, self.most_states)
+        search = _DecisionSearch(workload, self.rivals, self.most_states)
         for rival in self.rivals:
             search.follow(state, rival)
         search.deepen(state, None)
@@ -50,7 +50,7 @@ class ExactSearch(Policy):
 
 
 @final
-class _Search:
+class _DecisionSearch:
     """A depth-first search; the best sum of completion times so far, and the decision that it begins with."""
 
     def __init__(self, workload: Workload, rivals: Sequence[Policy], most_states: int) -> None:

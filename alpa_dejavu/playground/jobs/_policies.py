@@ -172,7 +172,7 @@ _HALVINGS = 40
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Sensitivity(Policy):
+class Synergy(Policy):
     """Devices go by equal shares, cores and memory to the jobs whose steps they shorten most (Synergy). Each job first
     keeps what the speed of its equal share needs, so that no job's step is longer than with that.
 

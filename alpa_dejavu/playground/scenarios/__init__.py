@@ -13,9 +13,9 @@ from alpa_dejavu.playground.scenarios._read_job import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._scenario import (
     Question,
     Runs,
+    RunTarget,
     Scenario,
     ScenarioRun,
-    Target,
     growing_runs,
     run_scenario,
 )
@@ -30,10 +30,10 @@ __all__ = [
     "ComparedCurve",
     "Interval",
     "Question",
+    "RunTarget",
     "Runs",
     "Scenario",
     "ScenarioRun",
-    "Target",
     "answer",
     "answer_lines",
     "compared",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu.playground.history import History
-from alpa_dejavu.playground.scenarios._scenario import Runs, ScenarioRun, Target
+from alpa_dejavu.playground.scenarios._scenario import Runs, RunTarget, ScenarioRun
 
 Floats = NDArray[np.float64]
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
@@ -56,7 +56,7 @@ class Compared:
 
     name: str
     runs: tuple[ScenarioRun, ...]
-    target: Target | None
+    target: RunTarget | None
     curves: dict[tuple[str, str], ComparedCurve]
     reached: int
     to_target: dict[str, Interval]

@@ -22,7 +22,7 @@ from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Joi
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
 from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster, name_and_settings, object_named
-from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Target
+from alpa_dejavu.playground.scenarios._scenario import Question, RunTarget, Scenario
 from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
 from alpa_dejavu.problem import Cluster
 
@@ -128,7 +128,7 @@ def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) ->
     return by_name
 
 
-def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
+def _target(data: ScenarioData, trained: Problem | None) -> RunTarget | None:
     if "target" not in data:
         return None
     asked: dict[str, Any] = {**data["target"]}
@@ -138,7 +138,7 @@ def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
     if trained is None or (measure == "accuracy" and trained.accuracy is None):
         whose = "time alone is simulated" if trained is None else f"{trained.name} has no classes"
         raise WrongDataError(("target", measure), f"there is no {measure} to reach: {whose}; leave it out")
-    return Target(measure, float(value))
+    return RunTarget(measure, float(value))
 
 
 def _name_for_people(entry: Any) -> str:

@@ -22,7 +22,7 @@ INTERVALS = 10_000
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Target:
+class RunTarget:
     """A measure and the value that runs are timed to.
 
     Attributes:
@@ -85,7 +85,7 @@ class Scenario:
     until: Until
     seeds: tuple[int, ...]
     looks: int
-    target: Target | None
+    target: RunTarget | None
     conditions: Mapping[str, Condition] = dataclasses.field(default_factory=dict)
     variants: tuple[Scenario, ...] = ()
     question: Question | None = None
@@ -127,7 +127,7 @@ class Runs:
     name: str
     problem: str | None
     hosts: tuple[str, ...]
-    target: Target | None
+    target: RunTarget | None
     runs: tuple[ScenarioRun, ...]
     conditions: tuple[str, ...] = ()
     question: Question | None = None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, answer_lines, compared
-from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, ScenarioRun, Target
+from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, RunTarget, ScenarioRun
 
 _MOST_DETAILS = 400
 
@@ -71,7 +71,7 @@ def target_text(every: Sequence[Runs]) -> str:
     return "; ".join(f"{runs.name}: {_target(runs.target)}" for runs in every)
 
 
-def _target(target: Target | None) -> str:
+def _target(target: RunTarget | None) -> str:
     if target is None:
         return "none"
     return f"{target.measure} {'at most' if target.measure == 'loss' else 'at least'} {target.value:g}"

@@ -15,7 +15,7 @@ from typing_extensions import NotRequired, TypedDict
 from alpa_dejavu._util.format_fields import WHOLE, Bytes, Index, Seconds, Text, Words, file_format, listed, said, whole
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.playground.history import TIMELINE, History
-from alpa_dejavu.playground.scenarios._scenario import Question, Runs, ScenarioRun, Target
+from alpa_dejavu.playground.scenarios._scenario import Question, Runs, RunTarget, ScenarioRun
 from alpa_dejavu.playground.scenarios.scenario_format import QuestionData
 
 __all__ = ["read_runs", "runs_text", "write_runs"]
@@ -141,7 +141,7 @@ def read_runs(path: str | os.PathLike[str]) -> Runs:
     """
     file = read_checked(pathlib.Path(path), RunsData, _REMEDY)
     data = file.data
-    target = None if data["target"] is None else Target(data["target"]["measure"], data["target"]["value"])
+    target = None if data["target"] is None else RunTarget(data["target"]["measure"], data["target"]["value"])
     runs = tuple(_read_run(file, n) for n in range(len(data["runs"])))
     question = Question(**data["question"]) if "question" in data else None
     names = {run.exchange for run in runs}

@@ -75,7 +75,7 @@ class Trainings:
 
     def side_by_side(self, points: int, rate: float, seed: int) -> Iterator[float]:
         """Yields the loss where each step of OptEx begins."""
-        walks, evaluator = _optex(points, rate), _OneByOne(self._gradient)
+        walks, evaluator = _optex(points, rate), _CompiledOneByOne(self._gradient)
         vector = self._begun(seed)
         state = walks.init(vector)
         for step in itertools.count():
@@ -118,7 +118,7 @@ class Trainings:
 
 
 @final
-class _OneByOne(Evaluator):
+class _CompiledOneByOne(Evaluator):
     """Gradients of points by a function that is compiled already."""
 
     def __init__(self, gradient: Callable[[Any, Any], Any]) -> None:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of, scalar_value
+from alpa_dejavu.sharding.hlo.graph import HloGraph, reduction_of, scalar_value
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto
 from alpa_dejavu.sharding.hlo.shapes import FLOATS, literal_values, num_elements, same_array
 
 Node = HloInstructionProto
-Rule = Callable[[Graph, Node], Node | None]
+Rule = Callable[[HloGraph, Node], Node | None]
 
 
-def _get_tuple_element(graph: Graph, node: Node) -> Node | None:
+def _get_tuple_element(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     return graph.operand(source, node.tuple_index) if source.opcode == "tuple" else None
 
 
-def _tuple(graph: Graph, node: Node) -> Node | None:
+def _tuple(graph: HloGraph, node: Node) -> Node | None:
     """A tuple of all the elements of another tuple, in order, is that tuple.
 
     Not a marker's: a stage's inputs and its outputs stay apart.
@@ -39,12 +39,12 @@ def _tuple(graph: Graph, node: Node) -> Node | None:
     return source
 
 
-def _unchanged(graph: Graph, node: Node) -> Node | None:
+def _unchanged(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     return source if same_array(source.shape, node.shape) else None
 
 
-def _reshape(graph: Graph, node: Node) -> Node | None:
+def _reshape(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     if same_array(source.shape, node.shape):
         return source
@@ -59,7 +59,7 @@ def _reshape(graph: Graph, node: Node) -> Node | None:
     return None
 
 
-def _transpose(graph: Graph, node: Node) -> Node | None:
+def _transpose(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     permutation = list(node.dimensions)
     if permutation == sorted(permutation):
@@ -74,7 +74,7 @@ def _transpose(graph: Graph, node: Node) -> Node | None:
     return None
 
 
-def _broadcast(graph: Graph, node: Node) -> Node | None:
+def _broadcast(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     if same_array(source.shape, node.shape) and list(node.dimensions) == list(range(len(node.dimensions))):
         return source
@@ -87,11 +87,11 @@ def _broadcast(graph: Graph, node: Node) -> Node | None:
     return None
 
 
-def _spread(graph: Graph, node: Node, source: Node, dimensions: Sequence[int] = ()) -> Node:
+def _spread(graph: HloGraph, node: Node, source: Node, dimensions: Sequence[int] = ()) -> Node:
     return graph.add("broadcast", node.shape, [source], dimensions=list(dimensions), metadata=node.metadata)
 
 
-def _broadcast_of_iota(graph: Graph, node: Node) -> Node | None:
+def _broadcast_of_iota(graph: HloGraph, node: Node) -> Node | None:
     """A spread-out iota is an iota of that shape."""
     source = graph.operand(node, 0)
     if source.opcode != "iota":
@@ -100,7 +100,7 @@ def _broadcast_of_iota(graph: Graph, node: Node) -> Node | None:
     return graph.add("iota", node.shape, dimensions=[dimension], metadata=node.metadata)
 
 
-def _multiply_twice(graph: Graph, node: Node) -> Node | None:
+def _multiply_twice(graph: HloGraph, node: Node) -> Node | None:
     """(x * a) * b is x * (a * b), where a and b are constants."""
     for side in (0, 1):
         inner, outer = graph.operand(node, 1 - side), scalar_value(graph, graph.operand(node, side))
@@ -116,7 +116,7 @@ def _multiply_twice(graph: Graph, node: Node) -> Node | None:
     return None
 
 
-def _reduce(graph: Graph, node: Node) -> Node | None:
+def _reduce(graph: HloGraph, node: Node) -> Node | None:
     """A reduction over nothing but dimensions of size one, from the neutral element, only changes the shape."""
     if len(node.operand_ids) != 2:
         return None
@@ -129,7 +129,7 @@ def _reduce(graph: Graph, node: Node) -> Node | None:
     return graph.reshape(source, list(node.shape.dimensions))
 
 
-def _pad(graph: Graph, node: Node) -> Node | None:
+def _pad(graph: HloGraph, node: Node) -> Node | None:
     padding = node.padding_config.ListFields()
     unchanged = all(
         not (d.edge_padding_low or d.edge_padding_high or d.interior_padding)
@@ -138,7 +138,7 @@ def _pad(graph: Graph, node: Node) -> Node | None:
     return graph.operand(node, 0) if unchanged else None
 
 
-def _select(graph: Graph, node: Node) -> Node | None:
+def _select(graph: HloGraph, node: Node) -> Node | None:
     condition, yes, no = graph.operands(node)
     if yes.id == no.id:
         return yes
@@ -151,7 +151,7 @@ def _select(graph: Graph, node: Node) -> Node | None:
 def _neutral(position: int | None, neutral: float) -> Rule:
     """`x op neutral` is x; with no position, on either side."""
 
-    def rule(graph: Graph, node: Node) -> Node | None:
+    def rule(graph: HloGraph, node: Node) -> Node | None:
         for side in (0, 1) if position is None else (position,):
             other = graph.operand(node, 1 - side)
             if scalar_value(graph, graph.operand(node, side)) == neutral and same_array(other.shape, node.shape):
@@ -161,7 +161,7 @@ def _neutral(position: int | None, neutral: float) -> Rule:
     return rule
 
 
-def _opposite(graph: Graph, node: Node) -> Node | None:
+def _opposite(graph: HloGraph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     return graph.operand(source, 0) if source.opcode == node.opcode else None
 

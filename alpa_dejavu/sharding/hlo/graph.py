@@ -1,6 +1,6 @@
 """A computation opened for editing: instructions by id, fresh ids, uses replaced, dead code dropped, order kept valid.
 
-The passes of this package work on a `Graph` and write it back with `close`. Within a graph an instruction is the
+The passes of this package work on a `HloGraph` and write it back with `close`. Within a graph an instruction is the
 protobuf message itself; a pass changes its fields in place or points the users of one to another.
 """
 
@@ -32,7 +32,7 @@ def computation(module: HloModuleProto, computation_id: int) -> HloComputationPr
     raise KeyError(f"the module {module.name} has no computation {computation_id}")
 
 
-class Graph:
+class HloGraph:
     """An editable view of one computation of an HLO module; `close` writes the edits into the module."""
 
     def __init__(self, module: HloModuleProto, target: HloComputationProto | None = None) -> None:
@@ -209,7 +209,7 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
     return root.opcode if all(inner.opcode in ("parameter", root.opcode) for inner in called.instructions) else ""
 
 
-def scalar_value(graph: Graph, node: HloInstructionProto) -> float | None:
+def scalar_value(graph: HloGraph, node: HloInstructionProto) -> float | None:
     """Returns the number that every element of a constant, or of a broadcast of one, has; else None."""
     while node.opcode in ("broadcast", "reshape") and node.operand_ids:
         node = graph.operand(node, 0)

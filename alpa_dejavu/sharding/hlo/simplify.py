@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 from alpa_dejavu.sharding.hlo._algebra import RULES
-from alpa_dejavu.sharding.hlo.graph import Graph, computation, drop_unreachable, has_side_effect
+from alpa_dejavu.sharding.hlo.graph import HloGraph, computation, drop_unreachable, has_side_effect
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo.shapes import array_shape
 
@@ -30,7 +30,7 @@ def simplify(module: HloModuleProto) -> HloModuleProto:
     Parameters keep their number and order, and pipeline markers stay where they are.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
-    graph = Graph(module)
+    graph = HloGraph(module)
     canonical_dots(graph)
     for _ in range(_MOST_ROUNDS):
         changed = _apply_rules(graph)
@@ -45,7 +45,7 @@ def simplify(module: HloModuleProto) -> HloModuleProto:
     return module
 
 
-def _apply_rules(graph: Graph) -> bool:
+def _apply_rules(graph: HloGraph) -> bool:
     changed = False
     for node in graph.order():
         for rule in RULES.get(node.opcode, ()):
@@ -60,7 +60,7 @@ def _apply_rules(graph: Graph) -> bool:
     return changed
 
 
-def merge_equal(graph: Graph) -> bool:
+def merge_equal(graph: HloGraph) -> bool:
     """Merges instructions that compute the same, scalar constants included, and returns whether there were any."""
     seen: dict[bytes, HloInstructionProto] = {}
     changed = False
@@ -106,7 +106,7 @@ def inline_calls(module: HloModuleProto) -> HloModuleProto:
     for target in list(module.computations):
         if all(node.opcode != "call" for node in target.instructions):
             continue
-        graph = Graph(module, target)
+        graph = HloGraph(module, target)
         while calls := [node for node in graph if node.opcode == "call"]:
             for call in calls:
                 graph.replace(call, _inline(graph, call))
@@ -117,7 +117,7 @@ def inline_calls(module: HloModuleProto) -> HloModuleProto:
     return module
 
 
-def _inline(graph: Graph, call: HloInstructionProto) -> HloInstructionProto:
+def _inline(graph: HloGraph, call: HloInstructionProto) -> HloInstructionProto:
     """Copies the called computation's instructions to where the call is; returns the copy of its root."""
     called = computation(graph.module, call.called_computation_ids[0])
     copies: dict[int, int] = {}
@@ -132,7 +132,7 @@ def _inline(graph: Graph, call: HloInstructionProto) -> HloInstructionProto:
 Node = HloInstructionProto
 
 
-def canonical_dots(graph: Graph) -> bool:
+def canonical_dots(graph: HloGraph) -> bool:
     """Rewrites every `dot` that isn't in the engine's form, and returns whether there were any: each side has its batch
     dimensions first, then at most one free dimension and one contracted one.
     """
@@ -142,7 +142,7 @@ def canonical_dots(graph: Graph) -> bool:
     return graph.settle()
 
 
-def _is_canonical(graph: Graph, node: Node) -> bool:
+def _is_canonical(graph: HloGraph, node: Node) -> bool:
     numbers = node.dot_dimension_numbers
     batch = list(range(len(numbers.lhs_batch_dimensions)))
     return (
@@ -153,7 +153,7 @@ def _is_canonical(graph: Graph, node: Node) -> bool:
     )
 
 
-def _decompose(graph: Graph, node: Node) -> Node:
+def _decompose(graph: HloGraph, node: Node) -> Node:
     numbers = node.dot_dimension_numbers
     lhs, rhs = graph.operands(node)
     batch_sizes = [lhs.shape.dimensions[i] for i in numbers.lhs_batch_dimensions]
@@ -183,7 +183,7 @@ def _free(side: Node, batch: Sequence[int], contracting: Sequence[int]) -> list[
     return [i for i in range(len(side.shape.dimensions)) if i not in batch and i not in contracting]
 
 
-def turn_dots(graph: Graph) -> bool:
+def turn_dots(graph: HloGraph) -> bool:
     """Rewrites `transpose(dot(a, b))` of matrices that nothing else takes as `dot(b, a)`; returns whether there were
     any.
     """
@@ -206,7 +206,7 @@ def turn_dots(graph: Graph) -> bool:
     return changed
 
 
-def fold_transposes(graph: Graph) -> bool:
+def fold_transposes(graph: HloGraph) -> bool:
     """Lets dots take operands as before a transpose of their last two dimensions; returns whether there were any."""
     changed = False
     for node in graph:

@@ -19,7 +19,7 @@ Parameters: TypeAlias = Callable[[Any], Any]
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Tensor:
+class TensorLayout:
     """The name, shape and dtype of one array in a training state, without its numbers.
 
     Attributes:
@@ -52,11 +52,11 @@ class StateLayout:
     """
 
     structure: Any
-    leaves: tuple[Tensor, ...]
+    leaves: tuple[TensorLayout, ...]
     places: tuple[int, ...]
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> tuple[TensorLayout, ...]:
         """Returns name, shape and dtype of each parameter of the model."""
         return tuple(self.leaves[place] for place in self.places)
 
@@ -113,7 +113,7 @@ def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
                 "keep jax.random.key_data(key), or a key of jax.random.PRNGKey"
             )
         is_float = bool(jnp.issubdtype(leaf.dtype, jnp.floating))
-        leaves.append(Tensor(name, tuple(leaf.shape), np.dtype(leaf.dtype), is_float))
+        leaves.append(TensorLayout(name, tuple(leaf.shape), np.dtype(leaf.dtype), is_float))
     pick = parameters or _default_parameters
     places = tuple(jax.tree_util.tree_leaves(pick(structure.unflatten(range(len(leaves))))))
     if not places or not all(isinstance(place, int) and 0 <= place < len(leaves) for place in places):
@@ -129,7 +129,7 @@ def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
     return StateLayout(structure, tuple(leaves), places)
 
 
-def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
+def flat(weights: Leaves, tensors: Sequence[TensorLayout]) -> FloatArray:
     """Returns all real numbers of a model's weights as one vector."""
     parts = [w.astype(np.float64).ravel() for w, tensor in zip(weights, tensors, strict=True) if tensor.is_float]
     return np.concatenate(parts)

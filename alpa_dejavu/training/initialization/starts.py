@@ -14,7 +14,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Tensor
+from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, TensorLayout
 
 __all__ = [
     "Ask", "ByShape", "LatinHypercube", "Mixed", "Own", "Scales", "Sobol", "Start", "Started", "name_of_start", "start",
@@ -51,7 +51,7 @@ class Ask:
         seed: the seed of the run.
     """
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorLayout, ...]
     own: Callable[[int], Leaves]
     numbers: tuple[int, ...]
     seed: int
@@ -233,7 +233,7 @@ class Sobol(Scales):
         return qmc.Sobol(dimensions, seed=np.random.default_rng(seed))
 
 
-def _scaled(own: Leaves, tensors: Sequence[Tensor], scales: FloatArray) -> Leaves:
+def _scaled(own: Leaves, tensors: Sequence[TensorLayout], scales: FloatArray) -> Leaves:
     left = iter(scales.tolist())
     return tuple(
         (weight.astype(np.float64) * next(left)).astype(tensor.dtype) if tensor.is_matrix else weight

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpa_dejavu.training.initialization._judge import Judge, LastLoss, Measure
-from alpa_dejavu.training.initialization._layout import Leaves, Tensor
+from alpa_dejavu.training.initialization._layout import Leaves, TensorLayout
 from alpa_dejavu.training.initialization.rules import RaceRule, Standing
 from alpa_dejavu.training.initialization.starts import Ask, Start, Started
 
@@ -21,8 +21,8 @@ def check_start(start: Start) -> None:
     """Checks that a start keeps its contract: it gives each candidate finite weights of the asked shapes and dtypes,
     the same each time.
     """
-    tensors = tuple(Tensor(name, shape, np.dtype(np.float32), True) for name, shape in _SHAPES.items())
-    tensors += (Tensor("count", (), np.dtype(np.int32), False),)
+    tensors = tuple(TensorLayout(name, shape, np.dtype(np.float32), True) for name, shape in _SHAPES.items())
+    tensors += (TensorLayout("count", (), np.dtype(np.int32), False),)
 
     def own(number: int) -> Leaves:
         generator = np.random.default_rng(number)
@@ -64,7 +64,7 @@ def check_judge(judge: Judge) -> None:
     assert judge.order({0: worse, 1: better}) == (1, 0), "what is better in everything comes first"
 
 
-def _check_started(first: Started, second: Started, tensors: tuple[Tensor, ...]) -> None:
+def _check_started(first: Started, second: Started, tensors: tuple[TensorLayout, ...]) -> None:
     assert len(first.weights) == len(tensors), f"{len(first.weights)} arrays for {len(tensors)} tensors"
     for tensor, weight, same in zip(tensors, first.weights, second.weights, strict=True):
         shown = f"{tensor.name}: {weight.dtype}{list(weight.shape)}"

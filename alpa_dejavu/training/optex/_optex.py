@@ -30,7 +30,7 @@ from alpa_dejavu.training.optex._walk import OptExState, StepReport, Walk, judge
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 from alpa_dejavu.training.optex.kernels import Kernel
 from alpa_dejavu.training.optex.kernels import kernel as chosen_kernel
-from alpa_dejavu.training.optex.scales import Fixed, Median, Scale
+from alpa_dejavu.training.optex.scales import Fixed, MedianDistance, Scale
 from alpa_dejavu.training.optex.scales import scale as chosen_scale
 
 NOISES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)
@@ -137,7 +137,7 @@ class OptEx:
             checks.not_negative("optex", "noise", self.noise)
             return
         checks.one_of("optex", "noise", self.noise, ("replicas", "fitted"))
-        if self.noise == "fitted" and isinstance(self.scale, (Fixed, Median)):
+        if self.noise == "fitted" and isinstance(self.scale, (Fixed, MedianDistance)):
             raise ValueError(f'noise is "fitted", but must be a number or "replicas" with scale={self.scale}, which '
                              'compares nothing; give one, or scale="likelihood"')  # fmt: skip
 

@@ -41,7 +41,7 @@ class Walk(NamedTuple):
     noise: jax.Array
 
 
-class _Place(NamedTuple):
+class _WalkPlace(NamedTuple):
     """Where a walk has come to."""
 
     count: jax.Array
@@ -79,7 +79,7 @@ def walked(
         picked, begun = layout.picked(leaves), layout.picked(begin)
         return layout.by_group([squared_length(a - b) for a, b in zip(picked, begun, strict=True)])
 
-    def step(place: _Place) -> _Place:
+    def step(place: _WalkPlace) -> _WalkPlace:
         walk, at = place.walk, place.count - 1
         weights, variance = of_each(
             lambda *group: weights_at(kernel, *group), seen, process, place.near, reference(place.leaves)
@@ -94,7 +94,7 @@ def walked(
         # Not so of NaN, which an empty history gives, either.
         goes_on = (expected <= trust) & jnp.all(jnp.isfinite(near))
         new = jax.tree_util.tree_unflatten(tree, [jnp.where(goes_on, a, b) for a, b in zip(leaves, begin, strict=True)])
-        return _Place(place.count + goes_on, goes_on, leaves, moments, near, walk._replace(
+        return _WalkPlace(place.count + goes_on, goes_on, leaves, moments, near, walk._replace(
             points=jax.tree_util.tree_map(lambda kept, x: kept.at[place.count].set(x), walk.points, new),
             distances=walk.distances.at[:, place.count].set(jnp.where(goes_on, near, 0)),
             weights=walk.weights.at[:, at].set(jnp.where(jnp.isfinite(weights), weights, 0)),
@@ -105,7 +105,7 @@ def walked(
     none = jnp.zeros((groups, parallel, size))
     walk = Walk(points, jnp.int32(1), none.at[:, 0].set(seen.reference), none, jnp.full(parallel, jnp.inf),
                 process.scale, noise)  # fmt: skip
-    place = _Place(jnp.int32(1), jnp.any(seen.is_known), begin, moments, seen.reference, walk)
+    place = _WalkPlace(jnp.int32(1), jnp.any(seen.is_known), begin, moments, seen.reference, walk)
     place = jax.lax.while_loop(lambda p: p.goes_on & (p.count < parallel), step, place)
     return place.walk._replace(count=place.count)
 

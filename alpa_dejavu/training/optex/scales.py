@@ -18,7 +18,7 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, of_each, unmended
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["SCALES", "Fixed", "Likelihood", "Median", "Scale", "scale"]
+__all__ = ["SCALES", "Fixed", "Likelihood", "MedianDistance", "Scale", "scale"]
 
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Length scales that are tried, over the median distance."""
@@ -62,7 +62,7 @@ class Fixed(Scale):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Median(Scale):
+class MedianDistance(Scale):
     """The median distance of the history's points, times a factor.
 
     Attributes:
@@ -96,7 +96,7 @@ class Likelihood(Scale):
         return _best(badness, self.factors, seen, noises)
 
 
-SCALES: dict[str, type[Scale]] = {"median": Median, "likelihood": Likelihood}
+SCALES: dict[str, type[Scale]] = {"median": MedianDistance, "likelihood": Likelihood}
 """The scales by name, frozen dataclasses; a number is a fixed one."""
 
 

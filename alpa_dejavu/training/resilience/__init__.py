@@ -15,11 +15,20 @@ from __future__ import annotations
 
 from alpa_dejavu.training.resilience._measure import Point, Resilience, resilience
 from alpa_dejavu.training.resilience._subject import accuracy, cross_entropy
-from alpa_dejavu.training.resilience.faults import Fault, kept_as
+from alpa_dejavu.training.resilience.faults import UnitFault, kept_as
 from alpa_dejavu.training.resilience.find import find_parts, parts_of_axes
 from alpa_dejavu.training.resilience.parts import Axis, Parts
 
 __all__ = [
-    "Axis", "Fault", "Parts", "Point", "Resilience", "accuracy", "cross_entropy", "find_parts", "kept_as",
-    "parts_of_axes", "resilience",
+    "Axis",
+    "Parts",
+    "Point",
+    "Resilience",
+    "UnitFault",
+    "accuracy",
+    "cross_entropy",
+    "find_parts",
+    "kept_as",
+    "parts_of_axes",
+    "resilience",
 ]  # fmt: skip

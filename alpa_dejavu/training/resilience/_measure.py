@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._ray import on_workers
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts, struck
-from alpa_dejavu.training.resilience.faults import Fault, fault
+from alpa_dejavu.training.resilience.faults import UnitFault, fault
 from alpa_dejavu.training.resilience.parts import Parts, counted, drawn
 
 _REACH_90 = 1.6448536269514722
@@ -101,7 +101,7 @@ class Resilience:
 
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-Faults = str | Fault | Sequence[str | Fault] | Mapping[str, str | Fault]
+Faults = str | UnitFault | Sequence[str | UnitFault] | Mapping[str, str | UnitFault]
 
 
 def resilience(
@@ -170,7 +170,7 @@ def resilience(
 
 
 def measured(
-    subject: Subject, parts: Parts, name: str, fault: Fault, group: str, *, shares: Sequence[float], masks: int,
+    subject: Subject, parts: Parts, name: str, fault: UnitFault, group: str, *, shares: Sequence[float], masks: int,
     lanes: int, seed: int,
 ) -> list[Point]:  # fmt: skip
     """Returns the points of one fault in one group of parts, or in all for the group "": a point for each share."""
@@ -198,18 +198,18 @@ def measured(
     return points
 
 
-def _faults_by_name(faults: Faults) -> dict[str, Fault]:
+def _faults_by_name(faults: Faults) -> dict[str, UnitFault]:
     if isinstance(faults, Mapping):
         named = {name: fault(choice) for name, choice in faults.items()}
     else:
-        every = [faults] if isinstance(faults, (str, Fault)) else list(faults)
+        every = [faults] if isinstance(faults, (str, UnitFault)) else list(faults)
         named = {choice if isinstance(choice, str) else str(choice): fault(choice) for choice in every}
     if not named:
         raise ValueError("faults is empty, but must have one at least; give 'removed'")
     return named
 
 
-def _check_fault(subject: Subject, fault: Fault, parts: Parts) -> None:
+def _check_fault(subject: Subject, fault: UnitFault, parts: Parts) -> None:
     """Raises ValueError if the model doesn't take parameters with a fault, by shapes alone."""
     hit, key = jax.ShapeDtypeStruct((parts.count,), bool), jax.random.PRNGKey(0)
     try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.training.resilience.activations import Model, activation_parts, with_strikes, without
-from alpa_dejavu.training.resilience.faults import Fault, Removed
+from alpa_dejavu.training.resilience.faults import Removed, UnitFault
 from alpa_dejavu.training.resilience.find import KINDS, find_parts
 from alpa_dejavu.training.resilience.parts import Parts
 
@@ -91,7 +91,7 @@ class Subject:
         return self.judge(outputs, self.targets), jnp.mean(~jnp.isfinite(rows).all(axis=1))
 
 
-def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
+def struck(apply_fn: Model, fault: UnitFault, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
     """Returns a model that takes parameters, inputs, which units are hit, and a key; the fault is in its weights, or in
     its activations if the parts are of these; units of weights that are removed put out zero.
     """

@@ -68,7 +68,7 @@ def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[ProductSite,
         recorded_sites.append(site)
         return values
 
-    run = _Run(recorded)
+    run = _SiteRun(recorded)
     jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
     return tuple(recorded_sites), tuple(sorted(run.unreached))
 
@@ -103,7 +103,7 @@ def with_strikes(apply_fn: Model, strike: Strike) -> Model:
     """Returns a model that is the same but that what each site puts out goes through a function."""
 
     def struck(params: Any, inputs: Any) -> Any:
-        return _Run(strike).outputs(apply_fn, params, inputs)
+        return _SiteRun(strike).outputs(apply_fn, params, inputs)
 
     return struck
 
@@ -122,7 +122,7 @@ def without(apply_fn: Model, parts: Parts, hit: jax.Array) -> Model:
 
     def removed(params: Any, inputs: Any) -> Any:
         owners = dict(zip(paths_of(params), parts.owners, strict=True))
-        return _Run(lambda number, site, values: values, (owners, hit)).outputs(apply_fn, params, inputs)
+        return _SiteRun(lambda number, site, values: values, (owners, hit)).outputs(apply_fn, params, inputs)
 
     return removed
 
@@ -167,7 +167,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
 
 
 def _looped(apply_fn: Model, params: Any, inputs: Any) -> list[str]:
-    run = _Run(lambda number, site, values: values)
+    run = _SiteRun(lambda number, site, values: values)
     jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
     return run.scanned
 
@@ -190,7 +190,7 @@ class _Held(NamedTuple):
 
 
 @final
-class _Run:
+class _SiteRun:
     """One run of a jaxpr, which counts the sites that it comes by.
 
     Args:

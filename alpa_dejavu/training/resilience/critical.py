@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts, struck
-from alpa_dejavu.training.resilience.faults import Fault, fault
+from alpa_dejavu.training.resilience.faults import UnitFault, fault
 from alpa_dejavu.training.resilience.parts import Parts
 
 __all__ = ["SCORES", "WAYS", "ChosenParts", "chosen_parts", "harms", "judged_without"]
 
 
-def taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> NDArray[np.float64]:
+def taylor(subject: Subject, parts: Parts, faulty: UnitFault, second: bool) -> NDArray[np.float64]:
     """Returns the change of the loss for each unit by its gradient, and by half of its curvature if wanted."""
     key = jax.random.PRNGKey(0)
 
@@ -90,7 +90,7 @@ def harms(
     parts: str | Parts = "neurons",
     *,
     by: str = "tried",
-    faulty: str | Fault = "removed",
+    faulty: str | UnitFault = "removed",
     loss: Judge = cross_entropy,
 ) -> Floats:
     """Returns for each part by how much its loss alone raises the loss, shape (units,).
@@ -132,7 +132,7 @@ def chosen_parts(
     by: str = "greedy",
     least: bool = False,
     at_once: int = 1,
-    faulty: str | Fault = "removed",
+    faulty: str | UnitFault = "removed",
     loss: Judge = cross_entropy,
     judged: tuple[Any, Any] | None = None,
 ) -> ChosenParts:
@@ -183,7 +183,7 @@ def judged_without(
     parts: str | Parts,
     sets: Any,
     *,
-    faulty: str | Fault = "removed",
+    faulty: str | UnitFault = "removed",
     judge: Judge = accuracy,
 ) -> Floats:
     """Returns what a judge says of a model with each set of parts faulty together, shape (sets,).
@@ -206,7 +206,7 @@ def judged_without(
     return _losses_without(subject, units, wanted, what)
 
 
-def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
+def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: UnitFault) -> Floats:
     key, model = jax.random.PRNGKey(0), struck(subject.apply_fn, faulty, parts)
 
     @jax.jit
@@ -221,8 +221,13 @@ def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], fau
 
 
 def _checked(
-    apply_fn: Callable[[Any, Any], Any], params: Any, data: Any, parts: str | Parts, faulty: str | Fault, loss: Judge
-) -> tuple[Subject, Parts, Fault]:
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: Any,
+    parts: str | Parts,
+    faulty: str | UnitFault,
+    loss: Judge,
+) -> tuple[Subject, Parts, UnitFault]:
     subject = Subject.checked(apply_fn, params, data, loss)
     return subject, found_parts(subject, parts), fault(faulty)
 
@@ -233,7 +238,7 @@ def _ordered(scores: Floats, least: bool) -> list[int]:
     return [int(unit) for unit in np.argsort(harm if least else -harm, kind="stable")]
 
 
-def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, at_once: int) -> list[int]:
+def _greedy(subject: Subject, parts: Parts, faulty: UnitFault, k: int, least: bool, at_once: int) -> list[int]:
     chosen: list[int] = []
     while len(chosen) < k:
         sets = np.zeros((parts.count, parts.count), bool)
@@ -244,7 +249,7 @@ def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, 
     return chosen
 
 
-def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -> list[int]:
+def _exact(subject: Subject, parts: Parts, faulty: UnitFault, k: int, least: bool) -> list[int]:
     count = math.comb(parts.count, k)
     if count > MOST_SETS:
         raise ValueError(f"k is {k} of {parts.count} {parts.kind}, but must make at most {MOST_SETS} sets, not "

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.training.resilience.parts import Parts
 
-__all__ = ["FAULTS", "Added", "Fault", "Flipped", "Noisy", "Removed", "Stuck", "Zeroed", "fault"]
+__all__ = ["FAULTS", "Added", "Flipped", "Noisy", "Removed", "Stuck", "UnitFault", "Zeroed", "fault"]
 
 
-class Fault(abc.ABC):
+class UnitFault(abc.ABC):
     """An interface of faults that units of a model may have."""
 
     @abc.abstractmethod
@@ -38,7 +38,7 @@ class Fault(abc.ABC):
         """
 
 
-class _ValueFault(Fault):
+class _ValueFault(UnitFault):
     """Faults that change numbers where they are."""
 
     def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
@@ -139,7 +139,7 @@ class Noisy(_ValueFault):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Added(Fault):
+class Added(UnitFault):
     """Parts that each have a random one added beside them: each array is then twice as wide along the units' axis.
 
     A new unit's numbers are drawn with the mean and deviation of its array; those of units that aren't hit are zero.
@@ -172,7 +172,7 @@ def _beside(leaf: Any, new: Any, axis: int, width: int, units: int) -> Any:
     return joined.reshape(*leaf.shape[:axis], 2 * leaf.shape[axis], *leaf.shape[axis + 1 :])
 
 
-FAULTS: dict[str, type[Fault]] = {
+FAULTS: dict[str, type[UnitFault]] = {
     "removed": Removed,
     "zeroed": Zeroed,
     "stuck": Stuck,
@@ -183,13 +183,13 @@ FAULTS: dict[str, type[Fault]] = {
 """For each name the fault, a frozen dataclass."""
 
 
-def fault(choice: str | Fault) -> Fault:
+def fault(choice: str | UnitFault) -> UnitFault:
     """Returns the fault that a name stands for, one of `FAULTS`, or the given fault itself.
 
     >>> fault("removed")
     Removed()
     """
-    return resolve("fault", choice, FAULTS, Fault)  # type: ignore[type-abstract]
+    return resolve("fault", choice, FAULTS, UnitFault)  # type: ignore[type-abstract]
 
 
 @final

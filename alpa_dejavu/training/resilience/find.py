@@ -61,7 +61,7 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
         return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating)) and _prefix(path, left_out) is None
 
     wanted = list(map(is_wanted, paths, leaves))
-    parts = KINDS[kind](_Arrays(paths, shapes, wanted, only_below))
+    parts = KINDS[kind](_ModelArrays(paths, shapes, wanted, only_below))
     if not parts.count:
         why = "" if only is None and not but else f" by only={only!r}, but={but!r}"
         raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{why}; its "
@@ -127,7 +127,7 @@ def _parent(path: str) -> str:
 _Shapes: TypeAlias = Sequence[tuple[int, ...]]
 
 
-class _Arrays(NamedTuple):
+class _ModelArrays(NamedTuple):
     """The arrays of a model: paths, shapes, which are wanted, and the patterns that name layers."""
 
     paths: Sequence[str]
@@ -140,7 +140,7 @@ class _Arrays(NamedTuple):
         return zip(self.paths, self.shapes, self.wanted, strict=True)
 
 
-def _neurons(least: int, kind: str, arrays: _Arrays) -> Parts:
+def _neurons(least: int, kind: str, arrays: _ModelArrays) -> Parts:
     matrices = [_parent(path) for path, shape, _ in arrays.rows if len(shape) >= 2]
     groups: dict[str, list[Axis]] = {}
     for path, shape, is_wanted in arrays.rows:
@@ -153,7 +153,7 @@ def _neurons(least: int, kind: str, arrays: _Arrays) -> Parts:
     return _along(kind, arrays.paths, arrays.shapes, groups)
 
 
-def _heads(arrays: _Arrays) -> Parts:
+def _heads(arrays: _ModelArrays) -> Parts:
     groups: dict[str, list[Axis]] = {}
     for path, shape, is_wanted in arrays.rows:
         module, _, name = path.rpartition("/")
@@ -166,7 +166,7 @@ def _heads(arrays: _Arrays) -> Parts:
     return _along("heads", arrays.paths, arrays.shapes, groups)
 
 
-def _layers(arrays: _Arrays) -> Parts:
+def _layers(arrays: _ModelArrays) -> Parts:
     names = [(_parent(path) or path) if arrays.only is None else (_prefix(path, arrays.only) or "")
              for path in arrays.paths]  # fmt: skip
     groups = tuple(dict.fromkeys(name for name, is_wanted in zip(names, arrays.wanted, strict=True) if is_wanted))
@@ -177,7 +177,7 @@ def _layers(arrays: _Arrays) -> Parts:
     return Parts("layers", groups, (1,) * len(groups), owners, tuple(arrays.shapes))
 
 
-def _weights(arrays: _Arrays) -> Parts:
+def _weights(arrays: _ModelArrays) -> Parts:
     owners: list[tuple[Owner, ...]] = []
     groups: dict[str, int] = {}
     for path, shape, is_wanted in arrays.rows:
@@ -227,7 +227,7 @@ def _units(axis: Axis, paths: Sequence[str], shapes: _Shapes) -> int:
     return units
 
 
-KINDS: Mapping[str, Callable[[_Arrays], Parts]] = {
+KINDS: Mapping[str, Callable[[_ModelArrays], Parts]] = {
     "neurons": functools.partial(_neurons, 2, "neurons"),
     "filters": functools.partial(_neurons, 3, "filters"),
     "heads": _heads,

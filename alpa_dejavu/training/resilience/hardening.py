@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import checked_shares, struck
-from alpa_dejavu.training.resilience.faults import Fault, Noisy
+from alpa_dejavu.training.resilience.faults import Noisy, UnitFault
 from alpa_dejavu.training.resilience.parts import Parts, drawn
 
 __all__ = ["Drill", "hardened", "weight_noise"]
@@ -33,7 +33,7 @@ class Drill:
         always: whether each step hits that share.
     """
 
-    fault: Fault
+    fault: UnitFault
     parts: Parts
     most: float
     always: bool = True

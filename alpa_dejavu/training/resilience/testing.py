@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu.training.resilience.data_faults import DataFault
-from alpa_dejavu.training.resilience.faults import Fault
+from alpa_dejavu.training.resilience.faults import UnitFault
 from alpa_dejavu.training.resilience.find import parts_of_axes
 from alpa_dejavu.training.resilience.parts import Axis, Parts, counted, drawn
 
@@ -19,7 +19,7 @@ __all__ = ["check_data_fault", "check_fault"]
 _SHARES = (0.0, 0.1, 0.25, 0.5, 1.0)
 
 
-def check_fault(fault: Fault, *, changes_shapes: bool = False) -> None:
+def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
     """Checks that a fault keeps its contract: no unit hit changes nothing to the bit, hit units alone change, as many
     of them as were asked for; the same key gives the same again; it can be traced.
 

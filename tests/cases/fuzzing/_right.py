@@ -160,7 +160,7 @@ def _write_history() -> None:
 
 def _write_calibrations() -> None:
     from alpa_dejavu.calibration import Calibration, MeasuredLink, write_calibration
-    from alpa_dejavu.calibration.bench import WITHIN, CollectiveProbe, Place
+    from alpa_dejavu.calibration.bench import WITHIN, CollectiveProbe, ProbePlace
     from alpa_dejavu.calibration.measurements import Measurement, Measurements
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
     from alpa_dejavu.problem import Link
@@ -182,7 +182,7 @@ def _write_calibrations() -> None:
     kept = Measurements(pathlib.Path("measured.json.measurements.jsonl"), cluster, resume=False)
     for power in (10, 16, 20):
         probe = CollectiveProbe("all_reduce", 2**power, 2, 1, across=False)
-        kept.add(Measurement(Place("collectives", WITHIN), probe, {"run_s": 1e-4 * power}))
+        kept.add(Measurement(ProbePlace("collectives", WITHIN), probe, {"run_s": 1e-4 * power}))
 
 
 def _fitted_collectives() -> Any:

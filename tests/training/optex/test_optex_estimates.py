@@ -12,7 +12,7 @@ from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex._posterior import Seen, fitted, log_likelihood, weights_at
 from alpa_dejavu.training.optex.evaluators import OneByOne
 from alpa_dejavu.training.optex.kernels import KERNELS, RBF, kernel
-from alpa_dejavu.training.optex.scales import Fixed, Likelihood, Median
+from alpa_dejavu.training.optex.scales import Fixed, Likelihood, MedianDistance
 from alpa_dejavu.training.optex.testing import check_kernel
 
 DRAW = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_length_scales_are_those_that_were_asked_for():
     middle = np.median(np.sqrt(squared(points, points))[np.triu_indices(12, 1)])
     seen = seen_of(points, smooth, np.zeros(2))
     assert float(Fixed(0.3).choose(RBF(), seen, noises)[0]) == np.float32(0.3)
-    np.testing.assert_allclose(Median(2.0).choose(RBF(), seen, noises)[0], 2 * middle, rtol=1e-5)
+    np.testing.assert_allclose(MedianDistance(2.0).choose(RBF(), seen, noises)[0], 2 * middle, rtol=1e-5)
     scale, noise = Likelihood().choose(RBF(), seen, noises)
     assert float(noise) == np.float32(1e-4)
     assert middle / 2 <= float(scale) <= 4 * middle

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.training.resilience import Axis, Fault, find_parts, kept_as, parts_of_axes
+from alpa_dejavu.training.resilience import Axis, UnitFault, find_parts, kept_as, parts_of_axes
 from alpa_dejavu.training.resilience.critical import judged_without
 from alpa_dejavu.training.resilience.data_faults import DATA_FAULTS, DataFault
 from alpa_dejavu.training.resilience.faults import FAULTS, Added, Flipped, Noisy, Removed, Stuck
@@ -57,7 +57,7 @@ def test_faults_of_data_are_sound(name):
 
 
 def test_what_isnt_sound_is_found():
-    class All(Fault):
+    class All(UnitFault):
         def faulty(self, params, parts, hit, key):
             return jax.tree_util.tree_map(jnp.zeros_like, params)
 

@@ -64,7 +64,7 @@ class TracedModel(ModelSource):
         self._models: dict[tuple[int, int], Model] = {}
         self._made_before: dict[tuple[int, int], Model] = {}
         self._kept: dict[tuple[int, int], int] = {}
-        self._known_facts: _Facts | None = None
+        self._known_facts: _ModelFacts | None = None
 
     def anew(self) -> TracedModel:
         """Returns a source of the same model that needn't trace, cut or shard again what was before, and from which
@@ -152,16 +152,16 @@ class TracedModel(ModelSource):
             }  # fmt: skip
         return {**self._keys[micro_batch], "num_layers": num_layers}
 
-    def _facts(self) -> _Facts:
+    def _facts(self) -> _ModelFacts:
         if self._known_facts is None and self._cache is not None:
-            self._known_facts = self._cache.read(self._key(self.micro_batch), _Facts.of)
+            self._known_facts = self._cache.read(self._key(self.micro_batch), _ModelFacts.of)
             if self._known_facts is not None:
                 self._lap("cache")
         if self._known_facts is None:
             from alpa_dejavu import layers
 
             step = self._step(self.micro_batch)
-            self._known_facts = _Facts(step.training, layers.attention_of(step))
+            self._known_facts = _ModelFacts(step.training, layers.attention_of(step))
         return self._known_facts
 
     def _read(self, num_layers: int, micro_batch: int) -> Model | None:
@@ -194,7 +194,7 @@ class TracedModel(ModelSource):
 
 
 @final
-class _Facts:
+class _ModelFacts:
     """The facts on a model before it is cut: whether it trains, how much attention it has, and how many layers each
     wanted number gives.
     """
@@ -204,7 +204,7 @@ class _Facts:
         self.num_kept = -1 if most_layers is None else len(most_layers)
 
     @classmethod
-    def of(cls, data: Any) -> _Facts:
+    def of(cls, data: Any) -> _ModelFacts:
         from alpa_dejavu.layers import AttentionFound
 
         most = {int(wanted): int(most) for wanted, most in data["most_layers"].items()}
