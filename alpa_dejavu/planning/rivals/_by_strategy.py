@@ -68,12 +68,12 @@ class ByStrategy(Chooser):
             raise unlike[0]
         return _found(planned[0][0], [candidate for _, candidate in planned])
 
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """Returns the strategy's plan on another cluster (the task's), with as many layers as the first of the plans
         already found; None if it has several pipelines that aren't alike.
         """
         try:
-            return self._planned(task, found[0].model.num_layers)[1]
+            return self._planned(task, candidates[0].model.num_layers)[1]
         except UnlikePipelinesError:
             return None
 
@@ -99,7 +99,7 @@ class _Answered(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         return _found(self.answer, [_candidate(task, self.answer)])
 
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
+    def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> None:
         return None
 
 
