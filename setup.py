@@ -110,6 +110,7 @@ setup(
             "import-linter>=2.1",
             "ruff",
             "mypy",
+            "pylint>=4",
             "types-protobuf",
             "types-tqdm",
             "mkdocs>=1.6,<2",

@@ -67,14 +67,14 @@ def _as_whole(value: Any) -> Any:
 WHOLE = Asked(before=_as_whole)
 
 
-def said(description: str, **constraints: Hashable) -> Asked:
+def stated(description: str, **constraints: Hashable) -> Asked:
     """Returns a field with pydantic's constraints, whose description says in words what the value must be."""
     return Asked(description, tuple(constraints.items()))
 
 
 def listed(description: str, **constraints: Hashable) -> Asked:
     """Returns a field for a list, whose check stops at the first wrong element, as a file may have millions."""
-    return said(description, fail_fast=True, **constraints)
+    return stated(description, fail_fast=True, **constraints)
 
 
 def at_most(count: int) -> Asked:
@@ -93,21 +93,21 @@ def whole(description: str, least: int = 0, most: int = _MOST_WHOLE) -> Asked:
     return Asked(description, (("ge", least), ("le", most)), _as_whole)
 
 
-Text: TypeAlias = Annotated[str, said("text", min_length=1)]
-Words: TypeAlias = Annotated[str, said("text")]
-Source: TypeAlias = Annotated[str, said("text: where the figure is from", min_length=1)]
+Text: TypeAlias = Annotated[str, stated("text", min_length=1)]
+Words: TypeAlias = Annotated[str, stated("text")]
+Source: TypeAlias = Annotated[str, stated("text: where the figure is from", min_length=1)]
 Index: TypeAlias = Annotated[int, whole("a whole number of at least 0")]
 Count: TypeAlias = Annotated[int, whole("a whole number of at least 1", 1)]
 Size: TypeAlias = Annotated[int, whole("a whole number of at least 1", 1, MOST)]
-Number: TypeAlias = Annotated[float, said("a number", ge=-_MOST, le=_MOST)]
-NotNegative: TypeAlias = Annotated[float, said("a number of at least 0", ge=0, le=_MOST)]
-Positive: TypeAlias = Annotated[float, said("a number above 0", ge=_LEAST, le=_MOST)]
-Seconds: TypeAlias = Annotated[float, said("seconds of at least 0", ge=0, le=_MOST)]
-SecondsAboveZero: TypeAlias = Annotated[float, said("seconds above 0", ge=_LEAST, le=_MOST)]
-Bytes: TypeAlias = Annotated[float, said("bytes of at least 0", ge=0, le=_MOST)]
-Given: TypeAlias = Annotated[float, said("a number", ge=-_MOST_GIVEN, le=_MOST_GIVEN)]
-GivenNotNegative: TypeAlias = Annotated[float, said("a number of at least 0", ge=0, le=_MOST_GIVEN)]
-GivenPositive: TypeAlias = Annotated[float, said("a number above 0", ge=_LEAST_GIVEN, le=_MOST_GIVEN)]
-Price: TypeAlias = Annotated[NotNegative | None, said("US dollars, or null where a host's price isn't known")]
-Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1 + 1e-9)]
+Number: TypeAlias = Annotated[float, stated("a number", ge=-_MOST, le=_MOST)]
+NotNegative: TypeAlias = Annotated[float, stated("a number of at least 0", ge=0, le=_MOST)]
+Positive: TypeAlias = Annotated[float, stated("a number above 0", ge=_LEAST, le=_MOST)]
+Seconds: TypeAlias = Annotated[float, stated("seconds of at least 0", ge=0, le=_MOST)]
+SecondsAboveZero: TypeAlias = Annotated[float, stated("seconds above 0", ge=_LEAST, le=_MOST)]
+Bytes: TypeAlias = Annotated[float, stated("bytes of at least 0", ge=0, le=_MOST)]
+Given: TypeAlias = Annotated[float, stated("a number", ge=-_MOST_GIVEN, le=_MOST_GIVEN)]
+GivenNotNegative: TypeAlias = Annotated[float, stated("a number of at least 0", ge=0, le=_MOST_GIVEN)]
+GivenPositive: TypeAlias = Annotated[float, stated("a number above 0", ge=_LEAST_GIVEN, le=_MOST_GIVEN)]
+Price: TypeAlias = Annotated[NotNegative | None, stated("US dollars, or null where a host's price isn't known")]
+Share: TypeAlias = Annotated[float, stated("a share from 0 to 1", ge=0, le=1 + 1e-9)]
 Names: TypeAlias = Annotated[tuple[Text, ...], listed("a list of names")]

@@ -21,7 +21,7 @@ from alpa_dejavu._util.format_fields import (
     at_most,
     file_format,
     listed,
-    said,
+    stated,
     whole,
 )
 from alpa_dejavu.clusters.machine_format import SmallProducts, Strided
@@ -35,8 +35,8 @@ def _lower_first(ends: list[float]) -> list[float]:
     return ends
 
 
-_Number: TypeAlias = Annotated[float, said("a finite number", ge=-_MOST, le=_MOST)]
-_LogRatio: TypeAlias = Annotated[float, said("a finite number: a logarithm of a ratio", ge=-_MOST, le=_MOST)]
+_Number: TypeAlias = Annotated[float, stated("a finite number", ge=-_MOST, le=_MOST)]
+_LogRatio: TypeAlias = Annotated[float, stated("a finite number: a logarithm of a ratio", ge=-_MOST, le=_MOST)]
 _Numbers: TypeAlias = Annotated[list[_Number], listed("a list of numbers")]
 _Places: TypeAlias = Annotated[list[Index], listed("a list of whole numbers of at least 0")]
 _Interval: TypeAlias = Annotated[
@@ -46,12 +46,12 @@ _Interval: TypeAlias = Annotated[
 ]
 _Collective: TypeAlias = Annotated[
     Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter"],
-    said("all_gather, all_reduce, all_to_all or reduce_scatter"),
+    stated("all_gather, all_reduce, all_to_all or reduce_scatter"),
 ]
 _Spread: TypeAlias = Annotated[
-    dict[str, NotNegative], said("an object of standard deviations of logarithms by the names of figures")
+    dict[str, NotNegative], stated("an object of standard deviations of logarithms by the names of figures")
 ]
-_Figures: TypeAlias = Annotated[dict[str, Number], said("an object of numbers by name")]
+_Figures: TypeAlias = Annotated[dict[str, Number], stated("an object of numbers by name")]
 _Ratios: TypeAlias = Annotated[list[Number], listed("a list of two or more logarithms", min_length=2)]
 
 
@@ -65,7 +65,7 @@ class CollectivesData(TypedDict):
     values: _Numbers
     ends: CollectiveEndsData
     sizes: Annotated[list[Count], listed("a list of sizes of groups, at least one", min_length=1)]
-    most_bytes: Annotated[float, said("bytes above 0", gt=0, le=_MOST)]
+    most_bytes: Annotated[float, stated("bytes above 0", gt=0, le=_MOST)]
     outliers: _Places
 
 
@@ -73,9 +73,9 @@ class FitData(TypedDict):
     """The entry of a calibration file that says how well a part of it was fitted, as `Fit` has it."""
 
     part: Text
-    origin: Annotated[str, said("text: which measurements", min_length=1)]
+    origin: Annotated[str, stated("text: which measurements", min_length=1)]
     rows: Index
-    left_out: NotRequired[Annotated[str, said("text: what was left out in turn")]]
+    left_out: NotRequired[Annotated[str, stated("text: what was left out in turn")]]
     held_out: NotRequired[_Figures]
     figures: NotRequired[_Figures]
 
@@ -95,7 +95,7 @@ class MeasuredDeviceData(TypedDict):
 
     name: Text
     memory_bytes: GivenPositive
-    flop_per_s: Annotated[dict[str, GivenPositive], said("an object of rates by dtype")]
+    flop_per_s: Annotated[dict[str, GivenPositive], stated("an object of rates by dtype")]
     vector_flop_per_s: GivenPositive
     memory_bytes_per_s: GivenPositive
     kernel_s: NotRequired[GivenNotNegative]
@@ -138,8 +138,8 @@ class MeasuredLinkData(TypedDict):
     devices: Annotated[
         list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
     ]
-    within: Annotated[bool, said("true (both ends in one host) or false")]
-    link: Annotated[LinkFiguresData, said(_LINK)]
+    within: Annotated[bool, stated("true (both ends in one host) or false")]
+    link: Annotated[LinkFiguresData, stated(_LINK)]
     spread: NotRequired[_Spread]
 
 
@@ -157,15 +157,15 @@ class MemoryResidualsData(TypedDict):
 
     log_ratios: Annotated[
         LogRatiosData,
-        said('an object of logarithms of measured over counted bytes, under "peak" or by what they are for'),
+        stated('an object of logarithms of measured over counted bytes, under "peak" or by what they are for'),
     ]
     num_groups: Annotated[int, whole("a whole number of at least 1", 1), WHOLE]
-    origin: Annotated[str, said("text: what was measured, and by whom")]
-    framework: Annotated[str, said("text: what ran while it was measured", min_length=1)]
+    origin: Annotated[str, stated("text: what was measured, and by whom")]
+    framework: Annotated[str, stated("text: what ran while it was measured", min_length=1)]
 
 
 _RowOfKinds: TypeAlias = Annotated[
-    list[Annotated[Index | None, said("a whole number of at least 0, or null")]],
+    list[Annotated[Index | None, stated("a whole number of at least 0, or null")]],
     listed("a list with the number of a kind for each host, and null for itself"),
 ]
 
@@ -176,10 +176,10 @@ class HostLinksData(TypedDict):
     """
 
     hosts: Annotated[list[Text], listed("a list of the hosts' names", min_length=1)]
-    kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], listed("a list of links")]
+    kinds: Annotated[list[Annotated[SharedLinkData, stated(_LINK)]], listed("a list of links")]
     links: Annotated[list[_RowOfKinds], listed("a list with a row for each host")]
     media: NotRequired[
-        Annotated[dict[str, GivenPositive], said("an object of bytes per second by the names of what links share")]
+        Annotated[dict[str, GivenPositive], stated("an object of bytes per second by the names of what links share")]
     ]
 
 
@@ -194,25 +194,25 @@ class MeasuredHostMemoryData(TypedDict):
     write_bytes_per_s: NotRequired[GivenPositive]
     free_bytes: NotRequired[GivenPositive]
     folder: NotRequired[Text]
-    stand_in: Annotated[bool, said("true (the devices are parts of the host's processors) or false")]
+    stand_in: Annotated[bool, stated("true (the devices are parts of the host's processors) or false")]
     spread: NotRequired[_Spread]
     slowdown: NotRequired[_Figures]
 
 
-_Fit: TypeAlias = Annotated[FitData, said("an object that says how well a part was fitted")]
-_Curve: TypeAlias = Annotated[CurveData, said("an object with level, slope, bend, least_flop and most_flop")]
-_Curves: TypeAlias = Annotated[dict[str, _Curve], said("an object of curves by dtype"), at_most(100)]
-_Device: TypeAlias = Annotated[MeasuredDeviceData, said("an object with the figures of a device")]
-_KindOfLink: TypeAlias = Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]
+_Fit: TypeAlias = Annotated[FitData, stated("an object that says how well a part was fitted")]
+_Curve: TypeAlias = Annotated[CurveData, stated("an object with level, slope, bend, least_flop and most_flop")]
+_Curves: TypeAlias = Annotated[dict[str, _Curve], stated("an object of curves by dtype"), at_most(100)]
+_Device: TypeAlias = Annotated[MeasuredDeviceData, stated("an object with the figures of a device")]
+_KindOfLink: TypeAlias = Annotated[MeasuredLinkData, stated("an object with a kind of link and its figures")]
 _Residuals: TypeAlias = Annotated[
-    MemoryResidualsData, said("an object with measured peaks of memory: log_ratios, num_groups, origin and framework")
+    MemoryResidualsData, stated("an object with measured peaks of memory: log_ratios, num_groups, origin and framework")
 ]
 _HostLinks: TypeAlias = Annotated[
-    HostLinksData, said("an object with hosts, kinds of links, and which of these goes from host to host")
+    HostLinksData, stated("an object with hosts, kinds of links, and which of these goes from host to host")
 ]
-_HostMemory: TypeAlias = Annotated[MeasuredHostMemoryData, said("an object with the figures of a host's memory")]
+_HostMemory: TypeAlias = Annotated[MeasuredHostMemoryData, stated("an object with the figures of a host's memory")]
 _HostMemories: TypeAlias = Annotated[
-    dict[str, _HostMemory], said("an object of measured memory of hosts by the names of their devices"), at_most(1000)
+    dict[str, _HostMemory], stated("an object of measured memory of hosts by the names of their devices"), at_most(1000)
 ]
 
 
@@ -220,23 +220,23 @@ _HostMemories: TypeAlias = Annotated[
 class CalibrationData(TypedDict):
     """A calibration file: what was learned of some kinds of devices and links, as `Calibration` has it."""
 
-    version: Annotated[Literal[1], said("1, the version of calibrations that this release reads"), WHOLE]
-    units: Annotated[Literal["SI"], said('"SI": seconds, bytes and operations without multiples')]
+    version: Annotated[Literal[1], stated("1, the version of calibrations that this release reads"), WHOLE]
+    units: Annotated[Literal["SI"], stated('"SI": seconds, bytes and operations without multiples')]
     name: Text
-    origin: Annotated[str, said("text: what was measured, and by whom", min_length=1)]
-    date: Annotated[str, said('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    origin: Annotated[str, stated("text: what was measured, and by whom", min_length=1)]
+    date: Annotated[str, stated('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     fits: NotRequired[Annotated[list[_Fit], listed("a list of fits")]]
     missing: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
     products: NotRequired[
-        Annotated[dict[str, _Curves], said("an object of curves by the names of devices and dtypes"), at_most(1000)]
+        Annotated[dict[str, _Curves], stated("an object of curves by the names of devices and dtypes"), at_most(1000)]
     ]
     devices: NotRequired[
-        Annotated[dict[str, _Device], said("an object of measured figures by the names of devices"), at_most(1000)]
+        Annotated[dict[str, _Device], stated("an object of measured figures by the names of devices"), at_most(1000)]
     ]
-    device_spread: NotRequired[Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]]
+    device_spread: NotRequired[Annotated[dict[str, _Spread], stated("an object of spreads by the names of devices")]]
     links: NotRequired[Annotated[list[_KindOfLink], listed("a list of measured links")]]
     memory: NotRequired[_Residuals]
     host_links: NotRequired[_HostLinks]
     host_memory: NotRequired[_HostMemories]
-    within: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives within hosts")]]
-    across: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives across hosts")]]
+    within: NotRequired[Annotated[CollectivesData, stated("an object: fitted collectives within hosts")]]
+    across: NotRequired[Annotated[CollectivesData, stated("an object: fitted collectives across hosts")]]

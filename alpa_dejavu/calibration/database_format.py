@@ -17,7 +17,7 @@ from alpa_dejavu._util.format_fields import (
     Words,
     file_format,
     listed,
-    said,
+    stated,
 )
 
 _Sizes: TypeAlias = Annotated[list[GivenNotNegative], listed("a list of sizes")]
@@ -28,7 +28,7 @@ class LeftOutData(TypedDict):
 
     num_bytes: NotRequired[GivenNotNegative]
     flop: NotRequired[GivenNotNegative]
-    seconds: Annotated[Number | None, said("a number, or null")]
+    seconds: Annotated[Number | None, stated("a number, or null")]
     reason: Words
 
 
@@ -38,7 +38,7 @@ class SeriesData(TypedDict):
     """
 
     name: Annotated[
-        Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"], said('a collective, or "dot"')
+        Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"], stated('a collective, or "dot"')
     ]
     dtype: Text
     groups: Annotated[
@@ -48,7 +48,7 @@ class SeriesData(TypedDict):
     flop: NotRequired[_Sizes]
     seconds: Annotated[list[GivenPositive], listed("a list of seconds")]
     left_out: Annotated[
-        list[Annotated[LeftOutData, said("an object with a size, seconds and a reason")]],
+        list[Annotated[LeftOutData, stated("an object with a size, seconds and a reason")]],
         listed("a list of what can't be right"),
     ]
 
@@ -58,9 +58,9 @@ class MeshData(TypedDict):
 
     cluster: Words
     mesh: Annotated[list[Size], listed("a list: hosts, and devices of each", min_length=2, max_length=2)]
-    available_bytes_per_device: Annotated[GivenPositive | None, said("a number above 0, or null")]
+    available_bytes_per_device: Annotated[GivenPositive | None, stated("a number above 0, or null")]
     series: Annotated[
-        list[Annotated[SeriesData, said("an object: what one operator took in several sizes")]],
+        list[Annotated[SeriesData, stated("an object: what one operator took in several sizes")]],
         listed("a list of series"),
     ]
 
@@ -69,11 +69,11 @@ class MeshData(TypedDict):
 class DatabaseData(TypedDict):
     """A file of the measurements of Alpa's profiler, converted from its pickle."""
 
-    version: Annotated[Literal[1], said("1, the version of converted databases that this release reads"), WHOLE]
-    kind: Annotated[Literal["alpa-profiling-database"], said('"alpa-profiling-database"')]
-    units: Annotated[Literal["SI"], said('"SI": seconds, bytes and operations without multiples')]
-    origin: Annotated[str, said("text: the file that it was converted from", min_length=1)]
+    version: Annotated[Literal[1], stated("1, the version of converted databases that this release reads"), WHOLE]
+    kind: Annotated[Literal["alpa-profiling-database"], stated('"alpa-profiling-database"')]
+    units: Annotated[Literal["SI"], stated('"SI": seconds, bytes and operations without multiples')]
+    origin: Annotated[str, stated("text: the file that it was converted from", min_length=1)]
     meshes: Annotated[
-        list[Annotated[MeshData, said("an object: what was measured on a mesh")]],
+        list[Annotated[MeshData, stated("an object: what was measured on a mesh")]],
         listed("a list of meshes", min_length=1),
     ]

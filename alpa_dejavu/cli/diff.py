@@ -125,13 +125,13 @@ def _estimators(
     fuller = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
 
     @functools.cache
-    def made(priced_by: PricedBy | None) -> PlanEstimator:
+    def estimator_of(priced_by: PricedBy | None) -> PlanEstimator:
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
         priced = dataclasses.replace(fuller, priced_by=priced_by)
         return PlanEstimator(priced, model, cluster, trust_model=trust_model)
 
-    return made
+    return estimator_of
 
 
 def _step_s(estimator_of: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:

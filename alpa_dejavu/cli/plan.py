@@ -180,7 +180,7 @@ def plan(
             )
             planned = ask(replicas=least_replicas(replicas, rule, tolerate))
     except UnlikePipelinesError as unlike:
-        print_pipelines(unlike.made, unlike.cluster, to)
+        print_pipelines(unlike.plan, unlike.cluster, to)
         if any(path is not None for path in paths):
             raise
         return

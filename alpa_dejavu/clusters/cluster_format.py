@@ -20,7 +20,7 @@ from alpa_dejavu._util.format_fields import (
     at_most,
     file_format,
     listed,
-    said,
+    stated,
     whole,
 )
 from alpa_dejavu.clusters.machine_format import (
@@ -57,14 +57,14 @@ class AnyBytesPerSData(TypedDict):
     source: Source
 
 
-_Seconds: TypeAlias = Annotated[AnySecondsData, said(SECONDS)]
-_BytesPerS: TypeAlias = Annotated[AnyBytesPerSData, said(BYTES_PER_S)]
+_Seconds: TypeAlias = Annotated[AnySecondsData, stated(SECONDS)]
+_BytesPerS: TypeAlias = Annotated[AnyBytesPerSData, stated(BYTES_PER_S)]
 _Shares: TypeAlias = Annotated[
-    Text | Annotated[list[Text], listed("")], said("a name, or a list of names, of what the link shares with others")
+    Text | Annotated[list[Text], listed("")], stated("a name, or a list of names, of what the link shares with others")
 ]
 _Ends: TypeAlias = Annotated[
     Text | Annotated[list[Text], listed("", min_length=1)],
-    said('a host\'s name, a machine type that hosts name, "*" for all hosts, or a list of these'),
+    stated('a host\'s name, a machine type that hosts name, "*" for all hosts, or a list of these'),
 ]
 
 
@@ -73,7 +73,7 @@ class OwnDeviceData(TypedDict):
 
     name: Text
     memory_bytes: BytesFigure
-    flop_per_s: Annotated[dict[str, FlopPerSFigure], said("an object of rates by dtype"), at_most(100)]
+    flop_per_s: Annotated[dict[str, FlopPerSFigure], stated("an object of rates by dtype"), at_most(100)]
     vector_flop_per_s: FlopPerSFigure
     memory_bytes_per_s: _BytesPerS
     kernel_s: NotRequired[_Seconds]
@@ -107,16 +107,16 @@ class HostData(TypedDict):
 
     name: Text
     machine: NotRequired[
-        Annotated[str, said("a known machine type, or the path of its file", min_length=1, max_length=4096)]
+        Annotated[str, stated("a known machine type, or the path of its file", min_length=1, max_length=4096)]
     ]
     devices: NotRequired[Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]]
     price_per_hour: NotRequired[
-        Annotated[PriceData, said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')]
+        Annotated[PriceData, stated('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')]
     ]
     memory_margin: NotRequired[MemoryMarginFigure]
     host_memory: NotRequired[HostMemoryFigures]
-    device: NotRequired[Annotated[OwnDeviceData, said("an object with the figures of a device")]]
-    within: NotRequired[Annotated[WithinData, said("an object with the figures of the link within a host")]]
+    device: NotRequired[Annotated[OwnDeviceData, stated("an object with the figures of a device")]]
+    within: NotRequired[Annotated[WithinData, stated("an object with the figures of the link within a host")]]
 
 
 LinkEntryData = TypedDict(
@@ -124,7 +124,7 @@ LinkEntryData = TypedDict(
     {
         "from": _Ends,
         "to": _Ends,
-        "both_ways": NotRequired[Annotated[bool, said("true (it goes from `to` to `from` as well) or false")]],
+        "both_ways": NotRequired[Annotated[bool, stated("true (it goes from `to` to `from` as well) or false")]],
         "latency_s": _Seconds,
         "bytes_per_s": _BytesPerS,
         "send_latency_s": NotRequired[_Seconds],
@@ -149,34 +149,36 @@ class ReductionServerData(TypedDict):
 class ClusterData(TypedDict):
     """A cluster file: hosts, and a link for each pair of them in both directions."""
 
-    version: Annotated[Literal[1], said("1, the version of cluster files that this release reads"), WHOLE]
+    version: Annotated[Literal[1], stated("1, the version of cluster files that this release reads"), WHOLE]
     name: Text
     cores: NotRequired[
         Annotated[
             Annotated[int, whole("", 1, MOST), WHOLE] | None,
-            said("the cores of the one CPU that all devices are parts of, or null"),
+            stated("the cores of the one CPU that all devices are parts of, or null"),
         ]
     ]
     waiting: NotRequired[
-        Annotated[float, said("the share that CPU devices wait for others of their process, below 1", ge=0, lt=1)]
+        Annotated[float, stated("the share that CPU devices wait for others of their process, below 1", ge=0, lt=1)]
     ]
     hosts: Annotated[
-        list[Annotated[HostData, said("an object: a host with a machine type, or with a device, devices and within")]],
+        list[
+            Annotated[HostData, stated("an object: a host with a machine type, or with a device, devices and within")]
+        ],
         listed(f"a list of hosts, at most {MOST_HOSTS}", min_length=1, max_length=MOST_HOSTS),
     ]
     media: NotRequired[
-        Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]
+        Annotated[dict[str, _BytesPerS], stated("an object of rates by the names that links share"), at_most(10_000)]
     ]
     checkpoint_bytes_per_s: NotRequired[_BytesPerS]
     reduction_servers: NotRequired[
         Annotated[
-            list[Annotated[ReductionServerData, said("an object with the name and the bytes_per_s of a host")]],
+            list[Annotated[ReductionServerData, stated("an object with the name and the bytes_per_s of a host")]],
             listed(f"a list of hosts without accelerators, at most {MOST_HOSTS}", max_length=MOST_HOSTS),
         ]
     ]
     links: NotRequired[
         Annotated[
-            list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],
+            list[Annotated[LinkEntryData, stated("an object with the ends and the figures of a link")]],
             listed("a list of links, which a cluster of one host needs none of"),
         ]
     ]

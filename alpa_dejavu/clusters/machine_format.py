@@ -14,17 +14,17 @@ from alpa_dejavu._util.format_fields import (
     Text,
     file_format,
     listed,
-    said,
+    stated,
     whole,
 )
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST
 
 SECONDS = 'an object such as {"value": 1, "unit": "s", "source": "where it is from"}'
 BYTES_PER_S = 'an object such as {"value": 1, "unit": "bytes/s", "source": "where it is from"}'
-SecondsUnit: TypeAlias = Annotated[Literal["s", "ms", "us", "ns"], said("one of the units s, ms, us, ns")]
+SecondsUnit: TypeAlias = Annotated[Literal["s", "ms", "us", "ns"], stated("one of the units s, ms, us, ns")]
 BytesPerSUnit: TypeAlias = Annotated[
     Literal["bytes/s", "MB/s", "GB/s", "GiB/s", "TB/s", "Mbit/s", "Gbit/s", "Tbit/s"],
-    said("one of the units bytes/s, MB/s, GB/s, GiB/s, TB/s, Mbit/s, Gbit/s, Tbit/s"),
+    stated("one of the units bytes/s, MB/s, GB/s, GiB/s, TB/s, Mbit/s, Gbit/s, Tbit/s"),
 ]
 
 
@@ -42,7 +42,7 @@ class BytesData(TypedDict):
     value: GivenPositive
     unit: Annotated[
         Literal["bytes", "kB", "KiB", "MB", "MiB", "GB", "GiB", "TB", "TiB"],
-        said("one of the units bytes, kB, KiB, MB, MiB, GB, GiB, TB, TiB"),
+        stated("one of the units bytes, kB, KiB, MB, MiB, GB, GiB, TB, TiB"),
     ]
     source: Source
 
@@ -61,7 +61,7 @@ class FlopPerSData(TypedDict):
     value: GivenPositive
     unit: Annotated[
         Literal["FLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"],
-        said("one of the units FLOP/s, GFLOP/s, TFLOP/s, PFLOP/s"),
+        stated("one of the units FLOP/s, GFLOP/s, TFLOP/s, PFLOP/s"),
     ]
     source: Source
 
@@ -70,7 +70,7 @@ class PriceData(TypedDict):
     """The price of a machine per hour in its file, with its unit and its source."""
 
     value: GivenNotNegative
-    unit: Annotated[Literal["USD/hour"], said("the unit USD/hour")]
+    unit: Annotated[Literal["USD/hour"], stated("the unit USD/hour")]
     source: Source
 
 
@@ -78,20 +78,20 @@ class MemoryMarginData(TypedDict):
     """The share of a device's memory that plans leave free, in a machine file, with its unit and its source."""
 
     value: GivenNotNegative
-    unit: Annotated[Literal["%", "1"], said("one of the units %, 1")]
+    unit: Annotated[Literal["%", "1"], stated("one of the units %, 1")]
     source: Source
 
 
-SecondsFigure: TypeAlias = Annotated[SecondsData, said(SECONDS)]
+SecondsFigure: TypeAlias = Annotated[SecondsData, stated(SECONDS)]
 BytesFigure: TypeAlias = Annotated[
-    BytesData, said('an object such as {"value": 1, "unit": "bytes", "source": "where it is from"}')
+    BytesData, stated('an object such as {"value": 1, "unit": "bytes", "source": "where it is from"}')
 ]
-BytesPerSFigure: TypeAlias = Annotated[BytesPerSData, said(BYTES_PER_S)]
+BytesPerSFigure: TypeAlias = Annotated[BytesPerSData, stated(BYTES_PER_S)]
 FlopPerSFigure: TypeAlias = Annotated[
-    FlopPerSData, said('an object such as {"value": 1, "unit": "FLOP/s", "source": "where it is from"}')
+    FlopPerSData, stated('an object such as {"value": 1, "unit": "FLOP/s", "source": "where it is from"}')
 ]
 MemoryMarginFigure: TypeAlias = Annotated[
-    MemoryMarginData, said('an object such as {"value": 5, "unit": "%", "source": "where it is from"}')
+    MemoryMarginData, stated('an object such as {"value": 5, "unit": "%", "source": "where it is from"}')
 ]
 
 
@@ -111,7 +111,7 @@ class DeviceData(TypedDict):
 
     name: Text
     memory_bytes: BytesFigure
-    flop_per_s: Annotated[RatesData, said("an object of rates by dtype")]
+    flop_per_s: Annotated[RatesData, stated("an object of rates by dtype")]
     vector_flop_per_s: FlopPerSFigure
     memory_bytes_per_s: BytesPerSFigure
     kernel_s: SecondsFigure
@@ -144,38 +144,38 @@ class HostMemoryData(TypedDict):
     bytes_per_s: BytesPerSFigure
     device_bytes_per_s: BytesPerSFigure
     shared_bytes_per_s: BytesPerSFigure
-    nvme: NotRequired[Annotated[NvmeData, said("an object with num_bytes, read_bytes_per_s and write_bytes_per_s")]]
+    nvme: NotRequired[Annotated[NvmeData, stated("an object with num_bytes, read_bytes_per_s and write_bytes_per_s")]]
 
 
 HostMemoryFigures: TypeAlias = Annotated[
     HostMemoryData,
-    said("an object with num_bytes, bytes_per_s, device_bytes_per_s, shared_bytes_per_s, and perhaps nvme"),
+    stated("an object with num_bytes, bytes_per_s, device_bytes_per_s, shared_bytes_per_s, and perhaps nvme"),
 ]
 _Devices: TypeAlias = Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]
-_Link: TypeAlias = Annotated[LinkData, said("an object with the figures of a link")]
+_Link: TypeAlias = Annotated[LinkData, stated("an object with the figures of a link")]
 
 
 @file_format
 class MachineData(TypedDict):
     """A machine file: the devices of a machine type, and its links within a host and between two."""
 
-    version: Annotated[Literal[1], said("1, the version of machine files that this release reads"), WHOLE]
+    version: Annotated[Literal[1], stated("1, the version of machine files that this release reads"), WHOLE]
     name: Text
-    accelerator_type: NotRequired[Annotated[str | None, said("Ray's name of the device, or null")]]
+    accelerator_type: NotRequired[Annotated[str | None, stated("Ray's name of the device, or null")]]
     devices_per_host: Annotated[
         _Devices | Annotated[list[_Devices], listed("", min_length=1)] | None,
-        said("a whole number above 0, a list of one for each host, or null: as many as this machine has cores"),
+        stated("a whole number above 0, a list of one for each host, or null: as many as this machine has cores"),
     ]
     price_per_hour: NotRequired[
         Annotated[
             PriceData | None,
-            said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}, or null'),
+            stated('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}, or null'),
         ]
     ]
     memory_margin: NotRequired[MemoryMarginFigure]
     host_memory: NotRequired[HostMemoryFigures]
     device: Annotated[
-        DeviceData | None, said("an object with the figures of a device, or null: this machine's CPU is measured")
+        DeviceData | None, stated("an object with the figures of a device, or null: this machine's CPU is measured")
     ]
     within: _Link
     between: _Link
@@ -200,5 +200,5 @@ class StridedData(TypedDict):
     near_bytes_per_s: NotRequired[GivenPositive]
 
 
-SmallProducts: TypeAlias = Annotated[SmallProductsData, said("an object with below_flop and share")]
-Strided: TypeAlias = Annotated[StridedData, said("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]
+SmallProducts: TypeAlias = Annotated[SmallProductsData, stated("an object with below_flop and share")]
+Strided: TypeAlias = Annotated[StridedData, stated("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]

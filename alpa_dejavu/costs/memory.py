@@ -44,10 +44,10 @@ class ModelMemory:
         """Returns these bytes of a model; each tensor counts once in a range, however many of its layers use it."""
         num_layers = model.num_layers
 
-        def held(*roles: str) -> FloatArray:
+        def bytes_of(*roles: str) -> FloatArray:
             return touched_sum(num_layers, _users(model, roles, first_position=0))
 
-        parameters, gradients = held("parameter"), held("gradient")
+        parameters, gradients = bytes_of("parameter"), bytes_of("gradient")
         if model.training and not gradients.any():
             gradients = touched_sum(num_layers, _users(model, ("parameter",), first_position=num_layers))
         waiting = touched_sum(num_layers, _users(model, ("activation", "input"), first_position=num_layers))
@@ -57,7 +57,7 @@ class ModelMemory:
         return cls(
             parameters,
             gradients,
-            held("optimizer"),
+            bytes_of("optimizer"),
             waiting,
             touched_sum(num_layers, _inputs(model)),
             range_max(temporaries),
@@ -236,7 +236,7 @@ def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDAr
     with np.errstate(divide="ignore", invalid="ignore"):
         fitting = np.where(per_micro_batch > 0, np.floor(free / per_micro_batch), np.inf)
     fitting = np.where(free < 0, -1.0, fitting)
-    first, per_stage = run.form.first, run.form.each
+    first, per_stage = run.form.first, run.form.per_submesh
     if per_stage > 0 and math.isfinite(first):
         followed = np.ceil((fitting + 1 - first) / per_stage - 1e-9) - 1
     else:

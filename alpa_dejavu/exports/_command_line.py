@@ -101,13 +101,13 @@ def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine
                 text_of(word).endswith(".py") for word in command.words
             )
             if unknown is not None and trains:
-                raise wrong_line(path, unknown.line, f"what line {command.line} runs isn't known: {unknown.said}")
+                raise wrong_line(path, unknown.line, f"what line {command.line} runs isn't known: {unknown.reason}")
         raise ValueError(f"{path}: there are no arguments of Megatron's in it; give the script of the run")
     first = runs[0]
     for other in runs:
         if other.within is not None:
             raise wrong_line(
-                path, other.within.line, f"whether line {other.line} trains isn't known: {other.within.said}"
+                path, other.within.line, f"whether line {other.line} trains isn't known: {other.within.reason}"
             )
         if [*map(text_of, other.words)] != [*map(text_of, first.words)]:
             raise wrong_line(path, other.line, f"it trains again, after line {first.line}; leave one of them out")
@@ -206,7 +206,7 @@ def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) 
 def _count(path: pathlib.Path, argument: ShellArgument) -> int:
     if argument.unknown is not None:
         raise wrong_line(
-            path, argument.unknown.line, f"--{argument.name} {argument.value} isn't known: {argument.unknown.said}"
+            path, argument.unknown.line, f"--{argument.name} {argument.value} isn't known: {argument.unknown.reason}"
         )
     value = argument.value
     least, _, most = value.partition(":")

@@ -17,12 +17,12 @@ class Unknown:
 
     Attributes:
         line: the line that decides it.
-        said: what decides it, and what would do, as the end of a sentence.
+        reason: what decides it, and what would do, as the end of a sentence.
         flow: whether that is a branch, a loop or a function, which may add further words.
     """
 
     line: int
-    said: str
+    reason: str
     flow: bool = False
 
 

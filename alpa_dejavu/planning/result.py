@@ -106,7 +106,7 @@ class PlanningResult:
 
 @final
 class UnlikePipelinesError(ValueError):
-    """An error that says that a strategy's plan (`made`) for a cluster has several pipelines that aren't alike, and so
+    """An error that says that a strategy's plan (`plan`) for a cluster has several pipelines that aren't alike, and so
     isn't one row of stages as other plans are.
     """
 
@@ -116,7 +116,7 @@ class UnlikePipelinesError(ValueError):
             "whose plan is a row of stages, for Alpa to run it and for files to hold it; take 'dejavu', the best "
             "single pipeline"
         )
-        self.made, self.cluster = plan, cluster
+        self.plan, self.cluster = plan, cluster
 
 
 @final

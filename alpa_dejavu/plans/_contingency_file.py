@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Inline, Key
-from alpa_dejavu._util.format_fields import SecondsAboveZero, Text, at_most, listed, said, whole
+from alpa_dejavu._util.format_fields import SecondsAboveZero, Text, at_most, listed, stated, whole
 from alpa_dejavu.problem import Contingency, MicroBatches, Moves, StagePlan, Stages
 
 _Hosts: TypeAlias = Annotated[tuple[Text, ...], listed("a list of host names", min_length=1)]
@@ -40,7 +40,7 @@ class Fallbacks:
     """All fallbacks of a plan, each once, and the hosts whose loss they are for."""
 
     plans: Annotated[tuple[FallbackStages, ...], listed("a list of at least one plan", min_length=1)]
-    hosts: Annotated[Mapping[str, LostHost], said("an object of hosts and what is run without each"), at_most(10_000)]
+    hosts: Annotated[Mapping[str, LostHost], stated("an object of hosts and what is run without each"), at_most(10_000)]
 
 
 def fallbacks_of(contingencies: Mapping[str, Contingency]) -> Fallbacks:

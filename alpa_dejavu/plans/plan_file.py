@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from typing_extensions import NotRequired
 
 from alpa_dejavu._util.dataclass_format import data_of, object_of, typed_dict_of
-from alpa_dejavu._util.format_fields import WHOLE, said
+from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.plans._contingency_file import Fallbacks, contingencies_of, fallbacks_of
 from alpa_dejavu.plans._contradictions import contradictions
@@ -26,7 +26,7 @@ __all__ = ["VERSION", "plan_data", "plan_format", "plan_of", "plan_text", "read_
 
 VERSION = 1
 _REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
-_VERSION_KEY = Annotated[Literal[1], said("1, the version of plan files that this release reads"), WHOLE]
+_VERSION_KEY = Annotated[Literal[1], stated("1, the version of plan files that this release reads"), WHOLE]
 
 
 @functools.cache

@@ -168,7 +168,7 @@ class WrongStage(Fault):
     stages: int = 2
     factor: float = 3.0
     share: float = 1.0
-    found: float = 1.0
+    found: float = 1.0  # pylint: disable=disallowed-name  # a key of scenarios
     at_s: float = 0.0
     until_s: float = math.inf
 

@@ -37,7 +37,7 @@ class WorkerGradient:
     def __init__(self, compute: Callable[[WorkerGradient], None] | None, worker: int, step: int, version: int,
                  at: Vector, rows: NDArray[Any], multipliers: Vector | None = None) -> None:  # fmt: skip
         self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
-        self._compute, self.at, self.rows, self.found = compute, at, rows, None  # type: Any, Any, Any, Vector | None
+        self._compute, self.at, self.rows, self.computed = compute, at, rows, None  # type: Any, Any, Any, Vector | None
         self.spoil: Callable[[Vector], Vector] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,19 +54,19 @@ class WorkerGradient:
     @property
     def values(self) -> Vector:
         """Returns the gradient as a vector of shape (P,), which must not be changed."""
-        if self.found is None:
+        if self.computed is None:
             assert self._compute is not None, "somebody has set it"
             self._compute(self)
-        assert self.found is not None, "it was computed"
+        assert self.computed is not None, "it was computed"
         if self.spoil is not None:
-            self.found, self.spoil = self.spoil(self.found), None
-        return self.found
+            self.computed, self.spoil = self.spoil(self.computed), None
+        return self.computed
 
 
 def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> WorkerGradient:
     """Returns a gradient that came from another process."""
     gradient = WorkerGradient(None, worker, step, version, values, rows)
-    gradient.found = values
+    gradient.computed = values
     return gradient
 
 

@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, folder: pathlib.Path | None, run: dict[str, Any]) -> None:
         self._folder, self._new, self._bytes, self._written_s = folder, list[Arrays](), 0, time.monotonic()
         self._kept: Iterator[Arrays] = iter(())
-        self._files, self.taken = 0, 0
+        self._files, self.replayed = 0, 0
         if folder is None:
             return
         if not folder.is_dir():
@@ -56,7 +56,7 @@ class Journal:
             return tuple(compute())
         kept = next(self._kept, None)
         if kept is not None:
-            self.taken += 1
+            self.replayed += 1
             return kept
         result = tuple(compute())
         self._new.append(result)

@@ -64,7 +64,7 @@ class Learner:
 
     def compute(self, wanted: WorkerGradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
-        wanted.found = wanted.at
+        wanted.computed = wanted.at
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""
@@ -78,7 +78,7 @@ class Learner:
         """
         return params, state
 
-    def each(self, params: Vector, rows: Rows) -> Vector:
+    def per_sample(self, params: Vector, rows: Rows) -> Vector:
         """Returns the gradient of each of some samples, shape (samples, P)."""
         return np.zeros((len(rows), 0), np.float32)
 
@@ -186,7 +186,7 @@ class JaxLearner(Learner):
                 del self._waiting[gradient]
         (computed,) = self._journal.next(lambda: (self._computed(chosen),))
         for gradient, values in zip(chosen, computed, strict=True):
-            gradient.found = values if gradient.multipliers is None else values * gradient.multipliers
+            gradient.computed = values if gradient.multipliers is None else values * gradient.multipliers
 
     def _computed(self, chosen: Sequence[WorkerGradient]) -> Vector:
         inputs, targets = self._problem.train
@@ -219,7 +219,7 @@ class JaxLearner(Learner):
 
         return self._journal.next(applied)[0], state
 
-    def each(self, params: Vector, rows: Rows) -> Vector:
+    def per_sample(self, params: Vector, rows: Rows) -> Vector:
         inputs, targets = self._problem.train
         every = np.broadcast_to(params, (len(rows), len(params)))
         (gradients,) = self._journal.next(

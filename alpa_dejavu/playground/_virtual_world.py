@@ -66,12 +66,12 @@ class VirtualWorld(World):
         behind others of that alone.
         """
         message = Message(source, payload, num_bytes, self.now_s)
-        if not (self.there[source] and self.there[target]):
+        if not (self.present[source] and self.present[target]):
             return
         came_s = self.came_s[source], self.came_s[target]
 
         def deliver() -> None:
-            if self.there[source] and self.there[target] and came_s == (self.came_s[source], self.came_s[target]):
+            if self.present[source] and self.present[target] and came_s == (self.came_s[source], self.came_s[target]):
                 self._mail.put(target, tag, message)
 
         if source == target:
@@ -124,7 +124,7 @@ class VirtualWorld(World):
 
     def start(self, number: int) -> None:
         """Brings a worker back, or a new one; it counts its steps from those that the others have begun."""
-        if self.there[number]:
+        if self.present[number]:
             return
         worker = self.workers[number]
         self.recorder.timeline.finish_all(number, FAILED, self.now_s)
@@ -137,7 +137,7 @@ class VirtualWorld(World):
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
-        if not self.there[number]:
+        if not self.present[number]:
             return False
         for process in [*self._processes[number]]:
             self.cancel(process)

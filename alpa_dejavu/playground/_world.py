@@ -133,7 +133,7 @@ class World(abc.ABC):
         num_bytes: the bytes of the parameters, or of a gradient.
         workers: the workers whose programs run here, by their numbers.
         live: the numbers of the workers that are there, in order; all workers know it at once.
-        there: whether each worker is.
+        present: whether each worker is there.
         came_s: when each worker came the last time, 0 at the beginning.
         first_step: the step at which each worker came: one that nobody had begun by then.
         now_s: the time in seconds.
@@ -152,7 +152,7 @@ class World(abc.ABC):
         self.hosts, self.size = tuple(hosts), len(hosts)
         self.num_bytes, self.learner, self.recorder = num_bytes, learner, recorder
         self.live: tuple[int, ...] = tuple(range(self.size))
-        self.there, self.came_s, self.first_step = [True] * self.size, [0.0] * self.size, [0] * self.size
+        self.present, self.came_s, self.first_step = [True] * self.size, [0.0] * self.size, [0] * self.size
         self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
         self._seed, self._until, self.ends_s = seed, until, until.seconds
         self._queue, self._mail = Queue(), Mail(self.size, self._resume, recorder.used)
@@ -219,8 +219,8 @@ class World(abc.ABC):
         return self.finished(number) and (is_held or self._main[number] not in self._processes[number])
 
     def _set_there(self, number: int, present: bool) -> None:
-        self.there[number] = present
-        self.live = tuple(n for n in range(self.size) if self.there[n])
+        self.present[number] = present
+        self.live = tuple(n for n in range(self.size) if self.present[n])
         for number in self.live:
             self._mail.ask_again(number)
 

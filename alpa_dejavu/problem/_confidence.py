@@ -7,7 +7,7 @@ from typing import Annotated, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
-from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Words, listed, said, whole
+from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Words, listed, stated, whole
 from alpa_dejavu.problem import checks
 
 
@@ -31,9 +31,9 @@ class Confidence:
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
 
-    probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
+    probability: Annotated[float, stated("a number from 0 to 1", ge=0, le=1)]
     expected_step_s: SecondsAboveZero
-    interval_s: Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("[lower, upper] in seconds")]
+    interval_s: Annotated[tuple[SecondsAboveZero, SecondsAboveZero], stated("[lower, upper] in seconds")]
     draws: Annotated[int, whole("a whole number of draws, at least 1", 1)]
     candidates: Annotated[int, whole("a whole number of plans, at least 1", 1)]
     spread_from: Words

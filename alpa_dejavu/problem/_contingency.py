@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Key, Rare, Stored
-from alpa_dejavu._util.format_fields import Bytes, Index, Seconds, listed, said
+from alpa_dejavu._util.format_fields import Bytes, Index, Seconds, listed, stated
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Moves:
     num_bytes: Annotated[Bytes, Key("moved_bytes")]
     seconds: Annotated[Seconds, Key("moved_s")]
     checkpoint_bytes: Rare[Bytes] = 0.0
-    checkpoint_s: Rare[Annotated[float | None, Stored(Seconds | None), said("seconds of at least 0, or null")]] = None
+    checkpoint_s: Rare[Annotated[float | None, Stored(Seconds | None), stated("seconds of at least 0, or null")]] = None
 
     def __post_init__(self) -> None:
         checks.fields("moves", self, from_zero="num_bytes seconds checkpoint_bytes checkpoint_s")

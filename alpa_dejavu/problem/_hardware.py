@@ -9,7 +9,7 @@ from typing import Annotated, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Rare
-from alpa_dejavu._util.format_fields import MOST, Bytes, Positive, Text, listed, said, whole
+from alpa_dejavu._util.format_fields import MOST, Bytes, Positive, Text, listed, stated, whole
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cluster import Cluster
 from alpa_dejavu.problem._link import Link
@@ -40,7 +40,7 @@ class HostSummary:
 
     name: Text
     num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST)]
-    device: Annotated[str, said("text: what its devices are")]
+    device: Annotated[str, stated("text: what its devices are")]
     memory_bytes: Bytes
     kind: Rare[Annotated[int, whole("a whole number: hosts of equal ones are interchangeable")]] = 0
     slowdown: Rare[Positive] = 1.0
@@ -62,10 +62,10 @@ class ClusterSummary:
     """
 
     hosts: Annotated[tuple[HostSummary, ...], listed("a list of at least one host", min_length=1)]
-    machine: Annotated[str, said("text: the machine type that all hosts are of, empty if they aren't of one")] = ""
-    machine_file: Annotated[str, said("text: the path of that type's file, empty if it comes with the package")] = ""
+    machine: Annotated[str, stated("text: the machine type that all hosts are of, empty if they aren't of one")] = ""
+    machine_file: Annotated[str, stated("text: the path of that type's file, empty if it comes with the package")] = ""
     cores: Annotated[
-        Annotated[int, whole("", 1, MOST)] | None, said("a whole number of cores, at least 1, or null")
+        Annotated[int, whole("", 1, MOST)] | None, stated("a whole number of cores, at least 1, or null")
     ] = None
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import chosen
-from alpa_dejavu._util.format_fields import WHOLE, said
+from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
@@ -23,8 +23,8 @@ devices, and tensor-parallel ones. The others are parts of the data-parallel one
 those that share the experts; those that share what ZeRO shares, and those that have the same share; those that have the
 same experts."""
 ZERO = (0, 2, 3)
-Remat: TypeAlias = Annotated[str, chosen(REMAT), said('"none", "selective" or "layer"')]
-Zero: TypeAlias = Annotated[int, chosen(ZERO), said("0, 2 or 3"), WHOLE]
+Remat: TypeAlias = Annotated[str, chosen(REMAT), stated('"none", "selective" or "layer"')]
+Zero: TypeAlias = Annotated[int, chosen(ZERO), stated("0, 2 or 3"), WHOLE]
 
 
 @final

@@ -6,13 +6,13 @@ import dataclasses
 from typing import Annotated, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Inline, Needed, chosen
-from alpa_dejavu._util.format_fields import Bytes, Seconds, said
+from alpa_dejavu._util.format_fields import Bytes, Seconds, stated
 from alpa_dejavu.problem import checks
 
 OFFLOAD_PLACES = ("cpu", "nvme")
 OFFLOADED = ("optimizer", "gradients", "parameters", "activations")
 """The kinds of tensors that may be offloaded."""
-_Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1)]
+_Share: TypeAlias = Annotated[float, stated("a share from 0 to 1", ge=0, le=1)]
 
 
 @final
@@ -40,7 +40,7 @@ class Offload:
     gradients: _Share = 0.0
     parameters: _Share = 0.0
     activations: _Share = 0.0
-    place: Needed[Annotated[str, chosen(OFFLOAD_PLACES), said('"cpu" or "nvme"')]] = "cpu"
+    place: Needed[Annotated[str, chosen(OFFLOAD_PLACES), stated('"cpu" or "nvme"')]] = "cpu"
 
     def __post_init__(self) -> None:
         checks.one_of("offload", "place", self.place, OFFLOAD_PLACES)

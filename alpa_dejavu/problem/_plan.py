@@ -18,7 +18,7 @@ from alpa_dejavu._util.format_fields import (
     Text,
     Words,
     listed,
-    said,
+    stated,
     whole,
 )
 from alpa_dejavu.problem import checks
@@ -39,14 +39,14 @@ class NoPlanError(RuntimeError):
     """An error that says that no plan fits: what is lacking where (such as memory), and what would help.
 
     Attributes:
-        said: what is lacking where.
+        why: what is lacking where.
         remedies: flags of the command line, each of which was tried and is enough; empty: none was found.
         advice: what may help, and wasn't tried; empty: nothing is known.
     """
 
     def __init__(self, why: str, remedies: Sequence[str] = (), advice: str = "") -> None:
         super().__init__("; ".join(filter(None, (why, advice))))
-        self.said, self.remedies, self.advice = why, tuple(remedies), advice
+        self.why, self.remedies, self.advice = why, tuple(remedies), advice
 
 
 @final
@@ -103,34 +103,34 @@ class Plan:
         priced_by: the models and options by which it was priced and chosen; None: they aren't known.
     """
 
-    model: Needed[Annotated[str, said("text: a model's name or module:function, empty if Alpa made the layers")]] = ""
+    model: Needed[Annotated[str, stated("text: a model's name or module:function, empty if Alpa made the layers")]] = ""
     num_layers: Annotated[int, whole("a whole number of layers, at least 1", 1, MOST)] = dataclasses.field(init=False)
-    layer_option: Annotated[str, chosen(LAYER_OPTIONS), said('"auto" or "manual"')] = "auto"
+    layer_option: Annotated[str, chosen(LAYER_OPTIONS), stated('"auto" or "manual"')] = "auto"
     cluster: Text
-    hardware: Rare[Annotated[ClusterSummary | None, said("an object: the hosts of the cluster, used or not")]] = None
-    priced_by: Rare[Annotated[PricedBy | None, said("an object: what the plan was chosen under")]] = None
+    hardware: Rare[Annotated[ClusterSummary | None, stated("an object: the hosts of the cluster, used or not")]] = None
+    priced_by: Rare[Annotated[PricedBy | None, stated("an object: what the plan was chosen under")]] = None
     num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST)] = dataclasses.field(init=False)
     batch: Needed[
-        Annotated[Annotated[int, whole("", 1)] | None, said("a whole number of samples, at least 1, or null")]
+        Annotated[Annotated[int, whole("", 1)] | None, stated("a whole number of samples, at least 1, or null")]
     ] = None
     num_micro_batches: MicroBatches
     schedule: Annotated[
         str,
-        said(
+        stated(
             f"a schedule: {', '.join(SCHEDULES)}, or interleaved_ with a number of chunks",
             pattern=f"^({'|'.join(SCHEDULES)}|{INTERLEAVED})$",
         ),
     ]
     step_s: Annotated[SecondsAboveZero, Key("iteration_time_s")]
     lower_bound_s: Seconds = 0.0
-    planning_s: Annotated[Mapping[str, Seconds], said("an object of steps and their seconds")] = dataclasses.field(
+    planning_s: Annotated[Mapping[str, Seconds], stated("an object of steps and their seconds")] = dataclasses.field(
         hash=False
     )
     confidence: Rare[Confidence | None] = None
     notes: Rare[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
     correction: Rare[StepCorrection | None] = None
-    strategy: Rare[Annotated[str, said("text: whose plan it is, empty for this package's own search")]] = ""
-    runs_on_alpa: Rare[Annotated[bool, said("true, or false of what is estimated only")]] = True
+    strategy: Rare[Annotated[str, stated("text: whose plan it is, empty for this package's own search")]] = ""
+    runs_on_alpa: Rare[Annotated[bool, stated("true, or false of what is estimated only")]] = True
     stages: Stages
     contingencies: Elsewhere[Mapping[str, Contingency]] = dataclasses.field(default_factory=dict, hash=False)
 

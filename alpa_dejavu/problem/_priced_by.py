@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated, Literal, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Rare, Stored, chosen
-from alpa_dejavu._util.format_fields import NotNegative, Size, listed, said
+from alpa_dejavu._util.format_fields import NotNegative, Size, listed, stated
 from alpa_dejavu.problem._mesh import Remat, Zero
 
 _Count: TypeAlias = Size | Literal["auto"]
@@ -37,26 +37,26 @@ class PricedBy:
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
     """
 
-    latency: Annotated[str, said("text: the latency model")] = ""
-    communication: Annotated[str, said("text: the communication model")] = ""
-    calibration: Annotated[str, said("text: the calibration, empty if there was none")] = ""
-    risk: Annotated[NotNegative | None, said("a number of at least 0, or null")] = None
-    margin: Annotated[NotNegative | None, said("a number of at least 0, or null")] = None
-    submeshes: Annotated[str, said("text: which submeshes there were")] = ""
+    latency: Annotated[str, stated("text: the latency model")] = ""
+    communication: Annotated[str, stated("text: the communication model")] = ""
+    calibration: Annotated[str, stated("text: the calibration, empty if there was none")] = ""
+    risk: Annotated[NotNegative | None, stated("a number of at least 0, or null")] = None
+    margin: Annotated[NotNegative | None, stated("a number of at least 0, or null")] = None
+    submeshes: Annotated[str, stated("text: which submeshes there were")] = ""
     remat: Annotated[tuple[Remat, ...], listed('a list of "none", "selective" and "layer"')] = ()
     zero: Annotated[tuple[Zero, ...], listed("a list of 0, 2 and 3")] = ()
-    layers: Annotated[int | str, Stored(_Count), said('a whole number of layers, at least 1, or "auto"')] = "auto"
+    layers: Annotated[int | str, Stored(_Count), stated('a whole number of layers, at least 1, or "auto"')] = "auto"
     micro_batches: Annotated[
-        int | str, Stored(_Count), said('a whole number of micro-batches, at least 1, or "auto"')
+        int | str, Stored(_Count), stated('a whole number of micro-batches, at least 1, or "auto"')
     ] = "auto"
-    slicer: Annotated[str, said("text: the slicer")] = ""
-    objective: Annotated[str, said("text: what was to be least")] = ""
-    strategy: Annotated[str, said("text: whose search it was")] = ""
-    runtime: Rare[Annotated[str, said("text: the runtime profile")]] = "alpa"
-    offload: Rare[Annotated[str, said("text: where stages could offload")]] = "none"
-    replicas: Rare[Annotated[Size, said("a whole number of replicas that each stage had at least")]] = 1
-    runs_on: Rare[Annotated[str, said("text: the training framework whose rules plans were restricted to")]] = ""
-    attention: Rare[Annotated[str, chosen(("", "fused", "plain")), said('"fused", "plain" or empty')]] = ""
+    slicer: Annotated[str, stated("text: the slicer")] = ""
+    objective: Annotated[str, stated("text: what was to be least")] = ""
+    strategy: Annotated[str, stated("text: whose search it was")] = ""
+    runtime: Rare[Annotated[str, stated("text: the runtime profile")]] = "alpa"
+    offload: Rare[Annotated[str, stated("text: where stages could offload")]] = "none"
+    replicas: Rare[Annotated[Size, stated("a whole number of replicas that each stage had at least")]] = 1
+    runs_on: Rare[Annotated[str, stated("text: the training framework whose rules plans were restricted to")]] = ""
+    attention: Rare[Annotated[str, chosen(("", "fused", "plain")), stated('"fused", "plain" or empty')]] = ""
 
     @property
     def streams(self) -> bool:

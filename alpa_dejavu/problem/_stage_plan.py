@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Key, Needed, Rare, Stored
-from alpa_dejavu._util.format_fields import MOST, Bytes, Seconds, Size, Text, listed, said, whole
+from alpa_dejavu._util.format_fields import MOST, Bytes, Seconds, Size, Text, listed, stated, whole
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import DrawnSeconds
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Remat, Submesh, Zero, is_plain
@@ -52,8 +52,8 @@ class StagePlan:
         memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
     """
 
-    layers: Annotated[tuple[_Number, _Number], said("[first layer, last layer], inclusive, from 0")]
-    submesh: Annotated[Submesh, _SIZES, said("[hosts, devices per host]")]
+    layers: Annotated[tuple[_Number, _Number], stated("[first layer, last layer], inclusive, from 0")]
+    submesh: Annotated[Submesh, _SIZES, stated("[hosts, devices per host]")]
     logical_mesh: Annotated[
         tuple[Size, ...], listed("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
     ]
@@ -62,7 +62,7 @@ class StagePlan:
     remat: Needed[Remat] = "none"
     zero: Needed[Zero] = 0
     options: Annotated[
-        Mapping[str, Any], Key("auto_sharding"), said("an object of options of Alpa's AutoShardingOption")
+        Mapping[str, Any], Key("auto_sharding"), stated("an object of options of Alpa's AutoShardingOption")
     ] = dataclasses.field(default_factory=dict, hash=False)
     forward_s: Needed[Seconds] = 0.0
     backward_s: Needed[Seconds] = 0.0
@@ -81,12 +81,12 @@ class StagePlan:
     backward_weight_s: Rare[Seconds] = 0.0
     hidden_s: Rare[Seconds] = 0.0
     hidden_per_step_s: Rare[Seconds] = 0.0
-    offload: Rare[Annotated[StageOffload | None, said("an object: the shares that its hosts keep")]] = None
-    drawn: Rare[Annotated[DrawnSeconds | None, said("an object: mean and deviation of its seconds")]] = None
+    offload: Rare[Annotated[StageOffload | None, stated("an object: the shares that its hosts keep")]] = None
+    drawn: Rare[Annotated[DrawnSeconds | None, stated("an object: mean and deviation of its seconds")]] = None
     context_parallel: Rare[Size] = 1
     expert_parallel: Rare[Size] = 1
     sharded: Rare[Size] = 0
-    memory_parts: Rare[Annotated[Mapping[str, Bytes], said("an object: bytes by what they are of")]] = (
+    memory_parts: Rare[Annotated[Mapping[str, Bytes], stated("an object: bytes by what they are of")]] = (
         dataclasses.field(default_factory=dict, hash=False)
     )
 

@@ -28,7 +28,7 @@ class ScheduleForm:
     Attributes:
         chunks: the stages of each submesh, v.
         folded: whether the stages go down the submeshes and back up, like a V; else they go around.
-        first, each: the micro-batches that a submesh with n submeshes behind it keeps are first + each * n, rounded
+        first, per_submesh: a submesh with n behind it keeps first + per_submesh * n micro-batches, rounded
             down; infinite: all of the step. They are exact for the first submesh.
         bubble: the share of 1F1B's bubble that is left if forward, backward by inputs and by weights take equally long;
             small, but above 0.
@@ -38,7 +38,7 @@ class ScheduleForm:
     chunks: int = 1
     folded: bool = False
     first: float = 1.0
-    each: float = 1.0
+    per_submesh: float = 1.0
     bubble: float = 1.0
     splits: bool = False
 
@@ -56,19 +56,19 @@ class ScheduleForm:
 
 
 def _interleaved(chunks: int) -> ScheduleForm:
-    return ScheduleForm(chunks, each=1 + 1 / chunks, bubble=1 / chunks)
+    return ScheduleForm(chunks, per_submesh=1 + 1 / chunks, bubble=1 / chunks)
 
 
 _FORMS = {
     "1f1b": ScheduleForm(),
-    "1f1b_overlap_friendly": ScheduleForm(each=2.0),
+    "1f1b_overlap_friendly": ScheduleForm(per_submesh=2.0),
     "gpipe": ScheduleForm(first=math.inf),
-    "inference": ScheduleForm(first=0.0, each=0.0),
+    "inference": ScheduleForm(first=0.0, per_submesh=0.0),
     "interleaved": _interleaved(2),
     "zb_h1": ScheduleForm(bubble=1 / 3, splits=True),
     "zb_v": ScheduleForm(2, folded=True, bubble=1 / 20, splits=True),
-    "v_half": ScheduleForm(2, folded=True, first=3 / 2, each=1 / 2, bubble=1 / 2, splits=True),
-    "v_min": ScheduleForm(2, folded=True, first=5 / 3, each=1 / 3, bubble=2 / 3, splits=True),
+    "v_half": ScheduleForm(2, folded=True, first=3 / 2, per_submesh=1 / 2, bubble=1 / 2, splits=True),
+    "v_min": ScheduleForm(2, folded=True, first=5 / 3, per_submesh=1 / 3, bubble=2 / 3, splits=True),
     "dualpipe_v": ScheduleForm(2, folded=True, bubble=1 / 6, splits=True),
     "pipedream": ScheduleForm(),
 }
@@ -127,7 +127,7 @@ class Run:
         References:
             Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021 (1F1B).
         """
-        kept = self.form.first + self.form.each * successors
+        kept = self.form.first + self.form.per_submesh * successors
         return min(self.num_micro_batches, math.floor(kept + 1e-9)) if math.isfinite(kept) else self.num_micro_batches
 
     def on_submeshes(self, stages: Sequence[_Stage]) -> tuple[_Stage, ...]:

@@ -137,7 +137,7 @@ class SlicingProblem:
         return int(self.costs_s.shape[0])
 
     @property
-    def room(self) -> NDArray[np.int64]:
+    def followers(self) -> NDArray[np.int64]:
         """Returns how many stages may follow each candidate stage before memory is full, shape (L, L, S, C); without
         `max_n_succ_stages`, there is no limit anywhere.
         """
@@ -257,7 +257,7 @@ class Slicing:
         return cls(stages, cost_s, min(lower_bound_s, cost_s), iterations, seconds)
 
     @property
-    def found(self) -> bool:
+    def found(self) -> bool:  # pylint: disable=disallowed-name
         """Returns whether the slicer found any stages."""
         return bool(self.stages)
 

@@ -114,7 +114,7 @@ def _found(
 
     looked = upgrades(plan, kept, calibration=calibration)
     # Of what both know, what is kept knows more.
-    by_name = {sensitivity.what: sensitivity for sensitivity in (*own, *looked.found)}
+    by_name = {sensitivity.what: sensitivity for sensitivity in (*own, *looked.by_figure)}
     better = []
     if looked.now is not None:
         better.append(

@@ -40,13 +40,13 @@ class Upgrades:
     """The changes to devices, links and layers that would shorten a plan's step, with what they would save.
 
     Attributes:
-        found: how the step depends on the speed of each type of devices, kind of links and layer; for those that help
-            most, with the best plan if it is twice as fast.
+        by_figure: how the step depends on the speed of each type of devices, kind of links and layer, with the best
+            plan if it is twice as fast for those that help most.
         now: another plan that is better without any change; None: there is none.
         with_memory: the best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
     """
 
-    found: tuple[Sensitivity, ...]
+    by_figure: tuple[Sensitivity, ...]
     now: Plan | None = None
     with_memory: Plan | None = None
 

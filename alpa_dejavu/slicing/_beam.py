@@ -104,7 +104,7 @@ class Beam:
         order = np.argsort(lengths[stage], kind="stable")
         label, stage, bound = label[order], stage[order], bound[order]
         used = labels.used[label] + self._choices.uses[classes[stage]]
-        spare = self._choices.room[layer, layer + lengths[stage], classes[stage], ways[stage]]
+        spare = self._choices.followers[layer, layer + lengths[stage], classes[stage], ways[stage]]
         may_follow = np.minimum(labels.may_follow[label] - 1, spare)
         over = lengths[stage] == self._choices.num_layers - 1 - layer
         suits = (used <= self._choices.available).all(axis=1) & (may_follow >= np.where(over, 0, 1))
@@ -163,7 +163,7 @@ class Beam:
         dearer = weights + (self._prices.then[lasts, :, None] - rest[:, None, None, None])
         lengths, classes = np.nonzero((dearer < spare[:, None, None, None]).any(axis=(0, 3)))
         weights, dearer = weights[:, lengths, classes], np.maximum(dearer[:, lengths, classes], 0.0)
-        dearer[~_sensible(weights, choices.room[layer, layer + lengths, classes])] = np.inf
+        dearer[~_sensible(weights, choices.followers[layer, layer + lengths, classes])] = np.inf
         cells, ways = np.nonzero((dearer < spare[:, None, None]).any(axis=0))
         return lengths[cells], classes[cells], ways, weights[:, cells, ways], dearer[:, cells, ways]
 

@@ -164,7 +164,7 @@ class BoundedSearch:
             return detailed
         # What another stage of the same layers and devices covers, it covers after any stage: they take in alike.
         stage = detailed.stage
-        return by_count(detailed, stages.covered[stage], stages.room[stage], self._num_stages, most_arcs)
+        return by_count(detailed, stages.covered[stage], stages.followers[stage], self._num_stages, most_arcs)
 
     def _detailed_bound(self, graph: StageGraph, below: float) -> float:
         """Returns a lower bound on all sums in a graph with details, at most `below`: it may lack dearer ways."""
@@ -183,7 +183,7 @@ class BoundedSearch:
         own = graph.stage[arcs]
         sending = stages.transfers.group[stages.submeshes(own)]
         dearer = stages.after(own[1:], sending[:-1]) > stages.cost_s[own[1:]]
-        full = stages.limited and bool((stages.room[own] < np.arange(len(arcs))[::-1]).any())
+        full = stages.limited and bool((stages.followers[own] < np.arange(len(arcs))[::-1]).any())
         return Details(full, bool(dearer.any()))
 
     def _answer(self, graph: StageGraph, least: float, arcs: IntArray, below: float) -> BoundedAnswer:

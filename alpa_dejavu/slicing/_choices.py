@@ -32,7 +32,7 @@ class Choices:
         costs_s: shape (L, L, Q, P), seconds of layers i..j without that transfer; inf where not to be taken.
         weights: shape (L, L, Q, P), what the objective sums over stages, without that transfer.
         crossing_weights: shape (L, G, Q), what the transfer adds to a weight.
-        room: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
+        followers: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
     """
 
     def __init__(self, problem: SlicingProblem, sites: Sites) -> None:
@@ -63,11 +63,11 @@ class Choices:
     def _fill(self, problem: SlicingProblem) -> None:
         left = np.arange(self.num_layers - 1, -1, -1)
         self.costs_s = self._regrouped(problem.costs_s, np.inf)
-        self.room = np.minimum(self._regrouped(problem.room, -1), left[None, :, None, None])
+        self.followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
         self.costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
         self.costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
         # Before the last layer at least one more stage has to follow.
-        self.costs_s[self.room < np.minimum(left, 1)[None, :, None, None]] = np.inf
+        self.costs_s[self.followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
         self._cheapest_s = self.costs_s.min(axis=(2, 3))
         once = self._regrouped(problem.once_s, 0.0)
         self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s

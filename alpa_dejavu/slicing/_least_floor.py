@@ -77,7 +77,7 @@ class LeastFloor:
         smallest = int(problem.submesh_sizes.min())
         self._most = min(num_layers, problem.num_devices // smallest, problem.num_stages or num_layers)
         left = np.arange(num_layers - 1, -1, -1)[None, :, None, None]
-        limited = bool((np.isfinite(choices.costs_s) & (choices.room < left)).any())
+        limited = bool((np.isfinite(choices.costs_s) & (choices.followers < left)).any())
         counts = limited or problem.num_stages is not None
         self._counted = counts and num_groups * work * self._most <= most_work
         self._once = np.zeros_like(choices.costs_s[0])
@@ -139,7 +139,7 @@ class LeastFloor:
     def _begin(self, heads: FloatArray, threshold: float, successors: int) -> None:
         """Adds first stages that so many others may follow at least; they alone count what comes once a step."""
         choices = self._choices
-        costs = np.where(choices.room[0] >= successors, choices.costs_s[0], np.inf)
+        costs = np.where(choices.followers[0] >= successors, choices.costs_s[0], np.inf)
         fits = self._occupied.seconds(costs, 0.0) + self._once <= threshold
         least = np.where(fits, costs + self._once, np.inf).min(axis=2)
         for q in self._usable:
@@ -170,7 +170,7 @@ class LeastFloor:
     def _least_costs(self, successors: int) -> FloatArray:
         """Returns the least cost of each first layer, last layer and class with so much room; shape (L, L, Q)."""
         if successors not in self._cheapest:
-            allowed = self._choices.room >= successors
+            allowed = self._choices.followers >= successors
             self._cheapest[successors] = np.where(allowed, self._choices.costs_s, np.inf).min(axis=3)
         return self._cheapest[successors]
 

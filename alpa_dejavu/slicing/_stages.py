@@ -30,7 +30,7 @@ class Stages:
         own_s: its seconds for one micro-batch, without the transfer from the stage before.
         cost_s: its seconds with the fastest such transfer.
         weight: what it adds to the sum over stages in the objective.
-        room: how many stages may follow for its memory's sake.
+        followers: how many stages may follow for its memory's sake.
         covered: if so many stages follow or fewer, another stage of the same layers and devices is as good.
         choice: its index among the problem's pairs of submesh and config.
         transfers: the transfers from the stage before.
@@ -46,7 +46,7 @@ class Stages:
     own_s: FloatArray
     cost_s: FloatArray
     weight: FloatArray
-    room: IntArray
+    followers: IntArray
     covered: IntArray
     choice: IntArray
     transfers: Transfers
@@ -81,7 +81,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
     own = problem.costs_s.reshape(num_layers, num_layers, -1)
     least = np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)
     costs: FloatArray = np.ascontiguousarray(own + least[:, None, :])
-    spare = np.array(problem.room, order="C").reshape(costs.shape)
+    spare = np.array(problem.followers, order="C").reshape(costs.shape)
     weights: FloatArray = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
         weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
@@ -99,7 +99,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
         own_s=own[first, last, choice],
         cost_s=cost,
         weight=weight,
-        room=after,
+        followers=after,
         covered=covered,
         choice=choice,
         transfers=transfers,

@@ -77,7 +77,7 @@ class Work:
         while True:
             gradient, done = self._waiting.get()
             times = max(round(self.repeats * len(gradient.rows) / self._batch), 1)
-            gradient.found = self._compute(gradient.at, gradient.rows, times)
+            gradient.computed = self._compute(gradient.at, gradient.rows, times)
             done()
 
 
@@ -194,7 +194,7 @@ class RealWorld(World):
 
     def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
         """Sends a message to another worker; it is lost where that isn't there."""
-        if not self.there[target]:
+        if not self.present[target]:
             return
         if target == source:
             message = Message(source, payload, num_bytes, self.now_s)

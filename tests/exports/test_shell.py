@@ -87,7 +87,7 @@ def test_words_are_those_that_bash_makes(tmp_path, text):
 def test_what_bash_decides_as_it_runs_is_unknown_with_its_line(tmp_path, text, line, said):
     (one,) = (one for one in arguments(tmp_path, text) if one.unknown)
     assert one.unknown.line == line
-    assert re.search(said, one.unknown.said)
+    assert re.search(said, one.unknown.reason)
 
 
 @pytest.mark.parametrize(

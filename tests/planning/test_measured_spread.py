@@ -158,7 +158,7 @@ def test_the_draws_have_the_spread_that_the_fit_found():
     assert spreads.own[number["products"]] == pytest.approx(0.2)
     assert spreads.common[number["launches"]] == pytest.approx(0.5)
     assert 0.2 < spreads.common[number["all_reduce within hosts"]] < np.hypot(FACTOR_OF_TWO, 0.3)
-    assert spreads.said[[number["products"], number["launches"], number["send within hosts"]]].all()
+    assert spreads.stated[[number["products"], number["launches"], number["send within hosts"]]].all()
     resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
     drawn = Errors.unmeasured(resolver).drawn(4000)
     logs = np.log(drawn.common)
@@ -182,7 +182,7 @@ def test_what_was_not_measured_keeps_the_spread_that_is_assumed():
     alone = spreads_of(dataclasses.replace(calibrated(), links=()), hosts=2)[0]
     number = CLASSES.index("all_reduce within hosts")
     assert alone.spreads.common[number] == ALPHA_BETA["within hosts"]
-    assert not alone.spreads.said[number]
+    assert not alone.spreads.stated[number]
 
 
 def test_sends_beside_learned_collectives_have_the_links_spread():

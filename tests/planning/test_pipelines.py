@@ -317,7 +317,7 @@ def test_unlike_pipelines_are_no_plan_of_stages():
     model, made = unlike()
     with pytest.raises(UnlikePipelinesError, match="strategy is 'pipelines', whose 2 pipelines are unlike") as caught:
         as_planned(made, model, WIDE)
-    assert (caught.value.made, caught.value.cluster) == (made, WIDE)
+    assert (caught.value.plan, caught.value.cluster) == (made, WIDE)
 
 
 def test_pipelines_alike_are_written_as_one_that_alpa_runs():
@@ -345,8 +345,8 @@ def test_the_planner_hands_over_unlike_pipelines():
     model, made = unlike()
     with pytest.raises(UnlikePipelinesError, match="take 'dejavu', the best single pipeline") as caught:
         plan_model(model, WIDE, batch=40, micro_batches=40, strategy=OURS)
-    assert caught.value.made.step_s >= made.step_s
-    assert len(caught.value.made.pipelines) == 3
+    assert caught.value.plan.step_s >= made.step_s
+    assert len(caught.value.plan.pipelines) == 3
 
 
 def test_without_a_host_unlike_pipelines_are_no_contingency():

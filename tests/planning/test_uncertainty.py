@@ -220,7 +220,7 @@ def test_the_null_models_say_that_their_spread_is_assumed():
     common, own = ROOFLINE["products"]
     assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == (common, OWN_IN_PLANS * own)
     assert spreads.common[CLASSES.index("all_reduce within hosts")] == ALPHA_BETA["within hosts"]
-    assert not spreads.said.any()
+    assert not spreads.stated.any()
     assert "roofline" in resolver.source
 
 

@@ -100,9 +100,9 @@ def test_drawn_traces_are_in_the_columns_and_the_same_again(tmp_path):
     hosts = drawn_hosts(5, 3, 1e4, 1e-3, 100.0)
     assert hosts.startswith(",".join(HOST_COLUMNS))
     changes = read_host_changes(written(tmp_path, hosts), 3)
-    assert all(not change.there for change in changes if change.at_s == min(c.at_s for c in changes))
+    assert all(not change.present for change in changes if change.at_s == min(c.at_s for c in changes))
     for host in range(3):
-        own = [change.there for change in changes if change.host == host]
+        own = [change.present for change in changes if change.host == host]
         assert own == [bool(n % 2) for n in range(len(own))]
         assert len(own) >= 2
 

@@ -48,7 +48,7 @@ def kept_plan(on, **prices):
 @pytest.fixture(scope="module", params=["alike", "unlike"])
 def case(request):
     plan, kept = kept_plan(example_cluster(2) if request.param == "alike" else UNLIKE)
-    return plan, kept, {one.what: one for one in upgrades(plan, kept).found}
+    return plan, kept, {one.what: one for one in upgrades(plan, kept).by_figure}
 
 
 def again_s(plan, kept, on):
@@ -143,7 +143,7 @@ def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
 
     plan, kept = kept_plan(example_cluster(2), latency=Own())
     kept = dataclasses.replace(kept, models=("Own", "AlphaBeta"))
-    found = {one.what: one for one in upgrades(plan, kept, latency=Own()).found}
+    found = {one.what: one for one in upgrades(plan, kept, latency=Own()).by_figure}
     assert found["all devices"].elasticity > 0.9
 
 
@@ -166,7 +166,7 @@ def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
         for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
     ]
     plan = estimate(model(), on, Run(8), stages, batch=32).plan
-    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).found}
+    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).by_figure}
     cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
     assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
 

@@ -53,7 +53,7 @@ def test_of_the_choices_of_a_size_those_stay_that_no_earlier_one_beats(seed, lay
             most, least = min(layers - 1 - j, (4 - size) // smallest), min(layers - 1 - j, 1)
             ways = []
             for s, c in np.ndindex(problem.costs_s.shape[2:]):
-                cost, room = problem.costs_s[i, j, s, c], min(problem.room[i, j, s, c], most)
+                cost, room = problem.costs_s[i, j, s, c], min(problem.followers[i, j, s, c], most)
                 weight = 1.0 if objective == "inference" else times * cost + problem.once_s[i, j, s, c]
                 if problem.submesh_sizes[s] == size and cost < np.inf and room >= least:
                     ways.append((cost, weight, -room, s * problem.costs_s.shape[3] + c))
@@ -63,7 +63,9 @@ def test_of_the_choices_of_a_size_those_stay_that_no_earlier_one_beats(seed, lay
                                      and other[1] <= weight)])  # fmt: skip
                 if -room > covered:
                     kept.append((i, j, size, cost, weight, -room, covered, choice))
-    columns = found.first, found.last, found.size * found.unit, found.cost_s, found.weight, found.room, found.covered
+    columns = (
+        found.first, found.last, found.size * found.unit, found.cost_s, found.weight, found.followers, found.covered,
+    )  # fmt: skip
     assert list(zip(*columns, found.choice, strict=True)) == kept
 
 
@@ -102,10 +104,10 @@ def test_with_numbers_of_stages_the_ways_are_those_that_memory_allows(seed, laye
 
     def allowed(way):
         after = range(len(way) - 1, -1, -1)
-        fits = all(stages.covered[arc] < n <= stages.room[arc] for arc, n in zip(way, after, strict=True))
+        fits = all(stages.covered[arc] < n <= stages.followers[arc] for arc, n in zip(way, after, strict=True))
         return fits and count in (None, len(way))
 
-    counted = by_count(graph, stages.covered, stages.room, count)
+    counted = by_count(graph, stages.covered, stages.followers, count)
     assert (np.diff(counted.tail) >= 0).all()
     assert (np.diff(counted.layers) >= 0).all()
     found = [tuple(counted.stage[list(way)]) for start in range(counted.num_starts) for way in ways(counted, start)]
@@ -147,7 +149,7 @@ def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
 @pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
 def test_arrays_of_any_layout_that_may_not_be_written(slicer):
     problem = drawn(3, 4)
-    turned = np.asfortranarray(problem.costs_s), np.asfortranarray(problem.room)
+    turned = np.asfortranarray(problem.costs_s), np.asfortranarray(problem.followers)
     for array in turned:
         array.flags.writeable = False
     other = dataclasses.replace(problem, costs_s=turned[0], max_n_succ_stages=turned[1])

@@ -1,6 +1,7 @@
 """The rules of the house: who imports from whom."""
 
 import ast
+import collections
 import pathlib
 import subprocess
 import sys
@@ -49,6 +50,15 @@ def test_the_package_and_the_patches_know_only_public_modules_of_each_other():
         if ROOT in path.parents or any(part.startswith("_") for part in module.split("."))
     ]
     assert private == []
+
+
+def test_a_class_name_stands_for_one_class():
+    homes = collections.defaultdict(list)
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes[node.name.removeprefix("_")].append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_importing_the_package_loads_little():

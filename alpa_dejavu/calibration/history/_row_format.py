@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typing_extensions import TypedDict
 
-from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, listed, said
+from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, listed, stated
 from alpa_dejavu.plans.plan_file import plan_format
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ class StageSecondsData(TypedDict):
 class RowData(TypedDict):
     """A row of the history file: one past run, as `PastRun` and its `Origin` have it."""
 
-    when_s: Annotated[float, said("seconds since 1970, before the year 10000", ge=0, le=_LAST_S)]
+    when_s: Annotated[float, stated("seconds since 1970, before the year 10000", ge=0, le=_LAST_S)]
     model_fingerprint: Words
     cluster_fingerprint: Words
     devices: Words
     predictor: Words
     calibration: Words
-    plan: Annotated[PlanData, said("an object: a plan")]
+    plan: Annotated[PlanData, stated("an object: a plan")]
     predicted_s: SecondsAboveZero
     steps_s: Annotated[list[SecondsAboveZero], listed("a list of the seconds of at least one step", min_length=1)]
     stages: Annotated[list[StageSecondsData], listed("a list of the seconds of each stage, or an empty one")]
-    versions: Annotated[dict[str, Text], said("an object of the versions of packages")]
+    versions: Annotated[dict[str, Text], stated("an object of the versions of packages")]

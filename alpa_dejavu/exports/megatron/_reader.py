@@ -94,7 +94,7 @@ class _MegatronArguments:
             raise wrong_line(
                 self._path,
                 argument.unknown.line,
-                f"{shown} of line {argument.line} isn't known: {argument.unknown.said}",
+                f"{shown} of line {argument.line} isn't known: {argument.unknown.reason}",
             )
         if not argument.name:
             raise wrong_line(self._path, argument.line, f"{short(argument.value)} isn't an argument; leave it out")

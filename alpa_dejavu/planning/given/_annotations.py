@@ -35,14 +35,14 @@ class Chosen:
 
     Attributes:
         task: the planning task.
-        found: all that the search found, with its notes.
+        outcome: all that the search found, with its notes.
         candidates: all candidate plans, the chosen one first.
         compared: the candidate plans that the chosen one had to be better than, itself first.
         clock: a stopwatch, which adds up the seconds of the planning.
     """
 
     task: PlanningTask
-    found: Found
+    outcome: Found
     candidates: Sequence[Candidate]
     compared: Sequence[Candidate]
     clock: Clock
@@ -60,9 +60,9 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
 
     phase("confidence")
     best = chosen.compared[0]
-    sure = confidence(chosen.compared, errors=chosen.found.errors)
+    sure = confidence(chosen.compared, errors=chosen.outcome.errors)
     # These are the draws that the expected step is from: the seed and the errors are the same.
-    errors = numbered_errors([best], chosen.found.errors)
+    errors = numbered_errors([best], chosen.outcome.errors)
     draws = layer_draws(best, errors, errors.drawn(sure.draws))
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")
@@ -188,9 +188,9 @@ def with_memory_risk(plan: Plan, chosen: Chosen) -> Plan:
     """Returns the plan with a note on the memory that it leaves free, and the risk that it runs out all the same."""
     task, own = (
         chosen.task,
-        [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in chosen.found.measured],
+        [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in chosen.outcome.measured],
     )
-    plan = with_memory_note(plan, chosen.found.margin or task.margin, task.cluster, own)
+    plan = with_memory_note(plan, chosen.outcome.margin or task.margin, task.cluster, own)
     chosen.clock.lap("memory")
     return plan
 

@@ -21,7 +21,7 @@ from alpa_dejavu._util.format_fields import (
     Text,
     Words,
     listed,
-    said,
+    stated,
 )
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
@@ -84,7 +84,7 @@ class TrainingData(TypedDict):
     """The figures of a training of so many steps, as files have them."""
 
     seconds: SecondsAboveZero
-    deviation_s: Annotated[Seconds | None, said("seconds of at least 0, or null")]
+    deviation_s: Annotated[Seconds | None, stated("seconds of at least 0, or null")]
     device_s: SecondsAboveZero
     price: Price
 
@@ -123,8 +123,8 @@ class Figures:
     step_s: SecondsAboveZero
     expected_step_s: SecondsAboveZero
     interval_s: Annotated[
-        Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("the two ends of an interval")] | None,
-        said("the two ends of the 90 % interval, or null"),
+        Annotated[tuple[SecondsAboveZero, SecondsAboveZero], stated("the two ends of an interval")] | None,
+        stated("the two ends of the 90 % interval, or null"),
     ]
     price: Price
     memory_bytes: Bytes
@@ -137,7 +137,7 @@ class Figures:
         Annotated[
             WholeRun | None,
             Stored(TrainingData | None, write=_training_data),
-            said("an object: a training of `steps` steps, or null"),
+            stated("an object: a training of `steps` steps, or null"),
         ]
     ] = None
 
@@ -157,9 +157,9 @@ class Cell:
     cluster: Text
     saving: Text
     flags: Words
-    figures: Annotated[Figures | None, said("an object: the figures of the plan, or null")]
+    figures: Annotated[Figures | None, stated("an object: the figures of the plan, or null")]
     why_not: Needed[Words] = ""
-    fits: Needed[Annotated[bool, said("true or false")]] = True
+    fits: Needed[Annotated[bool, stated("true or false")]] = True
     remedies: Needed[Names] = ()
 
     @property

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, final
 import numpy as np
 
 from alpa_dejavu._util.dataclass_format import Needed
-from alpa_dejavu._util.format_fields import Names, Share, Text, listed, said
+from alpa_dejavu._util.format_fields import Names, Share, Text, listed, stated
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.planning.given._cells import Cell
@@ -45,7 +45,7 @@ class Order:
     """
 
     saving: Text
-    measure: Annotated[Literal["seconds", "price"], said('"seconds" or "price"')]
+    measure: Annotated[Literal["seconds", "price"], stated('"seconds" or "price"')]
     clusters: Names
     before: Annotated[tuple[Annotated[tuple[Share, ...], listed("a list of shares")], ...], listed("a list of rows")]
     unfit: Names
@@ -74,12 +74,12 @@ class OrderChange:
         sure: whether both orders are sure; else they are those that are predicted.
     """
 
-    measure: Annotated[Literal["seconds", "price"], said('"seconds" or "price"')]
-    one: Text
+    measure: Annotated[Literal["seconds", "price"], stated('"seconds" or "price"')]
+    one: Text  # pylint: disable=disallowed-name  # a key of the file
     other: Text
     before: Names
     behind: Names
-    sure: Needed[Annotated[bool, said("true or false")]] = True
+    sure: Needed[Annotated[bool, stated("true or false")]] = True
 
 
 def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[OrderChange]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, final
 
 from alpa_dejavu._util.dataclass_format import Stored, data_of, typed_dict_of
-from alpa_dejavu._util.format_fields import WHOLE, Count, Names, Words, listed, said
+from alpa_dejavu._util.format_fields import WHOLE, Count, Names, Words, listed, stated
 from alpa_dejavu._util.phases import phases_of
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
@@ -74,7 +74,7 @@ class Comparison:
 
     model: Words
     batch: Count
-    steps: Annotated[Count | None, said("a whole number of at least 1, or null")]
+    steps: Annotated[Count | None, stated("a whole number of at least 1, or null")]
     clusters: Names
     savings: Annotated[
         tuple[Saving, ...],
@@ -208,7 +208,7 @@ def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Clus
 
 
 _VERSION = 1
-_VERSION_KEY = Annotated[Literal[1], said("1, the version of comparisons that this release writes"), WHOLE]
+_VERSION_KEY = Annotated[Literal[1], stated("1, the version of comparisons that this release writes"), WHOLE]
 
 
 def comparison_format() -> Any:

@@ -20,7 +20,7 @@ from alpa_dejavu._util.format_fields import (
     Text,
     Words,
     listed,
-    said,
+    stated,
 )
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 
@@ -56,7 +56,7 @@ class Phase:
     waiting_s: Seconds
     hidden_s: Seconds
     weights_s: Seconds
-    interval_s: Annotated[tuple[Seconds, Seconds], said("the two ends of an interval")]
+    interval_s: Annotated[tuple[Seconds, Seconds], stated("the two ends of an interval")]
 
     @property
     def seconds(self) -> float:
@@ -118,7 +118,7 @@ class ServingPlan:
 
     model: Text
     cluster: Text
-    objective: Annotated[str, chosen(OBJECTIVES), said('"latency" or "throughput"')]
+    objective: Annotated[str, chosen(OBJECTIVES), stated('"latency" or "throughput"')]
     prompt_tokens: Count
     output_tokens: Count
     high_prompt_tokens: Count
@@ -128,15 +128,15 @@ class ServingPlan:
     replicas: Count
     batch: Count
     prefill_batch: Count
-    division: Annotated[str, chosen(("engine", "even")), said('"engine" or "even"')]
-    first_token: Annotated[Phase, said("an object: the parts of prefill")]
-    next_token: Annotated[Phase, said("an object: the parts of decoding")]
+    division: Annotated[str, chosen(("engine", "even")), stated('"engine" or "even"')]
+    first_token: Annotated[Phase, stated("an object: the parts of prefill")]
+    next_token: Annotated[Phase, stated("an object: the parts of decoding")]
     high_first_token_s: SecondsAboveZero
     tokens_per_s: Positive
     cache_bytes_per_token: Positive
-    memory: Annotated[ServingMemory, said("an object: the bytes on the fullest device")]
-    latency_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
-    first_token_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
+    memory: Annotated[ServingMemory, stated("an object: the bytes on the fullest device")]
+    latency_limit_s: Annotated[SecondsAboveZero | None, stated("seconds above 0, or null")]
+    first_token_limit_s: Annotated[SecondsAboveZero | None, stated("seconds above 0, or null")]
     latency: Words
     communication: Words
     calibration: Words
@@ -189,7 +189,7 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
 
 
 _VERSION = 1
-_VERSION_KEY = Annotated[Literal[1], said("1, the version of plans for inference that this release reads"), WHOLE]
+_VERSION_KEY = Annotated[Literal[1], stated("1, the version of plans for inference that this release reads"), WHOLE]
 _REMEDY = "`alpa-dejavu plan --inference` writes such files, and schemas/serving-1.json says what each key may be"
 
 

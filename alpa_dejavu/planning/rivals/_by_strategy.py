@@ -63,8 +63,8 @@ class ByStrategy(Chooser):
         if not planned and not unlike:
             raise nothing[0]
         planned = ordered(planned, key=lambda pair: pair[1].step_s)
-        unlike = ordered(unlike, key=lambda error: error.made.step_s)
-        if unlike and not (planned and planned[0][1].step_s <= unlike[0].made.step_s):
+        unlike = ordered(unlike, key=lambda error: error.plan.step_s)
+        if unlike and not (planned and planned[0][1].step_s <= unlike[0].plan.step_s):
             raise unlike[0]
         return _found(planned[0][0], [candidate for _, candidate in planned])
 

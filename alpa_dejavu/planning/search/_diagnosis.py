@@ -195,9 +195,9 @@ def with_remedies(
     enough += [hosts] if hosts else []
     tried += [] if hosts is None else ["more hosts"]
     if enough:
-        return NoPlanError(error.said, tuple(enough), f"tried, and enough: {' or '.join(enough)}")
+        return NoPlanError(error.why, tuple(enough), f"tried, and enough: {' or '.join(enough)}")
     not_enough = f"tried, and not enough: {', '.join(tried)}" if tried else ""
-    return NoPlanError(error.said, advice="; ".join(filter(None, (error.advice, not_enough))))
+    return NoPlanError(error.why, advice="; ".join(filter(None, (error.advice, not_enough))))
 
 
 def _may_offload(cluster: Cluster) -> bool:

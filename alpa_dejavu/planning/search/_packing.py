@@ -182,7 +182,7 @@ def host_by_host(
         plain,
         costs_s=costs,
         submesh_sizes=plain.submesh_sizes[submesh],
-        max_n_succ_stages=plain.room[:, :, submesh],
+        max_n_succ_stages=plain.followers[:, :, submesh],
         per_step_s=plain.once_s[:, :, submesh],
         sites=Sites(plain.sites.uses[submesh], plain.sites.available, links, cuts_s),
         families=None if plain.families is None else plain.families[:, submesh],

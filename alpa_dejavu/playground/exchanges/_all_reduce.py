@@ -79,7 +79,7 @@ def all_reduce(
     """
     world = worker.world
     if among is None:  # who begins after a loss neither adds to those parts that were laid before nor takes messages
-        tag = tag, tuple(number for number in range(world.size) if not world.there[number])
+        tag = tag, tuple(number for number in range(world.size) if not world.present[number])
     members = world.live if among is None else among
     if world.board_is_shared:
         return (yield from _on_board(worker, tag, part, algorithm, members))

@@ -96,4 +96,4 @@ class CheckpointedAllReduce(Exchange):
 
 
 def _whole(world: World, job: _CheckpointState, term: int) -> int:
-    return int(job.term == term and bool(job.members) and all(world.there[number] for number in job.members))
+    return int(job.term == term and bool(job.members) and all(world.present[number] for number in job.members))

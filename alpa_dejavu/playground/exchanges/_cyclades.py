@@ -171,7 +171,7 @@ class Cyclades(Exchange):
                 groups = [np.sort(part) for part in np.array_split(shuffled, len(members))]
             else:
                 yield from _answers(worker, dict(zip(members, batches, strict=True)), ("gradients", number))
-                groups = similar(cosines(world.learner.each(params, rows)), len(members))
+                groups = similar(cosines(world.learner.per_sample(params, rows)), len(members))
         return {member: rows[group] for member, group in zip(members, groups, strict=True)}
 
 

@@ -139,7 +139,7 @@ class AsynchronousGossip(Exchange):
 
 def _same(world: World, number: int, came_s: float) -> int:
     """1 if a worker is there that came at a time, else 0."""
-    return int(world.there[number] and world.came_s[number] == came_s)
+    return int(world.present[number] and world.came_s[number] == came_s)
 
 
 def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> Generator[Effect, Any, list[Message]]:
@@ -148,7 +148,8 @@ def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> G
 
     def missing() -> int:
         return sum(
-            world.there[number] and world.first_step[number] <= tag[1] and number not in messages for number in senders
+            world.present[number] and world.first_step[number] <= tag[1] and number not in messages
+            for number in senders
         )
 
     while missing():

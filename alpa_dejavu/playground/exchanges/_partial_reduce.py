@@ -78,7 +78,7 @@ class PartialReduce(Exchange):
         parts, number, last = list(range(world.size)), 0, set[int]()
 
         def members() -> list[int]:
-            for lost in [n for n in waiting if not world.there[n]]:
+            for lost in [n for n in waiting if not world.present[n]]:
                 del waiting[lost]
             return self._group([*waiting], set(world.live) - leaving, parts, block - number % block)
 

@@ -41,8 +41,8 @@ class _Role:
 
     def lost(self, world: World) -> bool:
         """Returns whether a worker is lost without which the others would wait for ever."""
-        behind = any(world.there[number] and world.workers[number].version < self.version for number in self.asked)
-        return not all(world.there[number] for number in self.needed) or (behind and not world.there[self.sender])
+        behind = any(world.present[number] and world.workers[number].version < self.version for number in self.asked)
+        return not all(world.present[number] for number in self.needed) or (behind and not world.present[self.sender])
 
     def following(self, world: World) -> int:
         """Returns the next worker that is there after the holder."""
@@ -125,7 +125,7 @@ class RollingServer(Exchange):
         gradients: dict[int, WorkerGradient] = {}
 
         def missing() -> int:
-            return sum(worker.world.there[number] and number not in gradients for number in role.asked)
+            return sum(worker.world.present[number] and number not in gradients for number in role.asked)
 
         while missing():
             for message in (yield worker.receive(("gradient", role.term), lambda: min(missing(), 1))):
@@ -149,7 +149,7 @@ class RollingServer(Exchange):
         while True:
             yield worker.receive("role is lost", lambda: int(not role.lost(world)))
             role.term += 1
-            role.holder = role.holder if world.there[role.holder] else role.following(world)
+            role.holder = role.holder if world.present[role.holder] else role.following(world)
             newest = max(world.live, key=lambda n: (world.workers[n].version, n == role.holder))
             params, version = world.workers[newest].params, world.workers[newest].version
             holders = [number for number in world.live if role.moments[number][0] <= version]

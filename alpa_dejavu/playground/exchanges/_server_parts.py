@@ -67,7 +67,7 @@ class ServerModel:
 
 def is_here(world: World, message: Message) -> bool:
     """Returns whether the worker that sent a message wasn't lost since, even if it came back."""
-    return world.there[message.sender] and message.sent_s >= world.came_s[message.sender]
+    return world.present[message.sender] and message.sent_s >= world.came_s[message.sender]
 
 
 def arrived_from(world: World, got: Mapping[int, Message]) -> list[int]:

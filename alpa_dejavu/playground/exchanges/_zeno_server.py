@@ -68,11 +68,11 @@ class ZenoServer(Exchange):
         while True:
             (message,) = yield worker.receive("gradient")
             judge.judge(message.sender, message.payload.values)
-            if judge.taken:
-                judge.held.update({message.sender: message})
+            if judge.accepted:
+                judge.model.update({message.sender: message})
             else:
                 worker.drop(message.payload)
-            judge.held.reply(message)
+            judge.model.reply(message)
             judge.go_on()
 
 
@@ -86,7 +86,7 @@ class _ZenoJudge:
     """
 
     def __init__(self, worker: Worker, settings: ZenoServer) -> None:
-        self.held, self.taken = ServerModel(worker, lambda _: self._scaled), False
+        self.model, self.accepted = ServerModel(worker, lambda _: self._scaled), False
         self._worker, self._settings, self._computes, self._since = worker, settings, True, 0
         self._trusted = self._scaled = np.zeros_like(worker.params)
         self._judged, self._refused = collections.Counter[int](), collections.Counter[int]()
@@ -95,10 +95,10 @@ class _ZenoJudge:
         """Computes the first trusted gradient, and others when it is asked to."""
         worker, world = self._worker, self._worker.world
         while True:
-            params, self._since = self.held.params, self._judged.total()
+            params, self._since = self.model.params, self._judged.total()
             rows = worker.generator.integers(max(world.learner.samples, 1), size=self._settings.samples)
             yield worker.sleep(world.compute_seconds(worker.number, len(rows)))
-            self._trusted, self._computes = world.learner.each(params, rows).mean(axis=0), False
+            self._trusted, self._computes = world.learner.per_sample(params, rows).mean(axis=0), False
             if not self._judged:
                 worker.send(worker.number, "trusted")
             yield worker.receive("compute")
@@ -113,16 +113,16 @@ class _ZenoJudge:
 
     def judge(self, sender: int, gradient: Vector) -> None:
         """Says whether a gradient is taken, and scales it."""
-        self.taken = True
+        self.accepted = True
         if gradient.size:  # it isn't time alone
             from alpa_dejavu.training.robust import Evidence, rule
 
             settings = self._settings
             chosen = rule("zeno++", rate=settings.rate, penalty=settings.penalty, slack=settings.slack)
             aggregated = chosen.aggregate(gradient[None], None, Evidence(trusted=self._trusted))
-            self.taken, self._scaled = bool(aggregated.weights[0] > 0), np.asarray(aggregated.gradient)
+            self.accepted, self._scaled = bool(aggregated.weights[0] > 0), np.asarray(aggregated.gradient)
         self._judged[sender] += 1
-        self._refused[sender] += not self.taken
+        self._refused[sender] += not self.accepted
         if self._judged[sender] >= _KNOWN and 2 * self._refused[sender] > self._judged[sender]:
             self._worker.world.recorder.note(f"zeno-server: over half of the gradients of worker {sender} didn't agree "
                                              "with the server's own, and weren't taken")  # fmt: skip

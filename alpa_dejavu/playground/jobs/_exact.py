@@ -118,7 +118,7 @@ class _DecisionSearch:
     def _decisions(self, state: State) -> Iterator[PoolDecision]:
         yield from (rival.allot(self._workload, state) for rival in self._rivals)
         choices = [(0, *self._workload.sizes(job.number)) for job in state.jobs]
-        most = self._workload.pool.devices * sum(state.there)
+        most = self._workload.pool.devices * sum(state.present)
         for sizes in itertools.product(*choices):
             devices = {job.number: size for job, size in zip(state.jobs, sizes, strict=True) if size}
             if not state.jobs or (devices and sum(sizes) <= most):

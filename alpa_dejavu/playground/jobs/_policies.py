@@ -110,7 +110,7 @@ class Fifo(Policy):
         for job in state.jobs:
             if job.number not in places:
                 asked = {job.number: workload.sizes(job.number)[-1]}
-                places = placed_with(workload.pool, state.there, asked, places)
+                places = placed_with(workload.pool, state.present, asked, places)
                 if job.number not in places:
                     break
         return PoolDecision(in_proportion(workload, places))
@@ -148,7 +148,7 @@ def in_proportion(workload: Workload, places: Mapping[int, Places]) -> dict[int,
 
 def _equal_sizes(workload: Workload, state: State) -> dict[int, int]:
     order = sorted(state.jobs, key=lambda job: (job.service, job.number))
-    left, level = workload.pool.devices * sum(state.there), dict[int, int]()
+    left, level = workload.pool.devices * sum(state.present), dict[int, int]()
     for job in order:
         least = workload.sizes(job.number)[0]
         if least <= left:

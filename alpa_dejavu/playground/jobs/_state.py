@@ -81,14 +81,14 @@ class State:
     Attributes:
         now_s: the time.
         jobs: those that are there, in the order in which they came.
-        there: whether each host is.
+        present: whether each host is there.
         come, changed: how many jobs have come, and how many changes of hosts have been.
         ended: jobs that have ended, with their times in seconds.
     """
 
     now_s: float
     jobs: tuple[Running, ...]
-    there: tuple[bool, ...]
+    present: tuple[bool, ...]
     come: int = 0
     changed: int = 0
     ended: tuple[tuple[Running, float], ...] = ()
@@ -124,7 +124,7 @@ def advanced(workload: Workload, state: State, decision: PoolDecision) -> State 
 
 def check_decision(workload: Workload, state: State, decision: PoolDecision) -> None:
     """Raises ValueError where a policy gives a job what there isn't, or more than it may have."""
-    pool, used = workload.pool, [[0.0, 0.0, 0.0] for _ in state.there]
+    pool, used = workload.pool, [[0.0, 0.0, 0.0] for _ in state.present]
     present = {job.number for job in state.jobs}
     for number, part in decision.allotments.items():
         if number not in present or part.devices not in workload.sizes(number):
@@ -137,7 +137,7 @@ def check_decision(workload: Workload, state: State, decision: PoolDecision) -> 
             for n, amount in enumerate((count, part.cores * share, part.memory_bytes * share)):
                 used[host][n] += amount
     for host, amounts in enumerate(used):
-        limits = (pool.devices, pool.cores, pool.memory_bytes) if state.there[host] else (0, 0, 0)
+        limits = (pool.devices, pool.cores, pool.memory_bytes) if state.present[host] else (0, 0, 0)
         if any(amount > limit * (1 + _ROUNDING) for amount, limit in zip(amounts, limits, strict=True)):
             raise ValueError(f"host {host}: the policy gives away {amounts} devices, cores and bytes, but must give at "
                              f"most {limits}; mend the policy")  # fmt: skip
@@ -174,11 +174,11 @@ def _progressed(workload: Workload, job: Running, from_s: float, to_s: float) ->
 
 def _with_changes(workload: Workload, state: State, now_s: float) -> State:
     """Returns the state after all that comes from outside by a time."""
-    jobs, present, changed, come = list(state.jobs), list(state.there), state.changed, state.come
+    jobs, present, changed, come = list(state.jobs), list(state.present), state.changed, state.come
     while changed < len(workload.changes) and workload.changes[changed].at_s <= now_s:
         change = workload.changes[changed]
-        present[change.host] = change.there
-        if not change.there:
+        present[change.host] = change.present
+        if not change.present:
             jobs = [_lost(workload, running, change.host) for running in jobs]
         changed += 1
     while come < len(workload.jobs) and workload.jobs[come].arrival_s <= now_s:
@@ -209,8 +209,8 @@ def placed(pool: Pool, state: State, sizes: Mapping[int, int]) -> dict[int, Plac
     """
     had = {number: places for number, places in kept_places(state).items()
            if sizes.get(number) == sum(count for _, count in places)}  # fmt: skip
-    places = placed_with(pool, state.there, sizes, had)
-    return places if len(places) == len(sizes) else placed_with(pool, state.there, sizes, {})
+    places = placed_with(pool, state.present, sizes, had)
+    return places if len(places) == len(sizes) else placed_with(pool, state.present, sizes, {})
 
 
 def kept_places(state: State) -> dict[int, Places]:

@@ -179,12 +179,12 @@ class HostChange:
     Attributes:
         at_s: when.
         host: its index.
-        there: whether it is there from then on.
+        present: whether it is there from then on.
     """
 
     at_s: float
     host: int
-    there: bool
+    present: bool
 
 
 @final

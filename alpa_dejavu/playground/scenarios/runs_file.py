@@ -12,7 +12,18 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._util.format_fields import WHOLE, Bytes, Index, Seconds, Text, Words, file_format, listed, said, whole
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    Bytes,
+    Index,
+    Seconds,
+    Text,
+    Words,
+    file_format,
+    listed,
+    stated,
+    whole,
+)
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.playground.history import TIMELINE, History
 from alpa_dejavu.playground.scenarios._scenario import Question, Runs, RunTarget, ScenarioRun
@@ -20,12 +31,12 @@ from alpa_dejavu.playground.scenarios.scenario_format import QuestionData
 
 __all__ = ["read_runs", "runs_text", "write_runs"]
 
-_Number: TypeAlias = Annotated[float, said("a number")]
+_Number: TypeAlias = Annotated[float, stated("a number")]
 _SecondsList: TypeAlias = Annotated[list[Seconds], listed("a list of seconds, as many as its neighbours have")]
 _Counts: TypeAlias = Annotated[list[Index], listed("a list of whole numbers, as many as its neighbours have")]
 _BytesList: TypeAlias = Annotated[list[Bytes], listed("a list of bytes, as many as its neighbours have")]
 _Figures: TypeAlias = Annotated[
-    list[Annotated[float | None, said("a number, or null")]],
+    list[Annotated[float | None, stated("a number, or null")]],
     listed("a list of numbers or nulls, as many as its neighbours have"),
 ]
 _Workers: TypeAlias = Annotated[
@@ -75,13 +86,13 @@ class RunData(TypedDict):
     violated_s: NotRequired[
         Annotated[list[Seconds | None], listed("a list of seconds or nulls, as many as there are conditions")]
     ]
-    timeline: NotRequired[Annotated[TimelineData, said("an object with lists of the intervals of workers' time")]]
+    timeline: NotRequired[Annotated[TimelineData, stated("an object with lists of the intervals of workers' time")]]
 
 
 class ReachedData(TypedDict):
     """A measure and the value that the runs of a file are timed to."""
 
-    measure: Annotated[Literal["loss", "accuracy"], said('"loss" or "accuracy"')]
+    measure: Annotated[Literal["loss", "accuracy"], stated('"loss" or "accuracy"')]
     value: _Number
 
 
@@ -89,14 +100,14 @@ class ReachedData(TypedDict):
 class RunsData(TypedDict):
     """All runs of a scenario of the playground."""
 
-    version: Annotated[Literal[1], said("1, the version of runs that this release reads"), WHOLE]
+    version: Annotated[Literal[1], stated("1, the version of runs that this release reads"), WHOLE]
     scenario: Words
-    problem: Annotated[Text | None, said("the name of a problem, or null")]
+    problem: Annotated[Text | None, stated("the name of a problem, or null")]
     hosts: Annotated[list[Text], listed("a list of the host of each worker", min_length=1)]
     conditions: NotRequired[Annotated[list[Text], listed("a list of the names of conditions")]]
-    target: Annotated[ReachedData | None, said('an object such as {"measure": "loss", "value": 0.5}, or null')]
-    question: NotRequired[Annotated[QuestionData, said("an object with text, better, than and by")]]
-    runs: Annotated[list[Annotated[RunData, said("a run")]], listed("a list of at least one run", min_length=1)]
+    target: Annotated[ReachedData | None, stated('an object such as {"measure": "loss", "value": 0.5}, or null')]
+    question: NotRequired[Annotated[QuestionData, stated("an object with text, better, than and by")]]
+    runs: Annotated[list[Annotated[RunData, stated("a run")]], listed("a list of at least one run", min_length=1)]
 
 
 _REMEDY = "schemas/runs-1.json says what each key may be, and `alpa-dejavu playground run --json` writes a right one"

@@ -21,20 +21,20 @@ from alpa_dejavu._util.format_fields import (
     at_most,
     file_format,
     listed,
-    said,
+    stated,
     whole,
 )
 
 _MOST_SEEDS = 1000
 Settings: TypeAlias = dict[str, Any]
 Named: TypeAlias = Annotated[
-    Text | Annotated[dict[str, Settings | None], said("", min_length=1, max_length=1), at_most(1)],
-    said("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
+    Text | Annotated[dict[str, Settings | None], stated("", min_length=1, max_length=1), at_most(1)],
+    stated("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
 ]
 
 _ComputeSeconds: TypeAlias = Annotated[
     Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
-    said('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
+    stated('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
 ]
 _Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
 
@@ -42,7 +42,7 @@ _Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one ex
 class ClusterPartData(TypedDict):
     """The cluster of a scenario: a machine type by name, or a file, and how much of it is used."""
 
-    name: Annotated[str, said("a known machine, such as p3.16xlarge, or a machine or cluster file", min_length=1)]
+    name: Annotated[str, stated("a known machine, such as p3.16xlarge, or a machine or cluster file", min_length=1)]
     hosts: NotRequired[Size]
     devices_per_host: NotRequired[Size]
 
@@ -58,9 +58,9 @@ class WorkersData(TypedDict):
 class OptimizerData(TypedDict):
     """The optimizer of a scenario, by name, with its rate."""
 
-    name: Annotated[Literal["sgd", "adam"], said('"sgd" or "adam"')]
+    name: Annotated[Literal["sgd", "adam"], stated('"sgd" or "adam"')]
     rate: Positive
-    momentum: NotRequired[Annotated[float, said("a number of at least 0 and below 1", ge=0, lt=1)]]
+    momentum: NotRequired[Annotated[float, stated("a number of at least 0 and below 1", ge=0, lt=1)]]
 
 
 class UntilData(TypedDict):
@@ -74,18 +74,18 @@ class TargetData(TypedDict):
     """A figure that the runs of a scenario are timed to: a held-out loss, or a share of predictions that are right."""
 
     loss: NotRequired[Number]
-    accuracy: NotRequired[Annotated[float, said("a share above 0 and at most 1", gt=0, le=1)]]
+    accuracy: NotRequired[Annotated[float, stated("a share above 0 and at most 1", gt=0, le=1)]]
 
 
 class QuestionData(TypedDict):
     """A question that the runs of a scenario answer: whether one of them is better than another."""
 
-    text: Annotated[Text, said("a question, such as Does gossip reach the target sooner?")]
-    better: Annotated[Text, said("the name of an exchange or variant, as the tables have it")]
-    than: Annotated[Text, said("the name of another one, as the tables have it")]
+    text: Annotated[Text, stated("a question, such as Does gossip reach the target sooner?")]
+    better: Annotated[Text, stated("the name of an exchange or variant, as the tables have it")]
+    than: Annotated[Text, stated("the name of another one, as the tables have it")]
     by: Annotated[
         Literal["seconds", "steps", "bytes", "loss", "accuracy"],
-        said('"seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end'),
+        stated('"seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end'),
     ]
 
 
@@ -96,18 +96,18 @@ class _ChangeableData(TypedDict):
     batch: NotRequired[
         Annotated[
             Size | Annotated[list[Size], listed("", min_length=1)],
-            said("samples of a gradient: of all workers, or a list with those of each"),
+            stated("samples of a gradient: of all workers, or a list with those of each"),
         ]
     ]
     drop: NotRequired[
         Annotated[
-            list[list[Annotated[float, said("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]],
+            list[list[Annotated[float, stated("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]],
             listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
         ]
     ]
-    data: NotRequired[Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
-    moves: NotRequired[Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
-    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
+    data: NotRequired[Annotated[Named, stated("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
+    moves: NotRequired[Annotated[Named, stated("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
+    optimizer: NotRequired[Annotated[OptimizerData, stated("an object such as {name: sgd, rate: 0.1}")]]
     faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
 
 
@@ -122,16 +122,18 @@ class VariantData(_ChangeableData):
 class ScenarioData(_ChangeableData):
     """A scenario of the playground: what is trained, on which workers, by which exchanges, and what goes wrong."""
 
-    version: Annotated[Literal[1], said("1, the version of scenarios that this release reads"), WHOLE]
-    problem: NotRequired[Annotated[Text | None, said("the name of a problem, or null: time alone is simulated")]]
+    version: Annotated[Literal[1], stated("1, the version of scenarios that this release reads"), WHOLE]
+    problem: NotRequired[Annotated[Text | None, stated("the name of a problem, or null: time alone is simulated")]]
     num_bytes: NotRequired[Bytes]
-    cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
-    workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]]
+    cluster: Annotated[ClusterPartData, stated("an object such as {name: p3.16xlarge, hosts: 2}")]
+    workers: NotRequired[
+        Annotated[WorkersData, stated("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]
+    ]
     compute_s: _ComputeSeconds
     sample_bytes: NotRequired[Bytes]
     exchanges: _Exchanges
     conditions: NotRequired[Annotated[list[Named], listed("a list of conditions")]]
-    until: Annotated[UntilData, said("an object with seconds, or steps, or both")]
+    until: Annotated[UntilData, stated("an object with seconds, or steps, or both")]
     seeds: NotRequired[
         Annotated[
             list[Annotated[int, whole("a whole number of at least 0", 0, 2**31 - 1), WHOLE]],
@@ -139,11 +141,11 @@ class ScenarioData(_ChangeableData):
         ]
     ]
     looks: NotRequired[Index]
-    target: NotRequired[Annotated[TargetData, said("an object with either loss or accuracy")]]
+    target: NotRequired[Annotated[TargetData, stated("an object with either loss or accuracy")]]
     variants: NotRequired[
         Annotated[
-            dict[str, Annotated[VariantData, said("an object with keys of the scenario, such as {data: sorted}")]],
-            said("an object with the keys that differ, by the variants' names", min_length=1),
+            dict[str, Annotated[VariantData, stated("an object with keys of the scenario, such as {data: sorted}")]],
+            stated("an object with the keys that differ, by the variants' names", min_length=1),
         ]
     ]
-    question: NotRequired[Annotated[QuestionData, said("an object with text, better, than and by")]]
+    question: NotRequired[Annotated[QuestionData, stated("an object with text, better, than and by")]]

@@ -86,7 +86,7 @@ def soft(arrays: Arrays, chain: BoundAndPrices, temperature: Any, limited: bool)
         return (rest, later), None
 
     nothing = jnp.zeros((size + 1, groups)), jnp.zeros((size + 1, groups))
-    rows = (jnp.arange(size), arrays.cost, arrays.weight, arrays.room, arrays.entry, arrays.entry_cost)
+    rows = (jnp.arange(size), arrays.cost, arrays.weight, arrays.followers, arrays.entry, arrays.entry_cost)
     values, _ = lax.scan(step, nothing, rows, reverse=True)
     return values
 

@@ -35,7 +35,7 @@ class StageChances:
         path = path + (rest[:, 1 : size + 1] @ arrays.group.T)[:, None]
         if lattice.limited:
             followed = (later[:, 1 : size + 1] @ arrays.group.T)[:, None]
-            path = path + OVERRUN * np.maximum(followed - arrays.room[None, :size, :size], 0.0)
+            path = path + OVERRUN * np.maximum(followed - arrays.followers[None, :size, :size], 0.0)
         low = path.min(axis=2, keepdims=True)
         shares = np.exp((low - path) / temperature)
         total = shares.sum(axis=2)

@@ -41,7 +41,7 @@ class Arrays(NamedTuple):
     Attributes:
         cost: shape (L, L, Z), the time of a stage of layers i..j that counts for the largest stage.
         weight: shape (L, L, Z), what the objective sums over stages; `NEVER` where not offered.
-        room: shape (L, L, Z), how many stages may follow.
+        followers: shape (L, L, Z), how many stages may follow.
         entry: shape (L, G, Z), what the transfer from a stage of a group adds to a weight.
         entry_cost: shape (L, Z), what that transfer adds to a cost, on the mean over the groups.
         uses: shape (Z, R), the share of each resource that a choice takes.
@@ -55,7 +55,7 @@ class Arrays(NamedTuple):
 
     cost: Any
     weight: Any
-    room: Any
+    followers: Any
     entry: Any
     entry_cost: Any
     uses: Any
@@ -98,12 +98,12 @@ class Lattice:
         self.num_kinds = 1 if problem.sites is None else len(problem.sites.available)
         finite = np.isfinite(costs)
         left = np.arange(num_layers - 1, -1, -1)
-        self.limited = bool((finite & (choices.room < left[None, :, None, None])).any())
+        self.limited = bool((finite & (choices.followers < left[None, :, None, None])).any())
         kept = [costs.argmin(axis=3)]
         if problem.per_step_s is not None:
             kept.append(choices.weights.argmin(axis=3))
         if self.limited:
-            kept.append(np.where(finite, choices.room, -2).argmax(axis=3))
+            kept.append(np.where(finite, choices.followers, -2).argmax(axis=3))
         self.way: IntArray = np.stack(kept, axis=-1)
         at_least = float(_cheapest_around(costs.min(axis=(2, 3))).max())
         self.feasible = bool(np.isfinite(at_least)) and bool((choices.available >= 0).all())
@@ -172,7 +172,7 @@ class Lattice:
         return Arrays(
             padded(np.where(np.isfinite(costs), costs, 0.0), size, size, width, filler=0.0),
             padded(weights, size, size, width, filler=NEVER),
-            padded(np.minimum(self.thin(choices.room), size), size, size, width, filler=0.0),
+            padded(np.minimum(self.thin(choices.followers), size), size, size, width, filler=0.0),
             padded(entry, size, groups, width, filler=0.0),
             padded(entry_cost, size, width, filler=0.0),
             padded(uses, width, resources, filler=0.0),

@@ -78,7 +78,7 @@ def _first_stages(
         ways = choices.costs_s[layer, lasts].argsort(axis=-1, kind="stable")
     own_s, weights, spare = (
         np.take_along_axis(table[layer, lasts], ways, axis=-1)
-        for table in (choices.costs_s, choices.weights, choices.room)
+        for table in (choices.costs_s, choices.weights, choices.followers)
     )
     entry = choices.crossing_s.mean(axis=1)[layer] / unit_s
     costs = own_s / unit_s + entry[:, None]

@@ -128,7 +128,7 @@ def relaxed(
             jnp.einsum("ijz,fijz->f", stage, features.parts),
             (mass * features.crossing).sum(),
             (begun @ features.devices).sum(),
-            (stage * jnp.maximum(followed - arrays.room, 0.0)).sum(),
+            (stage * jnp.maximum(followed - arrays.followers, 0.0)).sum(),
             begun.sum(axis=0) @ arrays.uses,
             jnp.cumsum(begun.sum(axis=1)) - jnp.cumsum(stage.sum(axis=(0, 2))) + stage.sum(axis=(0, 2)),
         )

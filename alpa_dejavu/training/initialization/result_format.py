@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._util.format_fields import WHOLE, Index, Text, Words, file_format, listed, said, whole
+from alpa_dejavu._util.format_fields import WHOLE, Index, Text, Words, file_format, listed, stated, whole
 
 
 class CandidateData(TypedDict):
@@ -14,17 +14,17 @@ class CandidateData(TypedDict):
 
     number: Index
     parents: Annotated[list[Index], listed("a list of numbers")]
-    batch_rows: Annotated[Annotated[int, whole("", 1), WHOLE] | None, said("a number of rows, or null")]
+    batch_rows: Annotated[Annotated[int, whole("", 1), WHOLE] | None, stated("a number of rows, or null")]
     first_step: Index
-    dropped_step: Annotated[Index | None, said("a number of steps, or null")]
+    dropped_step: Annotated[Index | None, stated("a number of steps, or null")]
     why: Words
-    method: NotRequired[Annotated[Words, said("text: the name of a start")]]
-    rate: NotRequired[Annotated[float, said("a learning rate", gt=0)]]
-    began_at: NotRequired[Annotated[float, said("a number of steps", ge=0)]]
-    point: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
-    losses: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
+    method: NotRequired[Annotated[Words, stated("text: the name of a start")]]
+    rate: NotRequired[Annotated[float, stated("a learning rate", gt=0)]]
+    began_at: NotRequired[Annotated[float, stated("a number of steps", ge=0)]]
+    point: Annotated[list[Annotated[float, stated("a number")]], listed("a list of numbers")]
+    losses: Annotated[list[Annotated[float, stated("a number")]], listed("a list of numbers")]
     relative_gradients: Annotated[
-        list[Annotated[float | None, said("a number, or null")]], listed("a list of numbers or nulls")
+        list[Annotated[float | None, stated("a number, or null")]], listed("a list of numbers or nulls")
     ]
 
 
@@ -32,8 +32,8 @@ class CandidateData(TypedDict):
 class ResultData(TypedDict):
     """A result of `parallel_initialize`, as `Initialized` has it; its training state is in a file beside it."""
 
-    version: Annotated[Literal[1], said("1, the version of results that this release reads"), WHOLE]
-    state_file: Annotated[Text, said("the name of an NPZ file beside this one")]
+    version: Annotated[Literal[1], stated("1, the version of results that this release reads"), WHOLE]
+    state_file: Annotated[Text, stated("the name of an NPZ file beside this one")]
     chosen: Index
     steps: Index
     total_steps: Index
@@ -41,11 +41,11 @@ class ResultData(TypedDict):
     diverged: Index
     lost: Index
     restarts: Index
-    seconds: Annotated[float, said("a number of seconds", ge=0)]
+    seconds: Annotated[float, stated("a number of seconds", ge=0)]
     seed: Index
-    interrupted: Annotated[bool, said("true or false")]
+    interrupted: Annotated[bool, stated("true or false")]
     rungs: Annotated[list[Index], listed("a list of steps")]
     notes: Annotated[list[Words], listed("a list of sentences")]
     candidates: Annotated[
-        list[Annotated[CandidateData, said("a candidate")]], listed("a list of candidates", min_length=1)
+        list[Annotated[CandidateData, stated("a candidate")]], listed("a list of candidates", min_length=1)
     ]

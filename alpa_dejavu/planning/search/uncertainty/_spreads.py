@@ -103,13 +103,13 @@ class Spreads:
         common: the spread of the factor that all work of a class has in common, shape (N,).
         own: the spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
             launches.
-        said: whether the cost models themselves told the spread, shape (N,); else it is assumed.
+        stated: whether the cost models themselves told the spread, shape (N,); else it is assumed.
         alike: the share of the variance of a layer's own error that it has on any mesh; it has the rest on one mesh.
     """
 
     common: FloatArray
     own: FloatArray
-    said: NDArray[np.bool_]
+    stated: NDArray[np.bool_]
     alike: float = DIVIDED_ALIKE
 
     @classmethod
@@ -142,7 +142,7 @@ class Spreads:
         """
         computing, sending = np.array([n in COMPUTE for n in range(len(CLASSES))]), np.arange(len(CLASSES)) > LAUNCHES
         names = {"the roofline": computing, "the alpha-beta model": sending}
-        assumed = [name for name, part in names.items() if seconds[part & ~self.said].sum() > seconds[part].sum() / 2]
+        assumed = [name for name, part in names.items() if seconds[part & ~self.stated].sum() > seconds[part].sum() / 2]
         if not assumed:
             return f"spread of {' and of '.join(said_by)}"
         text = f"spread of {' and of '.join(assumed)}, since the model"
