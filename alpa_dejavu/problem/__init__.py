@@ -36,7 +36,6 @@ from alpa_dejavu.problem._mesh import (
     Submesh,
 )
 from alpa_dejavu.problem._model import Model, Tensor
-from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
 from alpa_dejavu.problem._operators import ATTENTION, ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
 from alpa_dejavu.problem._plan import MicroBatches, NoPlanError, Plan, Stages, StepCorrection
@@ -44,7 +43,7 @@ from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem._sites import Sites
 from alpa_dejavu.problem._stage_plan import StagePlan
 from alpa_dejavu.problem.run import Run
-from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem.slicing_problem import Objective, Slicing, SlicingProblem, StageChoice
 
 __all__ = [
     "ANY_CUTS",

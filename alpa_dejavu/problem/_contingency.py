@@ -11,7 +11,7 @@ from alpa_dejavu._util.format_fields import Bytes, Index, Seconds, listed, state
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from alpa_dejavu.problem._plan import StagePlan
+    from alpa_dejavu.problem._stage_plan import StagePlan
 
 
 @final

@@ -95,10 +95,10 @@ def solve(operators: Sequence[ProgramOperator], mesh: LogicalMesh, options: Shar
     References:
         Section 4 of the Alpa paper (OSDI 2022).
 
-    >>> x = Operator("parameter", (), (256, 8), 4)
-    >>> w = Operator("parameter", (), (8, 1), 4)
+    >>> x = ProgramOperator("parameter", (), (256, 8), 4)
+    >>> w = ProgramOperator("parameter", (), (8, 1), 4)
     >>> from alpa_dejavu.sharding._operator import DotDims
-    >>> y = Operator("dot", (0, 1), (256, 1), 4, attributes=DotDims((), (), (1,), (0,)))
+    >>> y = ProgramOperator("dot", (0, 1), (256, 1), 4, attributes=DotDims((), (), (1,), (0,)))
     >>> solve([x, w, y], LogicalMesh((4, 1))).outputs
     (((0,), ()), ((), ()), ((0,), ()))
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import queue
 import threading
 import time
@@ -67,14 +68,14 @@ class RealWorker:
         number: its number.
         host: its own address.
         key: the secret of all connections.
-        job: the job, as ray pickles it.
+        job: the file of the job, as ray pickles it.
     """
 
-    def __init__(self, number: int, host: str, key: bytes, job: bytes) -> None:
+    def __init__(self, number: int, host: str, key: bytes, job: pathlib.Path) -> None:
         import ray.cloudpickle
 
         self._number, self._host, self._key = number, host, key
-        self._job: Job = ray.cloudpickle.loads(job)
+        self._job: Job = ray.cloudpickle.loads(job.read_bytes())
         self._work = Work(self._job)
         self._sending: dict[int, Outbox] = {}
         self._world: RealWorld | None = None

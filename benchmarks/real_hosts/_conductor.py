@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import os
+import pathlib
 import secrets
 import signal
 import time
@@ -35,7 +36,7 @@ class WorkersSetting(NamedTuple):
     """The job of some workers, one on each host.
 
     Attributes:
-        job: the job, as ray pickles it.
+        job: the file of the job, as ray pickles it: through Ray a large one would have to come from its owner.
         num_bytes: the bytes of the parameters, or of a gradient.
         processor_s: for each worker the seconds of a processor that a gradient is to take.
         shaped: the hosts' links and the workers' shares.
@@ -43,7 +44,7 @@ class WorkersSetting(NamedTuple):
         environment: of all processes.
     """
 
-    job: bytes
+    job: pathlib.Path
     num_bytes: float
     processor_s: tuple[float, ...]
     shaped: Shaped

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
@@ -122,7 +123,9 @@ def real_workers(job: Job, cluster: Cluster) -> Iterator[RealWorkers]:
     with network(count) as net, quotas(count) as limits, nodes(net, _ENVIRONMENT) as started:
         own = {name: started.environment[name] for name in ("RAY_TMPDIR", "RAY_AUTH_MODE")}
         shaped = Shaped(net, limits, rates, [share] * count)
-        setting = WorkersSetting(pickle.dumps(job), num_bytes, processor_s, shaped, started.address,
+        file = pathlib.Path(own["RAY_TMPDIR"], "job")
+        file.write_bytes(pickle.dumps(job))
+        setting = WorkersSetting(file, num_bytes, processor_s, shaped, started.address,
                                  {**_ENVIRONMENT, **own})  # fmt: skip
         name = "the conductor of real workers"
         with Remote.started(serve, setting, name=name, patience_s=_PATIENCE_S) as remote:

@@ -108,7 +108,7 @@ def scale(choice: str | float | Scale) -> Scale:
         TypeError: what is given is none of these.
 
     >>> scale("median"), scale(0.1)
-    (Median(factor=1.0), Fixed(value=0.1))
+    (MedianDistance(factor=1.0), Fixed(value=0.1))
     """
     if isinstance(choice, str):
         if choice not in SCALES:
