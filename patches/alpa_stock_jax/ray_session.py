@@ -17,16 +17,23 @@ from alpa_stock_jax._ray_connection import session
 from alpa_stock_jax._ray_version import check_version
 
 _ANSWERS_S = 10.0
+_SETTINGS = 4
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
+"""How HTTP/2 begins, which gRPC and so Ray speak: whoever does answers by a frame of settings (RFC 9113, 3.4)."""
 
 
 def _check_address() -> None:
-    """Raises RuntimeError where nothing answers at RAY_ADDRESS: Ray itself would try for minutes."""
+    """Raises RuntimeError where no cluster answers at RAY_ADDRESS: Ray itself would try for minutes."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S) as line:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                line.sendall(_PREFACE)
+                if line.recv(4)[3:] != bytes((_SETTINGS,)):
+                    raise OSError("what listens there isn't Ray")
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise RuntimeError(

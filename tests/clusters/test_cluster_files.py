@@ -3,6 +3,7 @@
 import copy
 import json
 import socket
+import threading
 
 import pytest
 from click.testing import CliRunner
@@ -155,6 +156,26 @@ def test_a_cluster_that_is_dead_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
     with pytest.raises(RuntimeError, match=rf"RAY_ADDRESS is '{address}', but no cluster answers there \(.*\); start"):
         connected_cluster()
+
+
+def test_what_listens_in_place_of_a_cluster_is_not_waited_for(monkeypatch):
+    import ray
+
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    def answer():
+        with server.accept()[0] as line:
+            line.recv(64)
+            line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(RuntimeError, match=r"no cluster answers there \(what listens there isn't Ray\)"):
+            connected_cluster()
+        thread.join()
 
 
 def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
