@@ -17,6 +17,7 @@ and nothing that a file names is run. What fails is laid out in a folder, with t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ def _in_process(chosen: Mapping[str, Examples], given: argparse.Namespace, limit
 
         def run(example: Example) -> Outcome:
             bar.update()
-            return outcome_of(example, worker.run, limits)
+            return _light(outcome_of(example, worker.run, limits))
 
         for place, (name, count) in enumerate(shares(chosen, given.examples).items()):
             outcomes += drawn(chosen[name], count, given.seed + 1000 * place, run)
@@ -77,9 +78,17 @@ def _as_commands(chosen: Mapping[str, Examples], given: argparse.Namespace, limi
 
         def run(example: Example) -> Outcome:
             bar.update()
-            return outcome_of(example, lambda one, folder: as_command(one, folder, limits), limits)
+            return _light(outcome_of(example, lambda one, folder: as_command(one, folder, limits), limits))
 
         return drawn(command_examples([*chosen.values()]), given.commands, given.seed, run)
+
+
+def _light(outcome: Outcome) -> Outcome:
+    """An outcome without what a good example held: a command's memory counts from that of this process."""
+    if outcome.faults:
+        return outcome
+    example, ended = dataclasses.replace(outcome.example, files=()), outcome.ended
+    return dataclasses.replace(outcome, example=example, ended=dataclasses.replace(ended, stdout="", stderr=""))
 
 
 def _kept(sort: int, alike: Sequence[Outcome], where: Path) -> list[str]:

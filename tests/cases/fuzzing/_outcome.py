@@ -90,8 +90,6 @@ class Watch:
         if example.accepts and ended.code == 0:
             found = dict.fromkeys(contradictions_in(self._folder / example.accepts))
             faults += tuple(f"accepted, but {said}" for said in found)
-        if not faults:  # a command's memory counts from that of the process that starts it
-            example, ended = dataclasses.replace(example, files=()), dataclasses.replace(ended, stdout="", stderr="")
         return Outcome(example, ended, faults)
 
     def _files_wrong(self, example: Example) -> Iterator[str]:
