@@ -18,7 +18,7 @@ from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.clusters.device_order import device_order
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import place_stages
-from alpa_dejavu.costs.table import CostTable, cost_table
+from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._packing import host_by_host, packed
 from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, needed_bytes, stage_times, timeline_of
 from alpa_dejavu.problem import (
@@ -38,10 +38,10 @@ from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.task import PlanningTask
+    pass
 
 __all__ = [
-    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "priced", "simulated",
+    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
 ]  # fmt: skip
 
 
@@ -186,31 +186,6 @@ class Costs:
     @cached_property
     def _problem_with_sends(self) -> SlicingProblem:
         return self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
-
-
-def priced(
-    task: PlanningTask,
-    model: Model,
-    cluster: Cluster,
-    space: SearchSpace,
-    run: Run,
-    exact: bool = True,
-    partial: bool = False,
-) -> Costs:
-    """Returns the costs of all stages by a planning task's models, multiplied by the factors that it has for layers,
-    and corrected by the past runs that it learns from; the other arguments are the attributes of `Costs`.
-    """
-    table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
-    if task.factors is not None:
-        from alpa_dejavu.costs.scaled_layers import with_layer_factors
-
-        table = with_layer_factors(table, task.factors)
-    costs = Costs(model, cluster, space, run, table, exact, partial)
-    if task.learned:
-        from alpa_dejavu.planning.search.uncertainty import with_past_runs
-
-        costs = with_past_runs(costs, task.learned)
-    return costs
 
 
 @final

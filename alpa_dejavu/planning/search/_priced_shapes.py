@@ -12,8 +12,9 @@ import numpy as np
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting, priced
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
+from alpa_dejavu.planning.search._pricing import priced
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import (

@@ -14,9 +14,10 @@ from typing import final
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.clusters.offload_choices import with_all_shares
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names, priced
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names
 from alpa_dejavu.planning.search._polish import under_others
 from alpa_dejavu.planning.search._priced_shapes import PricedShapes, is_small
+from alpa_dejavu.planning.search._pricing import priced
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
 from alpa_dejavu.planning.search.uncertainty import errors_of

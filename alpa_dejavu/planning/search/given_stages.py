@@ -13,7 +13,8 @@ from typing import final
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.planning.search._candidate import Candidate, config_of_stage, priced, simulated
+from alpa_dejavu.planning.search._candidate import Candidate, config_of_stage, simulated
+from alpa_dejavu.planning.search._pricing import priced
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, SearchSpace, Slicing, StageChoice, Submesh
