@@ -6,56 +6,65 @@ is marked as unknown, with its line, and whoever needs it says so.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NoReturn, final
+from typing import Final, NamedTuple, final
 
-from alpa_dejavu.exports._shell_expansion import DEEPEST, Expansion
-from alpa_dejavu.exports._shell_text import Text, unread
+from alpa_dejavu.exports._shell_text import BLANK, DEEPEST, SPACE, ShellText
 from alpa_dejavu.exports._shell_words import (
     EACH,
-    Field,
     Unknown,
     Variables,
-    VariableValue,
+    Word,
     WordPiece,
+    divided,
+    grouped,
+    kept,
     text_of,
-    unquoted,
+    unread,
 )
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=")
-_REDIRECTED = re.compile(r"(?:\d+|\{\w+\})?(?:<<<|<<-?|<&|<>|<|>>|>&|>\||>)|&>>?")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?)=(\()?")
+_REDIRECTED = re.compile(r"(?:\d+|\{\w+\})?(?:<<<|<<-?|<&|<>|>>|>&|>\||[<>](?!\())|&>>?")
 _OPERATOR = re.compile(r"\n|;;&|;;|;&|;|&&|\|\||\|&|\||&")
+_COMMENT = re.compile(r"#[^\n]*")
 _COUNTED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:[-+*/%&|^]?=(?!=)|\+\+|--)")
 _DECLARES: Final = ("export", "declare", "typeset", "local", "readonly")
 _SETS: Final = ("read", "mapfile", "readarray", "getopts", "let", "printf")
-_OPENS: Final = {"if": "fi", "while": "done", "until": "done", "for": "done", "select": "done", "case": "esac"}
-_GOES_ON: Final = ("then", "else", "elif", "do", "!", "time")
-_CHILD: Final = ("bash", "sh")
-_OWN = "_alpa_dejavu_unknown_"
+_OPENS: Final = {
+    "if": "fi", "while": "done", "until": "done", "for": "done", "select": "done", "case": "esac", "{": "}",
+}  # fmt: skip
+_KEYWORD = re.compile(
+    r"(?:if|while|until|for|select|case|then|else|elif|do|!|time|\{|\}|fi|done|esac|function|\[\[)(?![^ \t\r\n;&|<>()])"
+)
+_TEST = re.compile(r".*?\s\]\]", re.DOTALL)
+_FUNCTION = re.compile(r"[ \t]+[^\s;&|<>()]+[ \t]*(?:\([ \t]*\))?")
+_PATTERN = re.compile(r"\(?(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^()'\"\\;])+\)", re.DOTALL)
+_ON_CONDITION: Final = ("&&", "||", "|", "|&")
+_FOLLOWED: Final = {"if": "a branch (if)", "case": "a branch (case)", "function": "a function"}
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class ShellCommand:
-    """A command of a script.
+class ShellCommand(NamedTuple):
+    """A command of a script: its words, its line, and what decides whether it runs; None: it does."""
 
-    Attributes:
-        words: its words.
-        line: the number of its line.
-        within: what decides whether it runs; None: it does.
-    """
-
-    words: tuple[Field, ...]
+    words: tuple[Word, ...]
     line: int
     within: Unknown | None
 
 
+class _Assigned(NamedTuple):
+    """A variable's new words."""
+
+    name: str
+    words: tuple[Word, ...]
+    array: bool = False
+    more: bool = False
+
+
 @final
 class Script:
-    """A script's text, read from its beginning to its end once.
+    """A script's text, read from its beginning to its end.
 
     Args:
         text: the text.
@@ -65,335 +74,231 @@ class Script:
     """
 
     def __init__(self, text: str) -> None:
-        self._start(Text(text, 1), Variables({}), 0)
+        self._variables, self.commands = Variables({}), list[ShellCommand]()
+        self._read(ShellText(text, self._variables, 1, None, 0), 0, None)
 
-    def _start(self, source: Text, variables: Variables, depth: int) -> None:
-        self._source, self._variables, self._depth = source, variables, depth
-        self._expansion = Expansion(source, variables, lambda: self._why, depth)
+    def _read(self, text: ShellText, depth: int, outer: Unknown | None) -> None:
+        self._text, self._depth, self._outer = text, depth, outer
         self._exported: set[str] = set()
-        self._within: list[tuple[str, str, int]] = []
-        self._here: list[tuple[str, bool]] = []
-        self._outer: Unknown | None = None
-        self.commands: list[ShellCommand] = []
-
-    @property
-    def variables(self) -> Iterator[tuple[str, tuple[Field, ...]]]:
-        """Yields all variables with their words, in the order in which they were set first."""
-        return self._variables.words()
-
-    def read(self) -> Script:
-        """Reads the whole text, and returns this script."""
+        self._within: list[tuple[str, str, int]] = []  # what is open, what ends it, and its line
+        self._documents: list[tuple[str, bool]] = []
         behind = ""
-        while self._source.at < len(self._source.text):
-            behind = self._one(behind)
+        while text.at < len(text.text):
+            behind = self._command(behind)
         if self._within:
             word, _, line = self._within[-1]
-            self._wrong(line, f"the {word} that begins in it doesn't end", "end it")
-        return self
+            raise unread(line, f"the {word} that begins in it doesn't end", "end it")
 
-    def _one(self, behind: str) -> str:
-        """Reads a command; takes the operator in front of it, and returns the one behind it."""
-        words: list[Field] = []
-        before: list[tuple[str, bool, VariableValue]] = []
-        line = self._source.line()
+    @property
+    def variables(self) -> Iterator[tuple[Word, ...]]:
+        """Yields the words of all variables, in the order in which they were set first."""
+        for elements, _ in self._variables.values.values():
+            yield tuple(grouped(divided(elements)))
+
+    def _command(self, before: str) -> str:
+        """Reads a command behind an operator, and returns the operator behind it."""
+        text, words, assigned, line, operator = self._text, list[Word](), list[_Assigned](), 0, ""
+        text.why = self._why
+        declares = False
         while True:
-            self._source.skip_blank()
-            if self._source.at >= len(self._source.text):
-                operator = ""
+            text.next(BLANK)
+            line = line if words else text.line
+            if text.at >= len(text.text):
                 break
-            if not words:
-                line = self._source.line()
-            if self._source.text[self._source.at] == "#":
-                end = self._source.text.find("\n", self._source.at)
-                self._source.at = len(self._source.text) if end < 0 else end
+            if text.next(_COMMENT):
                 continue
-            match = _REDIRECTED.match(self._source.text, self._source.at)
-            if match and not (match[0] in "<>" and self._source.text.startswith("(", match.end())):
-                self._redirected(match)
-                continue
-            match = _OPERATOR.match(self._source.text, self._source.at)
-            if match:
-                operator = match[0]
-                self._source.at = match.end()
+            if redirected := text.next(_REDIRECTED):
+                self._redirected(redirected[0])
+            elif ends := text.next(_OPERATOR):
+                operator = ends[0]
                 break
-            character = self._source.text[self._source.at]
-            if character in "()":
-                if self._parenthesis(character, words):
-                    continue
-                operator = ";"
-                break
-            if not words and not before:
-                keyword = self._keyword()
-                if keyword == "again":
-                    continue
-                if keyword == "end":
+            elif text.text[text.at] in "()":
+                if not self._parenthesis(words):
                     operator = ";"
                     break
-            declares = bool(words) and text_of(words[0]) in _DECLARES
-            match = _ASSIGNED.match(self._source.text, self._source.at) if not words or declares else None
-            if match:
-                before.append(self._assigned(match))
-                if declares:
-                    self._declared(words, before.pop(), behind)
-                continue
-            words += self._word()
-        conditional = behind in ("&&", "||", "|", "|&") or operator in ("|", "|&")
-        if not words:
-            for name, more, value in before:
-                self._set(name, value, more, conditional, line)
-        elif text_of(words[0]) not in _DECLARES:
+            elif not words and not assigned and (keyword := text.next(_KEYWORD)):
+                self._keyword(keyword[0], line)
+                text.why = self._why
+            elif (declares or not words) and (match := text.next(_ASSIGNED)):
+                assigned.append(self._assigned(match))
+            else:
+                words += text.words()
+                declares = bool(words) and text_of(words[0]) in _DECLARES
+        conditional = before in _ON_CONDITION or operator in ("|", "|&")
+        if declares or not words:
+            self._set(assigned, words, conditional, line)
+        else:
             self._run(words, line, conditional)
-        elif text_of(words[0]) == "export":
-            self._exported.update(text_of(word) for word in words[1:])
         if operator == "\n":
-            self._skip_here()
+            self._skip_documents()
         if operator in (";;", ";&", ";;&"):
             self._pattern()
-        return operator if operator != "\n" or words or before else behind if behind in ("&&", "||", "|") else operator
+        return before if operator == "\n" and not (words or assigned) and before in _ON_CONDITION else operator
 
-    def _run(self, words: list[Field], line: int, conditional: bool) -> None:
-        name = text_of(words[0])
-        if name in _SETS and (name != "printf" or "-v" in map(text_of, words)):
-            for word in words[1:]:
-                match = _NAME.match(text_of(word))
-                if match:
-                    self._variables.unknown(match[0], Unknown(line, f"{name} sets it as it runs; set it to one value"))
+    def _set(self, assigned: Iterable[_Assigned], words: list[Word], conditional: bool, line: int) -> None:
+        names, why = [text_of(word) for word in words], self._why
+        if why is None and conditional:
+            why = Unknown(line, "it is set here on a condition; set it to one value", True)
+        for name, value, array, more in assigned:
+            self._variables.set(name, value, array, more, why, line)
+        if names and (names[0] == "export" or "-x" in names):
+            self._exported.update(names, (value.name for value in assigned))
+
+    def _run(self, words: list[Word], line: int, conditional: bool) -> None:
+        variables, (name, *others) = self._variables, map(text_of, words)
+        if name in _SETS and (name != "printf" or "-v" in others):
+            for match in filter(None, map(_NAME.match, others)):
+                variables.unknown(match[0], Unknown(line, f"{name} sets it as it runs; set it to one value"))
         elif name == "unset":
-            for word in words[1:]:
+            for other in others:
                 if conditional or self._why:
-                    why = self._why or Unknown(line, "it may be unset here; set it once")
-                    self._variables.unknown(text_of(word), why)
+                    variables.unknown(other, self._why or Unknown(line, "it may be unset here; set it once"))
                 else:
-                    self._variables.values.pop(text_of(word), None)
+                    variables.values.pop(other, None)
         elif name in ("source", ".") and not text_of(words[-1]).endswith("activate"):
-            self._variables.spend(EACH * len(self._variables.values), line)
-            for variable in list(self._variables.values):
-                why = Unknown(line, "the file that is read here may set it anew; set it behind that")
-                self._variables.unknown(variable, why)
-        elif name == "set" and "--" in map(text_of, words):
-            self._variables.positional = Unknown(line, "set gives it here; write the arguments out")
+            variables.spend(EACH * len(variables.values), line)
+            for variable in list(variables.values):
+                variables.unknown(
+                    variable, Unknown(line, "the file that is read here may set it anew; set it behind that")
+                )
+        elif name == "set" and "--" in others:
+            variables.positional = Unknown(line, "set gives it here; write the arguments out")
         elif name == "eval":
-            self._inner(words[1:], line, True)
-        elif not self._child(words, line):
+            self._inner(words[1:], line, variables.values)
+        else:
+            for n, word in enumerate(words[:-2]):
+                if text_of(word).rpartition("/")[2] in ("bash", "sh") and re.fullmatch("-[a-z]*c", others[n]):
+                    variables.spend(EACH * len(self._exported), line)
+                    exported = {name: variables.values[name] for name in self._exported if name in variables.values}
+                    self._inner(words[n + 2 : n + 3], line, exported)
+                    return
             self.commands.append(ShellCommand(tuple(words), line, self._why))
 
-    def _child(self, words: list[Field], line: int) -> bool:
-        for n, word in enumerate(words[:-2]):
-            if text_of(word).rpartition("/")[2] in _CHILD and re.fullmatch("-[a-z]*c", text_of(words[n + 1])):
-                self._inner(words[n + 2 : n + 3], line, False)
-                return True
-        return False
-
-    def _inner(self, words: Iterable[Field], line: int, same: bool) -> None:
-        """Reads words as a script: in the same shell, or in a new one that knows what is exported."""
+    def _inner(self, words: Iterable[Word], line: int, values: dict[str, tuple[tuple[Word, ...], bool]]) -> None:
+        """Reads words as a script of its own, which knows some variables."""
         if self._depth >= DEEPEST:
-            self._wrong(line, "scripts within scripts are too deep", "write the command out")
-        values = self._variables.values
-        if not same:
-            self._variables.spend(EACH * len(self._exported), line)
-            values = {name: values[name] for name in self._exported if name in values}
-        text: list[str] = []
-        own: list[str] = []
+            raise unread(line, "scripts within scripts are too deep", "write the command out")
+        parts, unknown = list[str](), list[WordPiece]()
         for word in words:
             for piece in word:
-                if piece.unknown is not None:
-                    own.append(f"{_OWN}{len(text)}")
-                    values[own[-1]] = VariableValue(((piece,),))
-                text.append(piece.text if piece.unknown is None else f"${{{own[-1]}}}")
-            text.append(" ")
-        inner = Script("")
-        variables = Variables(values, self._variables.budget)
-        inner._start(Text("".join(text), line, whole=False), variables, self._depth + 1)
-        inner._outer = self._why
-        self.commands += inner.read().commands
-        for name in own:
-            values.pop(name, None)
+                parts.append(piece.text if piece.unknown is None else f"$\0{len(unknown)}\0")
+                unknown += [] if piece.unknown is None else [piece]
+            parts.append(" ")
+        inner, variables = Script(""), Variables(values, self._variables.budget)
+        inner._variables = variables
+        inner._read(ShellText("".join(parts), variables, line, unknown, self._depth + 1), self._depth + 1, self._why)
+        self.commands += inner.commands
 
-    def _keyword(self) -> str:
-        """Reads a word of the language, if there is one: "again" where a command may follow, "end" where none does."""
-        match = re.compile(r"[^ \t\r\n;&|<>()]+").match(self._source.text, self._source.at)
-        word = match[0] if match else ""
-        if match is None or word not in (*_OPENS, *_OPENS.values(), *_GOES_ON, "{", "}", "function", "[["):
-            return ""
-        line = self._source.line()
-        self._source.at = match.end()
+    def _keyword(self, word: str, line: int) -> None:
+        """Reads what is behind a word of the language."""
+        text = self._text
         if word in ("fi", "done", "esac", "}"):
             if not self._within or self._within[-1][1] != word:
-                self._wrong(line, f"{word} ends nothing", "mend the script")
+                raise unread(line, f"{word} ends nothing", "mend the script")
             self._within.pop()
-            return "again"
-        if word in _OPENS:
+        elif word in _OPENS:
             self._within.append((word, _OPENS[word], line))
             if word in ("for", "select"):
-                self._loop(line)
-            if word == "case":
-                self._source.skip_blank()
-                self._word()
-                self._source.skip_space()
-                if not self._source.text.startswith("in", self._source.at):
-                    self._wrong(line, "case has no in", "mend the script")
-                self._source.at += 2
+                text.next(BLANK)
+                if name := text.next(_NAME):
+                    why = "a loop sets it; write the run out for one of its values"
+                    self._variables.unknown(name[0], Unknown(line, why))
+            elif word == "case":
+                text.next(BLANK)
+                text.words()
+                text.next(SPACE)
+                if not text.next(re.compile("in")):
+                    raise unread(line, "case has no in", "mend the script")
                 self._pattern()
-        elif word == "{":
-            self._within.append(("{", "}", line))
         elif word == "function":
-            self._source.skip_blank()
-            self._word()
-            self._source.skip_blank()
-            if self._source.text.startswith("()", self._source.at):
-                self._source.at += 2
+            text.next(_FUNCTION)
             self._function(line)
-        elif word == "[[":
-            end = re.compile(r"\s\]\]").search(self._source.text, self._source.at)
-            if end is None:
-                self._wrong(line, "[[ doesn't end", "end it with ]]")
-            self._source.at = end.end()
-        return "again"
-
-    def _loop(self, line: int) -> None:
-        self._source.skip_blank()
-        match = _NAME.match(self._source.text, self._source.at)
-        if match:
-            self._variables.unknown(match[0], Unknown(line, "a loop sets it; write the run out for one of its values"))
-            self._source.at = match.end()
-        self._source.skip_blank()
-        if self._source.text.startswith("((", self._source.at):
-            self._source.at = self._source.behind_parentheses(self._source.at)
-        while (begin := self._source.at) < len(self._source.text):
-            self._source.skip_blank()
-            self._word()
-            if self._source.at == begin:
-                break
+        elif word == "[[" and not text.next(_TEST):
+            raise unread(line, "[[ doesn't end", "end it with ]]")
 
     def _function(self, line: int) -> None:
-        self._source.skip_space()
-        opens = self._source.text[self._source.at : self._source.at + 1]
-        if opens not in ("{", "("):
-            self._wrong(line, "a function has no body in braces", "mend the script")
-        self._within.append(("function", "}" if opens == "{" else ")", line))
-        self._source.at += 1
+        self._text.next(SPACE)
+        opens = self._text.next(re.compile(r"[{(]"))
+        if opens is None:
+            raise unread(line, "a function has no body in braces", "mend the script")
+        self._within.append(("function", "}" if opens[0] == "{" else ")", line))
 
-    def _parenthesis(self, character: str, words: list[Field]) -> bool:
+    def _parenthesis(self, words: list[Word]) -> bool:
         """Reads a parenthesis; returns whether the command goes on behind it."""
-        line = self._source.line()
-        if character == ")":
+        text, line = self._text, self._text.line
+        if text.next(re.compile(r"\)")):
             if not self._within or self._within[-1][1] != ")":
-                self._wrong(line, "a parenthesis ends that didn't begin", "put quotes around what isn't the shell's")
+                raise unread(line, "a parenthesis ends that didn't begin", "put quotes around what isn't the shell's")
             self._within.pop()
-            self._source.at += 1
             return False
-        if words and re.compile(r"\(\s*\)").match(self._source.text, self._source.at) and len(words) == 1:
-            self._source.at = self._source.text.index(")", self._source.at) + 1
+        if len(words) == 1 and text.next(re.compile(r"\(\s*\)")):
             words.clear()
             self._function(line)
-            return True
-        if words:
-            self._wrong(line, "a parenthesis is in the midst of a command", "put quotes around it")
-        if self._source.text.startswith("((", self._source.at):
-            end = self._source.behind_parentheses(self._source.at)
-            for match in _COUNTED.finditer(self._source.text, self._source.at, end):
+        elif words:
+            raise unread(line, "a parenthesis is in the midst of a command", "put quotes around it")
+        elif text.text.startswith("((", text.at):
+            begin, text.at = text.at, text.behind_parentheses(text.at)
+            for match in _COUNTED.finditer(text.text, begin, text.at):
                 self._variables.unknown(match[1], Unknown(line, "it is reckoned here; write the number out"))
-            self._source.at = end
-            return True
-        self._within.append(("(", ")", line))
-        self._source.at += 1
+        else:
+            text.at += 1
+            self._within.append(("(", ")", line))
         return True
 
     def _pattern(self) -> None:
         """Reads up to the end of a pattern of a case, if one follows."""
-        if not self._within or self._within[-1][0] != "case":
-            return
-        self._source.skip_space()
-        if re.compile(r"esac\b").match(self._source.text, self._source.at):
-            return
-        line = self._source.line()
-        if self._source.text.startswith("(", self._source.at):
-            self._source.at += 1
-        while self._source.at < len(self._source.text):
-            self._source.skip_space()
-            if self._source.text.startswith(")", self._source.at):
-                self._source.at += 1
-                return
-            if self._source.text.startswith("|", self._source.at):
-                self._source.at += 1
-                continue
-            begin = self._source.at
-            self._word()
-            if self._source.at == begin:
-                break
-        self._wrong(line, "a pattern of a case doesn't end", "end it with )")
+        if self._within and self._within[-1][0] == "case":
+            self._text.next(SPACE)
+            line = self._text.line
+            if not re.compile(r"esac\b").match(self._text.text, self._text.at) and not self._text.next(_PATTERN):
+                raise unread(line, "a pattern of a case doesn't end", "end it with )")
 
     @property
     def _why(self) -> Unknown | None:
         """Returns what decides whether the command at hand runs; None: it does."""
-        named = {"if": "a branch (if)", "case": "a branch (case)", "function": "a function"}
         for word, _, line in self._within:
-            if word not in ("{", "("):
-                what = named.get(word, f"a loop ({word})")
-                return Unknown(
-                    line, f"{what} that begins here decides it, and isn't followed; write it out, outside of it", True
-                )
+            if word not in "{(":
+                what = _FOLLOWED.get(word, f"a loop ({word})")
+                why = f"{what} that begins here decides it, and isn't followed; write it out, outside of it"
+                return Unknown(line, why, True)
         return self._outer
 
-    def _assigned(self, match: re.Match[str]) -> tuple[str, bool, VariableValue]:
-        name, line = match[1], self._source.line()
-        self._source.at = match.end()
+    def _assigned(self, match: re.Match[str]) -> _Assigned:
+        name, text, line = match[1], self._text, self._text.line
         if match[2]:
-            self._expansion.value()
+            text.value()
             unknown = Unknown(line, "an element is set by its number; write the array out")
-            return name, False, VariableValue(((WordPiece(f"${name}", line, unknown),),))
-        if not self._source.text.startswith("(", self._source.at):
-            return name, bool(match[3]), VariableValue((self._expansion.value(),))
-        self._source.at += 1
-        elements: list[Field] = []
+            return _Assigned(name, ((WordPiece(f"${name}", line, unknown),),))
+        if not match[4]:
+            return _Assigned(name, (text.value(),), more=bool(match[3]))
+        elements: list[Word] = []
         while True:
-            self._source.skip_space()
-            if self._source.at >= len(self._source.text):
-                self._wrong(line, "the array that begins in it doesn't end", "end it with )")
-            if self._source.text[self._source.at] == ")":
-                self._source.at += 1
-                return name, bool(match[3]), VariableValue(tuple(elements), True)
-            begin = self._source.at
-            elements += map(unquoted, self._word())
-            if self._source.at == begin:
-                self._wrong(self._source.line(), f"{self._source.text[begin]} is in an array", "put quotes around it")
+            text.next(SPACE)
+            begin = text.at
+            if begin >= len(text.text):
+                raise unread(line, "the array that begins in it doesn't end", "end it with )")
+            if text.next(re.compile(r"\)")):
+                return _Assigned(name, tuple(elements), True, bool(match[3]))
+            elements += (kept(word, line) for word in text.words())
+            if text.at == begin:
+                raise unread(text.line, f"{text.text[begin]} is in an array", "put quotes around it")
 
-    def _declared(self, words: list[Field], assigned: tuple[str, bool, VariableValue], behind: str) -> None:
-        name, more, value = assigned
-        self._set(name, value, more, behind in ("&&", "||", "|", "|&"), self._source.line())
-        if text_of(words[0]) == "export" or any(text_of(word) == "-x" for word in words[1:]):
-            self._exported.add(name)
+    def _redirected(self, operator: str) -> None:
+        text = self._text
+        text.next(BLANK)
+        begin = text.at
+        text.words()
+        if "<<" in operator and "<<<" not in operator:
+            self._documents.append((text.text[begin : text.at].strip("'\"\\"), operator.endswith("-")))
 
-    def _set(self, name: str, value: VariableValue, more: bool, conditional: bool, line: int) -> None:
-        why = self._why
-        if why is None and conditional:
-            why = Unknown(line, "it is set here on a condition; set it to one value", True)
-        self._variables.set(name, value, more, why, line)
-
-    def _word(self) -> list[Field]:
-        return self._expansion.fields(True)
-
-    def _redirected(self, match: re.Match[str]) -> None:
-        self._source.at = match.end()
-        self._source.skip_blank()
-        begin = self._source.at
-        self._word()
-        if match[0].endswith(("<<", "<<-")):
-            self._here.append((self._source.text[begin : self._source.at].strip("'\"\\"), match[0].endswith("-")))
-
-    def _skip_here(self) -> None:
+    def _skip_documents(self) -> None:
         """Skips the documents that the commands of the line before take in."""
-        for word, tabs in self._here:
-            line = self._source.line()
-            while True:
-                if self._source.at >= len(self._source.text):
-                    self._wrong(line - 1, f"the text up to {word} doesn't end", f"end it with {word}")
-                end = self._source.text.find("\n", self._source.at)
-                end = len(self._source.text) if end < 0 else end
-                row, self._source.at = self._source.text[self._source.at : end], end + 1
-                if (row.lstrip("\t") if tabs else row) == word:
-                    break
-        self._here.clear()
-
-    def _wrong(self, line: int, why: str, remedy: str) -> NoReturn:
-        raise unread(line, why, remedy)
+        text = self._text
+        for word, tabs in self._documents:
+            line = text.line
+            tab = r"\t*" if tabs else ""
+            match = re.compile(f"^{tab}{re.escape(word)}$", re.MULTILINE).search(text.text, text.at)
+            if match is None:
+                raise unread(line - 1, f"the text up to {word} doesn't end", f"end it with {word}")
+            text.at = min(match.end() + 1, len(text.text))
+        self._documents.clear()

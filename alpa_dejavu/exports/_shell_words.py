@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import final
+from typing import NamedTuple, final
 
-from alpa_dejavu.exports._shell_text import unread
+_MOST = 8_000_000
+"""So many characters and pieces may variables put into words, all together; going over all variables counts, too."""
+EACH = 8
+"""So much counts a variable, or an element of an array, where all are gone over."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """A reason why a script's text doesn't say what a word is.
 
     Attributes:
@@ -26,16 +28,9 @@ class Unknown:
     flow: bool = False
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class WordPiece:
-    """A part of a word.
-
-    Attributes:
-        text: its text; of what isn't known as the script has it.
-        line: the number of its line, from 1.
-        unknown: why it isn't known; None: it is.
-        quoted: whether it stands in quotes inside of what is split at blanks.
+class WordPiece(NamedTuple):
+    """A part of a word, with its line from 1; the text of what isn't `unknown` is known, else it is the script's own.
+    Blanks divide it into words where it is put into a command, unless it is `quoted`.
     """
 
     text: str
@@ -44,94 +39,64 @@ class WordPiece:
     quoted: bool = False
 
 
-Field = tuple[WordPiece, ...]
+Word = tuple[WordPiece, ...]
 """A word after all that bash does with it."""
 
 
-def text_of(field: Field) -> str:
+def text_of(word: Word) -> str:
     """Returns the text of a word."""
-    return "".join(piece.text for piece in field)
+    return "".join(piece.text for piece in word)
 
 
-def unknown_in(fields: Iterable[Field]) -> Unknown | None:
+def unknown_in(words: Iterable[Word]) -> Unknown | None:
     """Returns why a word isn't known, and what may add further words before all else; None: all are known."""
-    reasons = [piece.unknown for field in fields for piece in field if piece.unknown is not None]
+    reasons = [piece.unknown for word in words for piece in word if piece.unknown is not None]
     return next((reason for reason in reasons if reason.flow), reasons[0] if reasons else None)
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class VariableValue:
-    """A variable's words: one, or those of an array."""
-
-    elements: tuple[Field, ...]
-    array: bool = False
+def unread(line: int, why: str, remedy: str) -> SyntaxError:
+    """Returns the error of a script that can't be read."""
+    return SyntaxError(f"it can't be read: {why}; {remedy}", ("", line, None, None))
 
 
-@final
-class Fields:
-    """Words in the making: quoted parts are put together, others are split at blanks."""
-
-    def __init__(self) -> None:
-        self.done: list[Field] = []
-        self._open: list[WordPiece] | None = None
-
-    def add(self, *pieces: WordPiece) -> None:
-        if self._open is None:
-            self._open = []
-        self._open.extend(pieces)
-
-    def end(self) -> None:
-        if self._open is not None:
-            self.done.append(tuple(self._open))
-            self._open = None
-
-    def quoted(self, elements: Iterable[Field]) -> None:
-        for n, element in enumerate(elements):
-            if n:
-                self.end()
-            self.add(*element)
-
-    def split(self, elements: Iterable[Field]) -> None:
-        for n, element in enumerate(elements):
-            if n:
-                self.end()
-            for piece in element:
-                if piece.unknown is not None or piece.quoted:
-                    self.add(piece)
-                    continue
-                for k, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
-                    if k:
-                        self.end()
-                    if part:
-                        self.add(dataclasses.replace(piece, text=part))
+def not_known(shown: str, line: int, why: str) -> tuple[Word, ...]:
+    """Returns the one element of what isn't known, as the script has it."""
+    return ((WordPiece(shown, line, Unknown(line, why)),),)
 
 
-def begins_with(value: VariableValue, before: VariableValue) -> bool:
-    """Whether a variable's new value is what it was before, and more."""
-    if value.array:
-        return bool(before.elements) and value.elements[: len(before.elements)] == before.elements
-    first = before.elements[0] if before.elements else ()
-    return bool(first) and value.elements[0][: len(first)] == first
+def grouped(pieces: Iterable[WordPiece | None]) -> list[Word]:
+    """Returns the words of pieces, between which None stands."""
+    groups = itertools.groupby(pieces, lambda piece: piece is None)
+    return [tuple(piece for piece in group if piece is not None) for ends, group in groups if not ends]
 
 
-def unquoted(pieces: Iterable[WordPiece]) -> Field:
-    """A word as a variable keeps it: quotes inside of it count no more."""
-    return tuple(dataclasses.replace(piece, quoted=False) if piece.quoted else piece for piece in pieces)
-
-
-def spaced(elements: tuple[Field, ...]) -> Iterator[Field]:
+def whole(elements: Iterable[Word], line: int) -> Iterator[WordPiece | None]:
+    """Yields the pieces of elements that are a word each, whatever is in them."""
     for n, element in enumerate(elements):
-        if n:
-            yield (WordPiece(" ", element[0].line if element else 0),)
-        yield element
+        yield from (None,) if n else ()
+        yield WordPiece("", line)
+        yield from element
 
 
-_MOST = 8_000_000
-"""So many characters and pieces may variables put into words, all together; going over all variables counts, too."""
-EACH = 8
-"""So much counts a variable, or an element of an array, where all are gone over."""
-_NAME = re.compile(r"[A-Za-z_]\w*")
+def divided(elements: Iterable[Word]) -> Iterator[WordPiece | None]:
+    """Yields the pieces of elements that are divided into words at blanks."""
+    for n, element in enumerate(elements):
+        yield from (None,) if n else ()
+        for piece in element:
+            if piece.unknown is not None or piece.quoted:
+                yield piece
+                continue
+            for k, part in enumerate(re.split(r"[ \t\n]+", piece.text)):
+                yield from (None,) if k else ()
+                yield from (piece._replace(text=part),) if part else ()
+
+
+def kept(pieces: Iterable[WordPiece | None], line: int) -> Word:
+    """Returns words as a variable keeps them: as one, with blanks between; quotes inside of it count no more."""
+    return tuple(
+        WordPiece(" ", line) if piece is None else piece._replace(quoted=False)
+        for piece in pieces if piece is None or piece.text
+    )  # fmt: skip
 
 
 @final
@@ -139,50 +104,32 @@ class Variables:
     """A script's variables.
 
     Args:
-        values: what they are.
-        budget: how many characters they may yet make; None: as many as a whole script's.
-
-    Attributes:
-        values: what they are, by name, in the order in which they were set first.
+        values: the words of each, and whether it is an array, in the order in which they were set first.
         budget: how many characters they may yet make, which scripts within scripts share.
-        positional: why the script's own arguments aren't known; None: there are none.
     """
 
-    def __init__(self, values: dict[str, VariableValue], budget: list[int] | None = None) -> None:
+    def __init__(self, values: dict[str, tuple[tuple[Word, ...], bool]], budget: list[int] | None = None) -> None:
         self.values, self.budget = values, budget or [_MOST]
-        self.positional: Unknown | None = None
+        self.positional: Unknown | None = None  # why the script's own arguments aren't known
 
-    def words(self) -> Iterator[tuple[str, tuple[Field, ...]]]:
-        """Yields all variables with their words, in the order in which they were set first."""
-        for name, value in self.values.items():
-            fields = Fields()
-            fields.split(value.elements)
-            fields.end()
-            yield name, tuple(fields.done)
-
-    def set(self, name: str, value: VariableValue, more: bool, why: Unknown | None, line: int) -> None:
-        """Sets a variable, or adds to it; `why` is what decides whether that happens."""
-        before = self.values.get(name)
+    def set(self, name: str, words: tuple[Word, ...], array: bool, more: bool, why: Unknown | None, line: int) -> None:
+        """Sets a variable, or adds `more` to it; `why` is what decides whether that happens."""
+        before, was_array = self.values.get(name, (None, False))
         if why is not None:
-            if not (before is not None and (more or begins_with(value, before))):
+            if before is None or not (more or _begins_with(words, before, array)):
                 self.unknown(name, why)
                 return
-            more = True
-            value = VariableValue(((WordPiece(" ", line), WordPiece(f"${name}", line, why)),), value.array)
-        if more and before is not None:
-            if value.array:
-                value = VariableValue((*before.elements, *value.elements), True)
-            else:
-                first = (*(before.elements[0] if before.elements else ()), *value.elements[0])
-                value = VariableValue((first, *before.elements[1:]), before.array)
-            self.spend(size_of(value.elements), line)
-        elif not value.array and before is not None and before.array:
-            value = VariableValue((*value.elements, *before.elements[1:]), True)
-        self.values[name] = value
+            words, more = ((WordPiece(" ", line), WordPiece(f"${name}", line, why)),), True
+        if before is not None and more:
+            words = (*before, *words) if array else (sum((*before[:1], words[0]), ()), *before[1:])
+            self.spend(sum(1 + len(piece.text) for word in words for piece in word), line)
+        elif before is not None and not array and was_array:
+            words = (*words, *before[1:])
+        self.values[name] = words, array or (before is not None and was_array)
 
     def unknown(self, name: str, why: Unknown) -> None:
         """Marks a variable as not known."""
-        self.values[name] = VariableValue(((WordPiece(f"${name}", why.line, why),),))
+        self.values[name] = ((WordPiece(f"${name}", why.line, why),),), False
 
     def spend(self, size: int, line: int) -> None:
         """Takes from what variables may make."""
@@ -190,33 +137,28 @@ class Variables:
         if self.budget[0] < 0:
             raise unread(line, f"variables make more than {_MOST} characters", "shorten them")
 
-    def parameter(self, name: str, index: str, shown: str, line: int) -> tuple[Field, ...]:
+    def parameter(self, name: str, index: str, shown: str, line: int) -> tuple[Word, ...]:
         """Returns the elements that a parameter stands for."""
         if name in ("@", "*"):
-            positional = self.positional
-            return () if positional is None else ((WordPiece("$@", line, positional),),)
-        value = self.values.get(name)
-        if value is None:
+            return () if self.positional is None else ((WordPiece("$@", line, self.positional),),)
+        if name not in self.values:
             outside = name.isdigit() or not _NAME.fullmatch(name)
             why = "it comes from outside of the script" if outside else "it isn't set in the script"
             return not_known(shown, line, f"{why}; set it there")
-        if index in ("[@]", "[*]"):
-            elements = value.elements
-            return elements if index == "[@]" else (tuple(piece for element in spaced(elements) for piece in element),)
+        elements, place = self.values[name][0], index[1:-1]
+        if place == "@":
+            return elements
+        if place == "*":
+            return (kept(whole(elements, line), line),)
         if not index:
-            return value.elements[:1] or ((),)
-        place = index[1:-1]
-        self.spend(EACH * len(value.elements), line)
-        if place.isascii() and place.isdigit() and not unknown_in(value.elements):
-            return (value.elements[int(place) : int(place) + 1] if len(place) < 9 else ()) or ((),)
+            return elements[:1] or ((),)
+        self.spend(EACH * len(elements), line)
+        if place.isascii() and place.isdigit() and not unknown_in(elements):
+            return (elements[int(place) : int(place) + 1] if len(place) < 9 else ()) or ((),)
         return not_known(shown, line, "it is one element of an array; write it out")
 
 
-def size_of(elements: Iterable[Field]) -> int:
-    """Returns how many characters and pieces words have."""
-    return sum(1 + len(piece.text) for element in elements for piece in element)
-
-
-def not_known(shown: str, line: int, why: str) -> tuple[Field, ...]:
-    """Returns the one element of what isn't known, as the script has it."""
-    return ((WordPiece(shown, line, Unknown(line, why)),),)
+def _begins_with(words: tuple[Word, ...], before: tuple[Word, ...], array: bool) -> bool:
+    """Whether a variable's new value is what it was before, and more."""
+    start, new = (before, words) if array else (before[0] if before else (), words[0])
+    return bool(start) and new[: len(start)] == start

@@ -132,7 +132,9 @@ def test_other_programs_and_other_numbers_of_processes_are_refused(tmp_path):
         "deepspeed --num_nodes 1 --num_gpus 4",
         "mpirun -np 4 python",
         "srun --ntasks=4 python",
-        "srun -N 2 --ntasks-per-node 8 python", "deepspeed --num_gpus 4", "accelerate launch --num_processes 2",
+        "srun -N 2 --ntasks-per-node 8 python",
+        "deepspeed --num_gpus 4",
+        "accelerate launch --num_processes 2",
     ):
         with pytest.raises(ValueError, match="aren't the 8 devices"):
             read(tmp_path, "--bf16", "torchrun --nproc_per_node 8", launcher)

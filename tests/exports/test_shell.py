@@ -135,7 +135,7 @@ def calls(text):
     before = sys.getprofile()
     sys.setprofile(called)
     try:
-        Script(text).read()
+        Script(text)
     finally:
         sys.setprofile(before)
     return count
@@ -162,4 +162,4 @@ def test_reading_takes_as_many_steps_as_there_are_words(word):
 )
 def test_what_variables_make_is_bounded(text):
     with pytest.raises(SyntaxError, match="variables make more than 8000000 characters; shorten them"):
-        Script(text).read()
+        Script(text)

@@ -34,9 +34,7 @@ mode = "full"
 [compile]
 enable = true
 """
-LLAMA = Transformer(
-    4096, 32, 32, 128256, 4096, kv_heads=8, feed_forward=14336, rotary_base=500_000, rotary_scaling=8.0
-)
+LLAMA = Transformer(4096, 32, 32, 128256, 4096, kv_heads=8, feed_forward=14336, rotary_base=500_000, rotary_scaling=8.0)
 SIZES = Transformer(64, 8, 4, 128, 16, feed_forward=128)
 
 
