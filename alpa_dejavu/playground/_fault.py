@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, final
 
 import numpy as np
@@ -40,9 +40,8 @@ class Changed(Protocol):
 
 
 class Fault(abc.ABC):
-    """A change of workers or links, as a program beside those of the workers.
-
-    Several faults may meet: factors multiply, and a worker that is lost already isn't lost again.
+    """A change of workers or links, as a program beside those of the workers. Several may meet: factors multiply, and a
+    worker that is lost already isn't lost again.
     """
 
     @abc.abstractmethod
@@ -53,16 +52,6 @@ class Fault(abc.ABC):
         Raises:
             ValueError: there is no such worker or host; it is called before the simulation begins.
         """
-
-
-def scaled(world: Changed, links: Sequence[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
-    """Gives links between two hosts each a factor of their rates for a while."""
-
-    def scale(ends: bool) -> None:
-        for link in links:
-            world.scale_link(*link, factor, ends=ends)
-
-    return for_a_while(scale, at_s, until_s)
 
 
 def for_a_while(change: Callable[[bool], object], at_s: float, until_s: float) -> Program:
@@ -76,23 +65,14 @@ def for_a_while(change: Callable[[bool], object], at_s: float, until_s: float) -
 
 
 def check_times(owner: str, at_s: float, end_s: float | None, field: str = "until_s") -> None:
-    """Raises ValueError unless a fault begins at a time, and ends later or never."""
     checks.not_negative(owner, "at_s", at_s)
     if end_s is not None and not end_s > at_s:
         raise ValueError(f"{owner}: {field} is {end_s}, but must be after at_s, {at_s}; give a later time")
 
 
 def check_worker(world: Changed, worker: int) -> None:
-    """Raises ValueError unless there is a worker of a number."""
     if worker not in range(world.size):
         raise ValueError(f"fault: worker is {worker}, but must be one of 0..{world.size - 1}; name a worker of the job")
-
-
-def check_hosts(world: Changed, hosts: tuple[int, ...]) -> None:
-    """Raises ValueError unless there may be workers on hosts."""
-    count = max(world.hosts) + 1
-    if not all(host in range(count) for host in hosts):
-        raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{count - 1}; name hosts with workers")
 
 
 def change(factors: list[float], factor: float, ends: bool) -> None:
@@ -192,14 +172,7 @@ class WrongStage(Fault):
         )
 
     def multipliers(self, leaves: tuple[int, ...]) -> Vector:
-        """Returns the factor of each parameter, shape (P,).
-
-        Args:
-            leaves: the sizes of the leaves of the parameters' pytree.
-
-        Raises:
-            ValueError: there are fewer leaves than stages.
-        """
+        """Returns the factor of each parameter, shape (P,), by the sizes of the leaves of their pytree."""
         if not leaves:  # time alone
             return np.ones(0, np.float32)
         if len(leaves) < self.stages:

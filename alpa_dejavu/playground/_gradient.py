@@ -18,17 +18,13 @@ Rows = NDArray[np.int64]
 
 @final
 class WorkerGradient:
-    """A gradient that a worker computed, or is computing.
-
-    Args:
-        compute: computes a gradient's values, and perhaps those of others that wait, and sets `found` of each; None:
-            somebody else sets it.
-        at: the parameters that it is computed at, shape (P,).
+    """A gradient that a worker computed, or is computing; `compute` sets its values, and perhaps those of others that
+    wait; None: somebody else does.
 
     Attributes:
         worker: the number of the worker.
         step: how many gradients the worker had begun before.
-        version: the worker's version of the parameters that it was computed at.
+        version, at: the version of the worker's parameters, and these, shape (P,), that it is computed at.
         rows: indices of its training samples.
         multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
         spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
@@ -45,9 +41,7 @@ class WorkerGradient:
 
     @property
     def samples(self) -> float | Vector:
-        """Returns the samples that it is the mean over: a number, or for each parameter, shape (P,), where some were
-        left out.
-        """
+        """Returns of how many samples it is the mean: a number, or shape (P,) where parameters were left out."""
         count = len(self.rows)
         return count if self.multipliers is None else np.float32(count) * (self.multipliers != 0)
 
@@ -64,13 +58,9 @@ class WorkerGradient:
 
 
 def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> WorkerGradient:
-    """Returns a gradient that came from another process."""
     gradient = WorkerGradient(None, worker, step, version, values, rows)
     gradient.computed = values
     return gradient
-
-
-_PLAIN = (bool, int, float, complex, str, bytes, types.NoneType)
 
 
 class Programs(NamedTuple):
@@ -148,7 +138,7 @@ class SameCode:
 
 
 class _ItselfError(Exception):
-    """Something is like itself alone."""
+    pass
 
 
 class _Itself:
@@ -172,7 +162,7 @@ def _key(value: Any) -> Hashable:
 
 
 def _inner(value: Any) -> Hashable:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, (bool, int, float, complex, str, bytes, types.NoneType)):
         return type(value), repr(value)  # 0.0 and -0.0 are equal, and so are 1 and True
     if isinstance(value, tuple):
         return type(value), tuple(map(_inner, value))

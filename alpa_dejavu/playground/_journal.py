@@ -37,8 +37,7 @@ class Journal:
 
     def __init__(self, folder: pathlib.Path | None, run: dict[str, Any]) -> None:
         self._folder, self._new, self._bytes, self._written_s = folder, list[Arrays](), 0, time.monotonic()
-        self._kept: Iterator[Arrays] = iter(())
-        self._files, self.replayed = 0, 0
+        self._kept, self._files, self.replayed = iter(()), 0, 0  # type: Iterator[Arrays], int, int
         if folder is None:
             return
         if not folder.is_dir():

@@ -31,7 +31,7 @@ class Learner:
         samples: the number of training samples.
     """
 
-    classes, samples = False, 0
+    samples = 0
 
     def __init__(self, samples: Callable[[int], int]) -> None:
         self._samples, self.leaves, self.shards = samples, tuple[int, ...](), list[Rows]()
@@ -50,15 +50,8 @@ class Learner:
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
                  left_out: Sequence[float] | None = None) -> WorkerGradient:  # fmt: skip
-        """Returns a worker's gradient at its parameters, which is computed later.
-
-        Args:
-            worker: its number.
-            step: how many gradients it has begun before.
-            version: of the parameters.
-            at: the parameters, shape (P,).
-            rows: the samples; None: the next batch.
-            left_out: the shares of the problem's layers that it leaves out; None: none.
+        """Returns a worker's gradient (`WorkerGradient`), computed later: on some samples; None: on its next batch.
+        `left_out` has the shares of the problem's layers that it leaves out; None: none.
         """
         return WorkerGradient(self.compute, worker, step, version, at, self.batch(worker) if rows is None else rows)
 
@@ -71,11 +64,7 @@ class Learner:
         return params, state
 
     def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
-        """Returns parameters and optimizer's state after an update by each of some samples, in their order.
-
-        Raises:
-            ValueError: the optimizer keeps something between updates.
-        """
+        """Returns both after an update by each of some samples, in their order; the optimizer must keep nothing."""
         return params, state
 
     def per_sample(self, params: Vector, rows: Rows) -> Vector:
@@ -102,6 +91,10 @@ class Learner:
         """Returns how many numbers the optimizer keeps for each parameter."""
         return 0
 
+    def keeps(self, state: Any) -> bool:
+        """Returns whether the optimizer keeps anything between updates, such as moments, or a count of steps."""
+        return False
+
     def score(self, params: Vector) -> tuple[float, float]:
         """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
         return float("nan"), float("nan")
@@ -109,13 +102,7 @@ class Learner:
 
 def batches(job: Job, seed: int, worker: int, shards: Sequence[Rows] | None = None) -> Iterator[Rows]:
     """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end.
-
-    Args:
-        job: the job.
-        seed: of the draws.
-        worker: the worker's number.
-        shards: for each worker the samples that it has, looked at anew for each batch; empty: all have all; None: those
-            of the job.
+    Shards, the samples of each worker, are looked at anew for each batch; empty: all have all; None: the job's.
     """
     assert job.problem is not None, "there are samples"
     shards = [np.asarray(rows, np.int64) for rows in job.settled_shards() or ()] if shards is None else shards
@@ -135,7 +122,7 @@ class JaxLearner(Learner):
         import jax
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
-        self.classes, self.samples = problem.accuracy is not None, len(problem.train[0])
+        self.samples = len(problem.train[0])
         self._waiting: dict[WorkerGradient, None] = {}
         self._batches: dict[int, Iterator[Rows]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
@@ -205,7 +192,7 @@ class JaxLearner(Learner):
         return np.asarray(after), state
 
     def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
-        if self._jax.tree.leaves(state):
+        if self.keeps(state):
             raise ValueError("job: optimizer keeps moments or counts steps, but must not where samples are applied one "
                              "by one; choose plain gradient descent")  # fmt: skip
         inputs, targets = self._problem.train
@@ -251,6 +238,9 @@ class JaxLearner(Learner):
 
     def moments(self, state: Any) -> int:
         return sum(leaf.size for leaf in self._jax.tree.leaves(state)) // self._first.size
+
+    def keeps(self, state: Any) -> bool:
+        return bool(self._jax.tree.leaves(state))
 
     def score(self, params: Vector) -> tuple[float, float]:
         inputs, targets = self._problem.held_out

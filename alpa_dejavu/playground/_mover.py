@@ -21,15 +21,7 @@ _LONG = 2**31
 
 @final
 class Mover:
-    """The samples of all workers, and a policy that moves them.
-
-    Args:
-        job: the job, whose shards are settled.
-        policy: the policy.
-        seed: of what is drawn.
-        world: the workers.
-        send: sends samples beside the exchange's messages: from whom, to whom, a tag, the samples, and their bytes.
-    """
+    """The samples of all workers, and a policy that moves them; they are sent beside the exchange's messages."""
 
     def __init__(self, job: Job, policy: DataMove, seed: int, world: World, send: Callable[..., None]) -> None:
         self._policy, self._seed, self._world, self._send = policy, seed, world, send
@@ -51,15 +43,8 @@ class Mover:
                 self._ages[number] = np.concatenate([self._ages[number], young])
 
     def before(self, worker: Worker, step: int) -> float:
-        """Moves samples of a worker that is to begin a gradient, if an epoch is over; returns how many seconds it
+        """Moves samples of a worker that has begun so many gradients, if an epoch is over; returns how many seconds it
         computes for that.
-
-        Args:
-            worker: the worker.
-            step: how many gradients it has begun.
-
-        Raises:
-            ValueError: the policy hands on samples that the worker hasn't, or all that it has.
         """
         if not step or step % self._every:
             return 0.0

@@ -1,4 +1,4 @@
-"""Messages under way at the same time, each with its max-min fair share of what it goes over.
+"""Messages under way over a cluster's links at the same time, each with its max-min fair share of what it goes over.
 
 Messages of one stream, which is what one source sends to one target, go one after the other, as over a connection of
 TCP or a channel of NCCL: those behind the first one wait and have no share.
@@ -16,8 +16,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, final
+
+from alpa_dejavu.problem import Cluster
 
 _SLACK = 1e-9
 """Rates that differ by less than this share are the same: sums of rates are rounded."""
@@ -25,21 +27,14 @@ _SLACK = 1e-9
 
 @final
 class Flow:
-    """The bytes of one message on their way over some resources, at most at a rate of its own.
-
-    Args:
-        over: the resources.
-        most: bytes per second that it may have at most.
-        num_bytes: its bytes.
-        told: whatever the caller wants to find in it when it ends.
-        stream: what it is a part of; flows of one stream go one after the other. None: it goes at once.
+    """The bytes of one message on their way over some resources, with at most so many bytes per second; `told` is the
+    caller's. Flows of one stream go one after the other; without a stream one goes at once.
     """
 
     __slots__ = ("bottleneck", "most", "number", "over", "rate", "remaining", "since_s", "stream", "told", "version")
 
-    def __init__(
-        self, over: tuple[int, ...], most: float, num_bytes: float, told: Any, stream: Hashable | None = None
-    ) -> None:
+    def __init__(self, over: tuple[int, ...], most: float, num_bytes: float, told: Any,
+                 stream: Hashable | None = None) -> None:  # fmt: skip
         self.over, self.most, self.remaining, self.told = over, most, num_bytes, told
         self.stream: Any = self if stream is None else stream
         self.rate, self.since_s, self.bottleneck, self.number, self.version = 0.0, 0.0, -1, 0, 0
@@ -59,7 +54,6 @@ class Network:
         self._count = 0
 
     def add_resource(self, bytes_per_s: float) -> int:
-        """Returns the number of a new resource."""
         self._capacity.append(bytes_per_s)
         self._on.append({})
         return len(self._capacity) - 1
@@ -79,7 +73,6 @@ class Network:
             self._begin(flow, now_s)
 
     def busy(self, stream: Hashable) -> bool:
-        """Returns whether a flow of a stream is under way."""
         return stream in self._streams
 
     def stop(self, stream: Hashable) -> None:
@@ -150,8 +143,8 @@ class Network:
             heapq.heappush(self._ends, (now_s + flow.remaining / rate, flow.number, flow.version, flow))
 
     def _filled(self, chosen: dict[Flow, None]) -> tuple[dict[Flow, tuple[float, int]], dict[int, int]]:
-        """Progressive filling of the chosen flows beside the others: each one's rate, and the resource (-1: its own
-        limit) that it can't have more of; and the resources that they go over.
+        """Fills progressively: returns each chosen flow's rate beside the others, and the resource (-1: its own limit)
+        that it can't have more of; and the resources that they go over.
         """
         counts: dict[int, int] = {}
         for flow in chosen:
@@ -201,3 +194,78 @@ class Network:
                 if flow.rate > least or lost or load > self._capacity[resource] * (1 + _SLACK):
                     unsettled[flow] = None
         return list(unsettled)
+
+
+Path = tuple[float, float, tuple[int, ...]]
+"""Latency in seconds, the most bytes per second of one message, and the resources that it shares with others."""
+
+
+@final
+class Paths:
+    """The ways between workers over the cluster's own links, and the resources on them, made when they are first used.
+
+    Within a host a worker has a port in each direction, of the link's rate; between hosts a message goes over the link
+    and over both hosts' network cards, one in each direction, as fast as the fastest of their links. Where a link names
+    media that it shares (`Link.shares`), a message goes over these instead. So does `costs.communication.Links` count.
+    """
+
+    def __init__(self, cluster: Cluster, hosts: Sequence[int], network: Network) -> None:
+        self._cluster, self._hosts, self._network = cluster, hosts, network
+        self._resources: dict[Hashable, int] = {}
+        self._factor: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int], Path] = {}
+
+    def path(self, source: int, target: int) -> Path:
+        if source == target:
+            return 0.0, math.inf, ()
+        a, b = self._hosts[source], self._hosts[target]
+        link = self._cluster.links[a][b]
+        if a == b and not link.shares:
+            port = link.bytes_per_s * self._factor.get((a, a), 1.0)
+            out, into = self._resource(("out", source), port), self._resource(("in", target), port)
+            return link.latency_s, link.group_bytes_per_s(2), (out, into)
+        if (a, b) not in self._known:
+            self._known[a, b] = self._between(a, b)
+        return self._known[a, b]
+
+    def scale(self, a: int, b: int, factor: float) -> None:
+        """Multiplies the rate of the link between two hosts, in both directions, or of the ports within one, by a
+        factor of its own rate; 0 cuts it.
+        """
+        for pair in dict.fromkeys(((a, b), (b, a))):
+            self._factor[pair] = factor
+            if a == b and not self._cluster.links[a][a].shares:
+                workers = [worker for worker, host in enumerate(self._hosts) if host == a]
+                keys: list[Hashable] = [(way, worker) for worker in workers for way in ("out", "in")]
+            else:
+                self._known.pop(pair, None)
+                keys = [("link", *pair)]
+                self._resource(keys[0], self._cluster.links[pair[0]][pair[1]].bytes_per_s)
+            for key in keys:
+                if key in self._resources:
+                    rate = self._cluster.links[pair[0]][pair[1]].bytes_per_s * factor
+                    self._network.set_capacity(self._resources[key], rate)
+
+    def cut(self, source: int, target: int) -> bool:
+        return self._factor.get((self._hosts[source], self._hosts[target]), 1.0) == 0
+
+    def _between(self, a: int, b: int) -> Path:
+        link = self._cluster.links[a][b]
+        own = self._resource(("link", a, b), link.bytes_per_s * self._factor.get((a, b), 1.0))
+        if link.shares:
+            media = [self._resource(("medium", name), self._cluster.media.get(name, link.bytes_per_s))
+                     for name in link.shares]  # fmt: skip
+            return link.latency_s, link.group_bytes_per_s(2), (own, *media)
+        sender = self._resource(("card out", a), self._fastest(a, out=True))
+        receiver = self._resource(("card in", b), self._fastest(b, out=False))
+        return link.latency_s, link.group_bytes_per_s(2), (own, sender, receiver)
+
+    def _fastest(self, host: int, out: bool) -> float:
+        links = self._cluster.links
+        ways = (links[host][n] if out else links[n][host] for n in range(len(links)) if n != host)
+        return max(way.bytes_per_s for way in ways if not way.shares)
+
+    def _resource(self, key: Hashable, bytes_per_s: float) -> int:
+        if key not in self._resources:
+            self._resources[key] = self._network.add_resource(bytes_per_s)
+        return self._resources[key]

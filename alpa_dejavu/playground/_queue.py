@@ -13,14 +13,7 @@ from typing import Any, final
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Message:
-    """A message that a worker sent to another one.
-
-    Attributes:
-        sender: the number of the worker that sent it.
-        payload: what it brings; arrays in it must not be changed, as nothing is copied.
-        num_bytes: its bytes, as counted on links.
-        sent_s: when it was sent.
-    """
+    """A message from a worker, by its number; arrays in the payload must not be changed, as nothing is copied."""
 
     sender: int
     payload: Any
@@ -39,7 +32,6 @@ class Receiving:
     timeout_s: float | None
 
     def needed(self) -> int:
-        """Returns how many messages are waited for, as of now."""
         return self.count() if callable(self.count) else self.count
 
 
@@ -82,18 +74,13 @@ class Queue:
         return self._heap[0][0] if self._heap else math.inf
 
     def pop(self) -> Callable[[], None]:
-        """Removes the next action, and returns it."""
         return heapq.heappop(self._heap)[2]
 
 
 @final
 class Mail:
-    """The messages of some workers by their tags, and who waits for them.
-
-    Args:
-        size: the number of workers.
-        resume: goes on with a program that has the messages that it waited for.
-        used: told of each message that a program takes, and of the worker that it runs on.
+    """The messages of some workers by their tags, and who waits for them; `resume` goes on with a program, `used` is
+    told of each message that one takes, and of the worker that it runs on.
     """
 
     def __init__(self, size: int, resume: Callable[[Process, Sequence[Message]], None],
@@ -108,11 +95,7 @@ class Mail:
         self._look_at(number, tag)
 
     def wait(self, process: Process, wanted: Receiving) -> Sequence[Message] | None:
-        """Returns the messages that a program asks for, if they are there already; else it waits for them.
-
-        Raises:
-            ValueError: another program of the worker waits for the same.
-        """
+        """Returns the messages that a program asks for, if they are there already; else it waits for them."""
         waiting = self._waiting[wanted.number]
         if wanted.tag in waiting:
             raise ValueError(f"two programs of worker {wanted.number} wait for {wanted.tag!r}, but one can; give them "
@@ -138,7 +121,6 @@ class Mail:
             del self._waiting[number][tag]
 
     def clear(self, number: int) -> None:
-        """Loses the messages that came to a worker."""
         self._came[number].clear()
 
     def waited_for(self, number: int) -> list[Hashable]:
@@ -155,7 +137,6 @@ class Mail:
         return sorted(messages[:count], key=lambda message: message.sender)
 
     def _look_at(self, number: int, tag: Hashable) -> None:
-        """Goes on with a program if it has all the messages that it waits for."""
         waiting = self._waiting[number].get(tag)
         if waiting is not None and len(self._came[number].get(tag, ())) >= waiting[1].needed():
             del self._waiting[number][tag]

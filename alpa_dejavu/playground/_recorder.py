@@ -17,10 +17,6 @@ from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
 
-class _HasParams(Protocol):
-    params: Vector
-
-
 class LookedAt(Protocol):
     """The state of all workers that a recorder looks at: a part of what `World` has."""
 
@@ -31,11 +27,8 @@ class LookedAt(Protocol):
     learner: Learner
 
     @property
-    def workers(self) -> Mapping[int, _HasParams]:
-        """Returns the workers by their numbers."""
-
-    def computing_s(self) -> Sequence[float]:
-        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
+    def workers(self) -> Mapping[int, Any]: ...
+    def computing_s(self) -> Sequence[float]: ...
 
 
 class Observer:
@@ -59,24 +52,13 @@ class Observer:
 
 @final
 class WorkerTimeline:
-    """Intervals of workers' time, in the order in which they begin; once there are enough, later ones are left out.
-
-    Args:
-        most: how many intervals are kept.
-    """
+    """The first intervals of workers' time, in the order in which they begin, at most so many."""
 
     def __init__(self, most: int) -> None:
         self._most, self._rows = most, list[list[Any]]()
 
     def begin(self, worker: int, kind: int, now_s: float, other: int = -1) -> list[Any] | None:
-        """Returns a new interval, for `finish`; None if there are enough.
-
-        Args:
-            worker: the worker that computes, sends, or is lost.
-            kind: `COMPUTING`, `SENDING` or `FAILED`.
-            now_s: when it begins.
-            other: the worker that is sent to.
-        """
+        """Returns a new interval of a kind, for `finish`; None if there are enough. `other` is sent to."""
         if len(self._rows) >= self._most:
             return None
         self._rows.append([worker, kind, other, now_s, math.inf])
@@ -101,20 +83,13 @@ class WorkerTimeline:
                 self.finish(interval, now_s)
 
     def intervals(self, end_s: float) -> NDArray[Any]:
-        """Returns all intervals until the end, as `History.timeline` has them."""
         return np.array([(*row[:4], min(row[4], end_s)) for row in self._rows], TIMELINE)
 
 
 @final
 class Recorder:
-    """Figures of a simulation so far.
-
-    Args:
-        job: the job, for the samples of a gradient.
-        until: the end: looks are spread evenly over its steps and its seconds, each at whichever comes first.
-        looks: at how many moments the model is looked at, besides the first and the last.
-        workers: the number of workers.
-        intervals: how many intervals of workers' time are kept.
+    """Figures of a simulation so far, and looks at the model, besides the first and the last: they are spread evenly
+    over the end's steps and its seconds, each at whichever comes first.
     """
 
     def __init__(self, job: Job, until: Until, looks: int, workers: int, intervals: int = 0) -> None:
@@ -132,7 +107,6 @@ class Recorder:
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:
-        """Counts a gradient that a worker has computed."""
         self.busy_s[worker] += seconds
         self.worker_steps[worker] += 1
         self._seen += self._samples(worker)
@@ -143,14 +117,12 @@ class Recorder:
         self.busy_s[worker] += seconds
 
     def applied(self, gradient: WorkerGradient, staleness: int) -> None:
-        """Counts a gradient that was applied, and how stale it was."""
         for observer in self.observers:
             observer.applied(gradient, staleness)
         self._staleness[staleness] += 1
         self.steps += 1
 
     def note(self, text: str) -> None:
-        """Keeps what an exchange has to say, once."""
         self.notes[text] = None
 
     def undone(self, gradients: int, staleness: int = 0) -> None:
@@ -164,13 +136,11 @@ class Recorder:
         self.steps += 1
 
     def used(self, message: Message, receiver: int) -> None:
-        """Counts a message that a worker's program took."""
         if message.num_bytes > 0 and message.sender != receiver:
             for observer in self.observers:
                 observer.used(message.sender, receiver)
 
     def sent(self, a: int, b: int, num_bytes: float) -> None:
-        """Counts a message from a host to another, or within one."""
         self._bytes[a, b] += num_bytes
         self._messages[a, b] += 1
         self._sent_bytes += num_bytes
@@ -190,7 +160,6 @@ class Recorder:
             self._looks = int(self.steps // self._every) + 1
 
     def history(self, end: str) -> History:
-        """Returns all of it, with a last look at the model."""
         assert self.world is not None, "it was begun"
         end_s = self.world.now_s
         self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
@@ -199,13 +168,13 @@ class Recorder:
         time_s, loss, accuracy, consensus, steps, samples, sent_bytes = columns
         links = sorted(self._bytes)
         return History(
-            time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64),
+            end, time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64), sent_bytes,
             np.array([self._staleness[k] for k in range(max(self._staleness, default=-1) + 1)], np.int64),
-            busy_s, end_s - busy_s, np.array(self.worker_steps, np.int64), self.lost,
-            np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
-            np.array([self._messages[link] for link in links], np.int64), params, end,
-            sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s), notes=tuple(self.notes),
-            violated_s=tuple(observer.violated_s for observer in self.observers),
+            busy_s, end_s - busy_s, np.array(self.worker_steps, np.int64), np.array(links, np.int64).reshape(-1, 2),
+            np.array([self._bytes[link] for link in links]),
+            np.array([self._messages[link] for link in links], np.int64), self.lost, params,
+            self.timeline.intervals(end_s), tuple(self.notes),
+            tuple(observer.violated_s for observer in self.observers),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:

@@ -20,8 +20,7 @@ from alpa_dejavu.playground._fault import WrongStage, change
 from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
-from alpa_dejavu.playground._network import Flow, Network
-from alpa_dejavu.playground._paths import Paths
+from alpa_dejavu.playground._network import Flow, Network, Paths
 from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, stalled
@@ -32,11 +31,7 @@ from alpa_dejavu.problem import Cluster
 
 @final
 class VirtualWorld(World):
-    """All workers, with messages and gradients that take virtual seconds.
-
-    Attributes:
-        mover: moves samples from worker to worker; None: they stay.
-    """
+    """All workers, with messages and gradients that take virtual seconds; a `mover` moves samples among them."""
 
     def __init__(self, job: Job, cluster: Cluster, learner: Learner, until: Until, seed: int, recorder: Recorder,
                  num_bytes: float) -> None:  # fmt: skip
@@ -57,14 +52,9 @@ class VirtualWorld(World):
         self._owed_s = [0.0] * self.size
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
 
-    # What exchanges use.
-
-    def send(
-        self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float, own_stream: bool = False
-    ) -> None:
-        """Sends a message, behind those that are on their way from and to the same workers; one with an own stream,
-        behind others of that alone.
-        """
+    def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float,
+             own_stream: bool = False) -> None:  # fmt: skip
+        """Sends a message, behind those under way from and to the same workers, or in the own stream of these."""
         message = Message(source, payload, num_bytes, self.now_s)
         if not (self.present[source] and self.present[target]):
             return
@@ -154,9 +144,7 @@ class VirtualWorld(World):
         change(self._slower[number], factor, ends)
 
     def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
-        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step
-        and the right gradient; None: no more.
-        """
+        """Has a function of a worker's number, step and right gradient change those that it begins; None: no more."""
         self._spoilt.pop(number, None)
         if change is not None:
             self._spoilt[number] = change
@@ -177,11 +165,7 @@ class VirtualWorld(World):
     # The engine.
 
     def run(self, told: Callable[[], None]) -> str:
-        """Runs until nothing happens any more or the end; returns why it ended.
-
-        Args:
-            told: called after each event.
-        """
+        """Runs until nothing happens any more or the end, and calls `told` after each event; returns why it ended."""
         while True:
             self._network.settle(self.now_s)
             time_s = min(self._network.next_s(), self._queue.next_s())

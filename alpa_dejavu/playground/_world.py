@@ -1,6 +1,4 @@
-"""Workers, and all that their programs can do: compute, send, receive, sleep, update; and the world that they are in,
-as exchanges see it, whatever the clock: virtual, or that on the wall.
-"""
+"""Workers, all that their programs can do, and the world that they are in, whatever the clock: virtual or a wall's."""
 
 from __future__ import annotations
 
@@ -66,10 +64,8 @@ class Worker:
     def compute(self, rows: NDArray[np.int64] | None = None) -> Computing:
         """Yield it to compute a gradient at `params` as they are now; gives a `WorkerGradient` after its seconds.
 
-        Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with.
-
-        Args:
-            rows: indices of training samples, which take their share of a batch's seconds; None: its next batch.
+        Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with. Rows are indices
+        of training samples, which take their share of a batch's seconds; None: its next batch.
         """
         return Computing(self, rows)
 
@@ -128,20 +124,16 @@ class World(abc.ABC):
     """All workers, their messages and the clock; programs run on all of them, or on one whose process this is.
 
     Attributes:
-        size: the number of workers.
-        hosts: for each worker the index of its host.
+        size, hosts: the number of workers, and for each of them the index of its host.
         num_bytes: the bytes of the parameters, or of a gradient.
         workers: the workers whose programs run here, by their numbers.
-        live: the numbers of the workers that are there, in order; all workers know it at once.
-        present: whether each worker is there.
+        live, present: the numbers of the workers that are there, in order, and whether each is; all know it at once.
         came_s: when each worker came the last time, 0 at the beginning.
         first_step: the step at which each worker came: one that nobody had begun by then.
-        now_s: the time in seconds.
-        ends_s: when it ends at the latest.
+        now_s, ends_s: the time in seconds, and when it ends at the latest.
         shown: the parameters that the history is told of; None: the mean of the workers'.
         board: what exchanges share between workers without a message, such as a sum that all of them end up with; real
-            workers have one each.
-        board_is_shared: whether all workers have the same board.
+            workers have one each (`board_is_shared`).
     """
 
     workers: Mapping[int, Worker]
@@ -166,8 +158,6 @@ class World(abc.ABC):
         params = self.learner.start(number)
         return Worker(self, number, params, self.learner.state(params), np.random.default_rng([self._seed, 3, number]))
 
-    # What exchanges use.
-
     @abc.abstractmethod
     def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
         """Sends a message from a worker to another one; it is lost where one of both isn't there."""
@@ -181,7 +171,6 @@ class World(abc.ABC):
         return np.random.default_rng([self._seed, 4, *name])
 
     def finished(self, number: int) -> bool:
-        """Returns whether a worker has had its number of steps."""
         return self._until.steps is not None and self._begun[number] >= self._until.steps
 
     def spawn(self, worker: Worker | None, program: Program) -> Process:
@@ -206,10 +195,7 @@ class World(abc.ABC):
             self._processes[number].remove(process)
         self._mail.forget(number, process)
 
-    # The engine.
-
     def _begin(self, run: Callable[[Worker], Program], numbers: Sequence[int]) -> None:
-        """Starts an exchange's program on workers."""
         for number in numbers:
             self._main[number] = self.spawn(self.workers[number], run(self.workers[number]))
 

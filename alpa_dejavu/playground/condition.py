@@ -13,6 +13,8 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._recorder import Observer
@@ -31,11 +33,7 @@ class Condition(abc.ABC):
 
     @abc.abstractmethod
     def observer(self, job: Job, world: VirtualWorld) -> Observer:
-        """Returns what observes a run of a job.
-
-        Raises:
-            ValueError: the job can't be checked for it.
-        """
+        """Returns what observes a run of a job; raises ValueError where the job can't be checked for it."""
 
 
 @final
@@ -62,8 +60,7 @@ class Connected(Condition):
         checks.positive("connected", "window_s", self.window_s)
 
     def observer(self, job: Job, world: VirtualWorld) -> Observer:
-        """Returns what observes messages."""
-        return _Connection(self.window_s, world)
+        return _Connection(world, self.window_s)
 
 
 @final
@@ -89,20 +86,15 @@ class SamplesSeen(Condition):
                              "one of them")  # fmt: skip
 
     def observer(self, job: Job, world: VirtualWorld) -> Observer:
-        """Returns what observes the samples of gradients."""
         if job.problem is None:
             raise ValueError("samples seen: the job's problem is None, but there must be samples; give it a problem")
-        return _Samples(self, len(job.problem.train[0]), world)
+        return _Samples(world, self, len(job.problem.train[0]))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StalenessAtMost(Condition):
-    """No gradient is applied to parameters that are more versions newer than those that it was computed at.
-
-    Attributes:
-        versions: the bound s.
-    """
+    """No gradient is applied to parameters that are more versions newer than those that it was computed at."""
 
     versions: int
 
@@ -110,27 +102,37 @@ class StalenessAtMost(Condition):
         checks.not_negative("staleness at most", "versions", self.versions)
 
     def observer(self, job: Job, world: VirtualWorld) -> Observer:
-        """Returns what observes gradients."""
-        return _Staleness(self.versions, world)
+        return _Staleness(world, self.versions)
+
+
+class _Window(Observer):
+    """Checks windows of virtual seconds, each when it ends."""
+
+    def __init__(self, world: VirtualWorld, window_s: float) -> None:
+        self._world, self._window_s, self._until_s = world, window_s, window_s
+
+    def passing(self, time_s: float) -> None:
+        slack = self._window_s * _SLACK
+        if self.violated_s is None and time_s > self._until_s + slack:
+            self._until_s = self._satisfied_since() + self._window_s
+            if time_s > self._until_s + slack:
+                self.violated_s = self._until_s
+
+    @abc.abstractmethod
+    def _satisfied_since(self) -> float:
+        """Returns the latest moment since when all has happened that a window must have."""
 
 
 @final
-class _Connection(Observer):
-    def __init__(self, window_s: float, world: VirtualWorld) -> None:
-        self._window_s, self._world, self._until_s = window_s, world, window_s
+class _Connection(_Window):
+    def __init__(self, world: VirtualWorld, window_s: float) -> None:
+        super().__init__(world, window_s)
         self._used_s: dict[tuple[int, int], float] = {}
 
     def used(self, sender: int, receiver: int) -> None:
         self._used_s[sender, receiver] = self._world.now_s
 
-    def passing(self, time_s: float) -> None:
-        slack = self._window_s * _SLACK
-        if self.violated_s is None and time_s > self._until_s + slack:
-            self._until_s = self._connected_since() + self._window_s
-            if time_s > self._until_s + slack:
-                self.violated_s = self._until_s
-
-    def _connected_since(self) -> float:
+    def _satisfied_since(self) -> float:
         """Returns the latest moment since when messages connect all that were there before it."""
         now_s, came_s = self._world.now_s, np.array(self._world.came_s)
         since_s = now_s - self._window_s * (1 + 2 * _SLACK)
@@ -152,20 +154,16 @@ class _Connection(Observer):
 
 def _connects(pairs: NDArray[np.int64], required: NDArray[np.int64], size: int) -> bool:
     """Whether directed edges, shape (E, 2), connect each of some nodes with each other one of them."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
     _, labels = connected_components(graph, directed=True, connection="strong")
     return len(set(labels[required].tolist())) <= 1
 
 
 @final
-class _Samples(Observer):
-    def __init__(self, condition: SamplesSeen, samples: int, world: VirtualWorld) -> None:
-        self._window_s, self._world, self._until_s = condition.window_s, world, condition.window_s
-        self._window = math.inf if condition.window_steps is None else condition.window_steps
-        self._until = self._window
+class _Samples(_Window):
+    def __init__(self, world: VirtualWorld, condition: SamplesSeen, samples: int) -> None:
+        super().__init__(world, condition.window_s)
+        self._window = self._until = math.inf if condition.window_steps is None else condition.window_steps
         self._seen_s, self._seen = np.zeros(samples), np.zeros(samples, np.int64)
 
     def applied(self, gradient: WorkerGradient, staleness: int) -> None:
@@ -176,18 +174,14 @@ class _Samples(Observer):
             if step >= self._until:
                 self.violated_s = self._world.now_s
 
-    def passing(self, time_s: float) -> None:
-        slack = self._window_s * _SLACK
-        if self.violated_s is None and time_s > self._until_s + slack:
-            self._until_s = float(self._seen_s.min()) + self._window_s
-            if time_s > self._until_s + slack:
-                self.violated_s = self._until_s
+    def _satisfied_since(self) -> float:
+        return float(self._seen_s.min())
 
 
 @final
 class _Staleness(Observer):
-    def __init__(self, versions: int, world: VirtualWorld) -> None:
-        self._versions, self._world = versions, world
+    def __init__(self, world: VirtualWorld, versions: int) -> None:
+        self._world, self._versions = world, versions
 
     def applied(self, gradient: WorkerGradient, staleness: int) -> None:
         if staleness > self._versions and self.violated_s is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, final
 
 from alpa_dejavu.playground._fault import (
@@ -13,11 +13,9 @@ from alpa_dejavu.playground._fault import (
     Fault,
     WrongGradient,
     WrongStage,
-    check_hosts,
     check_times,
     check_worker,
     for_a_while,
-    scaled,
 )
 from alpa_dejavu.playground._queue import Sleeping
 from alpa_dejavu.playground._world import Program
@@ -37,6 +35,8 @@ __all__ = [
     "WrongGradient",
     "WrongStage",
 ]
+
+T = TypeVar("T")
 
 
 @final
@@ -58,7 +58,6 @@ class Crash(Fault):
         check_times("crash", self.at_s, self.back_s, "back_s")
 
     def run(self, world: Changed) -> Program:
-        """Takes the worker away, and brings it back."""
         check_worker(world, self.worker)
 
         def lose() -> Program:
@@ -88,7 +87,6 @@ class Join(Fault):
         checks.positive("join", "at_s", self.at_s)
 
     def run(self, world: Changed) -> Program:
-        """Keeps the worker away until its time."""
         return Crash(self.worker, 0.0, self.at_s).run(world)
 
 
@@ -113,7 +111,6 @@ class SlowDown(Fault):
         check_times("slow-down", self.at_s, self.until_s)
 
     def run(self, world: Changed) -> Program:
-        """Slows the worker down, and has it recover."""
         check_worker(world, self.worker)
         return for_a_while(lambda ends: world.slow(self.worker, self.factor, ends=ends), self.at_s, self.until_s)
 
@@ -139,9 +136,7 @@ class LinkRate(Fault):
         check_times("link rate", self.at_s, self.until_s)
 
     def run(self, world: Changed) -> Program:
-        """Changes the link's rate, and has it recover."""
-        check_hosts(world, self.hosts)
-        return scaled(world, (self.hosts,), self.factor, self.at_s, self.until_s)
+        return _scaled(world, self.hosts, [self.hosts], self.factor, self.at_s, self.until_s)
 
 
 @final
@@ -170,13 +165,23 @@ class Partition(Fault):
                              "each host once")  # fmt: skip
 
     def run(self, world: Changed) -> Program:
-        """Cuts all links between the groups, and mends them."""
-        check_hosts(world, tuple(host for group in self.groups for host in group))
-        links = tuple((a, b) for group, other in itertools.combinations(self.groups, 2) for a in group for b in other)
-        return scaled(world, links, 0.0, self.at_s, self.until_s)
+        pairs = itertools.combinations(self.groups, 2)
+        links = [link for group, other in pairs for link in itertools.product(group, other)]
+        return _scaled(world, sum(self.groups, ()), links, 0.0, self.at_s, self.until_s)
 
 
-T = TypeVar("T")
+def _scaled(world: Changed, hosts: tuple[int, ...], links: Sequence[tuple[int, int]], factor: float, at_s: float,
+            until_s: float) -> Program:  # fmt: skip
+    """Gives links between some of the hosts each a factor of their rates for a while."""
+    count = max(world.hosts) + 1
+    if not all(host in range(count) for host in hosts):
+        raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{count - 1}; name hosts with workers")
+
+    def scale(ends: bool) -> None:
+        for link in links:
+            world.scale_link(*link, factor, ends=ends)
+
+    return for_a_while(scale, at_s, until_s)
 
 
 @final
@@ -195,12 +200,9 @@ class DrawnCrashes(Fault):
     until_s: float = math.inf
 
     def __post_init__(self) -> None:
-        checks.not_negative("drawn crashes", "per_s", self.per_s)
-        checks.positive("drawn crashes", "back_after_s", 1.0 if self.back_after_s is None else self.back_after_s)
+        checks.fields("drawn crashes", self, "back_after_s", "per_s")
 
     def run(self, world: Changed) -> Program:
-        """Loses workers, and brings them back."""
-
         def lose(worker: int, ends: bool) -> bool:
             if ends:
                 world.start(worker)
@@ -210,16 +212,15 @@ class DrawnCrashes(Fault):
         return _at_random_times(world, "drawn crashes", self.per_s, self.until_s, back_after_s, range(world.size), lose)
 
 
-@final
 @dataclasses.dataclass(frozen=True)
-class DrawnSlowDowns(Fault):
-    """Workers whose gradients take longer for a while at random, each on its own.
+class _DrawnFactor(Fault):
+    """Workers or links that have a factor for a while at random, each on its own.
 
     Attributes:
-        per_s: how often a worker that isn't slow is slowed down in a second, on average.
-        factor: how many times as long its gradients take.
-        for_s: the mean of the seconds for which it is slow.
-        until_s: until when workers are slowed down.
+        per_s: how often one that has its own speed gets the factor in a second, on average.
+        factor: how many times as long a worker's gradients take, or the share of its own rate that a link has.
+        for_s: the mean of the seconds for which it has that.
+        until_s: until when factors begin.
     """
 
     per_s: float
@@ -227,48 +228,36 @@ class DrawnSlowDowns(Fault):
     for_s: float
     until_s: float = math.inf
 
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DrawnSlowDowns(_DrawnFactor):
+    """Workers whose gradients take longer for a while at random, each on its own."""
+
     def __post_init__(self) -> None:
-        checks.not_negative("drawn slow-downs", "per_s", self.per_s)
-        checks.positive("drawn slow-downs", "factor", self.factor)
-        checks.positive("drawn slow-downs", "for_s", self.for_s)
+        checks.fields("drawn slow-downs", self, "factor for_s", "per_s")
 
     def run(self, world: Changed) -> Program:
-        """Slows workers down, and has them recover."""
         return _at_random_times(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
-                      lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
+                                lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class DrawnCongestion(Fault):
-    """Links between two hosts that have a share of their rates for a while at random, each on its own.
-
-    Attributes:
-        per_s: how often a link that isn't congested becomes so in a second, on average.
-        factor: the share of its own rate that it then has.
-        for_s: the mean of the seconds for which it is congested.
-        until_s: until when links become congested.
-    """
-
-    per_s: float
-    factor: float
-    for_s: float
-    until_s: float = math.inf
+class DrawnCongestion(_DrawnFactor):
+    """Links between two hosts that have a share of their rates for a while at random, each on its own."""
 
     def __post_init__(self) -> None:
-        checks.not_negative("drawn congestion", "per_s", self.per_s)
-        checks.not_negative("drawn congestion", "factor", self.factor)
-        checks.positive("drawn congestion", "for_s", self.for_s)
+        checks.fields("drawn congestion", self, "for_s", "per_s factor")
 
     def run(self, world: Changed) -> Program:
-        """Changes links' rates, and has them recover."""
         links = itertools.combinations(sorted(set(world.hosts)), 2)
         return _at_random_times(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
-                      lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
+                                lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
 
 
 def _at_random_times(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
-           change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
+                     change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
     """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
     and ends it where it is called with True.
     """

@@ -11,6 +11,8 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
@@ -70,8 +72,8 @@ def _metropolis(pairs: Iterable[tuple[int, int]], size: int) -> RoundMixing:
 def _shifted(order: Ints, shifts: Iterable[int]) -> RoundMixing:
     """Each worker sends to those so many places behind it in an order, all with equal weights."""
     ways = sorted({shift % len(order) for shift in shifts} - {0})
-    sources = np.concatenate([order for _ in ways]) if ways else order[:0]
-    targets = np.concatenate([np.roll(order, -shift) for shift in ways]) if ways else order[:0]
+    sources = np.tile(order, len(ways))
+    targets = np.concatenate([order[:0], *(np.roll(order, -shift) for shift in ways)])
     return RoundMixing(sources, targets, np.full(len(sources), 1.0 / (len(ways) + 1)))
 
 
@@ -81,7 +83,6 @@ class Ring(Topology):
     """A ring: each worker talks to the two beside it."""
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
         return _metropolis(((n, (n + 1) % size) for n in range(size)), size)
 
 
@@ -91,12 +92,9 @@ class Grid(Topology):
     """A grid, as square as the number of workers allows, closed to a torus."""
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
-        rows = max(rows for rows in range(1, math.isqrt(size) + 1) if size % rows == 0)
-        columns = size // rows
-        right = [(r * columns + c, r * columns + (c + 1) % columns) for r in range(rows) for c in range(columns)]
-        below = [(r * columns + c, (r + 1) % rows * columns + c) for r in range(rows) for c in range(columns)]
-        return _metropolis(right + below, size)
+        places = np.arange(size).reshape(max(rows for rows in range(1, math.isqrt(size) + 1) if size % rows == 0), -1)
+        pairs = [(places, np.roll(places, -1, axis)) for axis in (0, 1)]
+        return _metropolis(np.concatenate([np.stack(pair, -1).reshape(-1, 2) for pair in pairs]).tolist(), size)
 
 
 @final
@@ -105,7 +103,6 @@ class Star(Topology):
     """A star: all talk to worker 0."""
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
         return _metropolis(((0, n) for n in range(1, size)), size)
 
 
@@ -119,7 +116,6 @@ class Exponential(Topology):
     """
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
         return _shifted(np.arange(size), (2**k for k in range(max(size - 1, 1).bit_length()) if 2**k < size))
 
 
@@ -133,7 +129,6 @@ class OnePeer(Topology):
     """
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
         ways = max((size - 1).bit_length(), 1)
         return _shifted(np.arange(size), [2 ** (number % ways)])
 
@@ -153,7 +148,6 @@ class RandomPeers(Topology):
         checks.count("random peers", "peers", self.peers)
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round."""
         shifts = generator.permutation(np.arange(1, size))[: self.peers]
         return _shifted(generator.permutation(size), shifts.tolist())
 
@@ -161,20 +155,11 @@ class RandomPeers(Topology):
 @final
 @dataclasses.dataclass(frozen=True)
 class Graph(Topology):
-    """A graph of one's own: the given pairs of workers talk to each other.
-
-    Attributes:
-        pairs: numbers of workers; all workers must be reached over them.
-    """
+    """A graph of one's own: the given pairs of workers talk to each other; all must be reached over them."""
 
     pairs: tuple[tuple[int, int], ...]
 
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round.
-
-        Raises:
-            ValueError: a worker isn't there, or isn't reached.
-        """
         return _of_graph(self.pairs, size)
 
 
@@ -184,14 +169,10 @@ def _of_graph(pairs: tuple[tuple[int, int], ...], size: int) -> RoundMixing:
         if not 0 <= worker < size:
             raise ValueError(f"graph: pairs has worker {worker}, but must have those of 0..{size - 1}; name one")
     mixing = _metropolis(pairs, size)
-    reached = np.zeros(size, np.bool_)
-    reached[0], before = True, 0
-    while reached.sum() > before:
-        before = int(reached.sum())
-        reached[mixing.targets[reached[mixing.sources]]] = True
-    if not reached.all():
-        lost = int(np.argmin(reached))
-        raise ValueError(f"graph: pairs is not connected, but must be: none lead from worker 0 to {lost}; add some")
+    reached = {0, *breadth_first_order(coo_array(mixing.matrix(size)), 0, return_predecessors=False).tolist()}
+    if lost := set(range(size)) - reached:
+        raise ValueError(f"graph: pairs is not connected, but must be: none lead from worker 0 to {min(lost)}; add "
+                         "some")  # fmt: skip
     return mixing
 
 

@@ -115,7 +115,7 @@ def made(runs, losses, by="loss", target=None):
                 steps=np.arange(count), sent_bytes=np.arange(count, dtype=float),
             )  # fmt: skip
             histories.append(ScenarioRun(name, seed, history))
-    return Runs("made", "made", ("h",), target, tuple(histories), question=Question("Is it?", "a", "b", by))
+    return Runs("made", "made", ("h",), (), target, Question("Is it?", "a", "b", by), tuple(histories))
 
 
 @pytest.mark.parametrize(

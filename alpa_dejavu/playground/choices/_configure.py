@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import programs
+from alpa_dejavu.playground._gradient import Vector, programs
+from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._learner import JaxLearner
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.choices._options import Choice, Floats, Matrix, Mixing, Option, Segments, Vector, options
+from alpa_dejavu.playground.choices._options import Choice, Floats, Matrix, Mixing, Option, Segments, options
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
@@ -45,8 +47,7 @@ class Configured:
 
     def seconds_to(self, loss: float) -> float:
         """Returns the first moment in seconds at which the held-out loss was at most so much; infinity if none was."""
-        reached = np.flatnonzero(self.loss <= loss)
-        return float(self.time_s[reached[0]]) if len(reached) else float("inf")
+        return float(min(self.time_s[self.loss <= loss], default=np.inf))
 
 
 def configure_while_training(
@@ -80,10 +81,11 @@ def configure_while_training(
             alone, the weight is below 0, or the rows aren't right.
     """
     problem = _checked(job, until, weight_of_seconds)
-    used, every, params = Mixing() if mixing is None else mixing, options(job, rows), _first(problem, seed)
+    used, every = Mixing() if mixing is None else mixing, options(job, rows)
+    learner = JaxLearner(job, problem, seed, Journal(None, {}))
+    params = learner.start(0)
     segments = Segments(job, cluster, every, len(params), seed)
-    loss, _ = programs(problem, job.optimizer).score(params, *problem.held_out)
-    matrix, time_s, losses = Matrix.of([option.places for option in every]), [0.0], [float(loss)]
+    matrix, time_s, losses = Matrix.of([option.places for option in every]), [0.0], [learner.score(params)[0]]
     if used.known_first and weight_of_seconds is None:
         matrix = matrix.moved(segments.planned_s / segments.planned_s.mean(), used.rate).hardened(used.drop)
     shares, averages = [matrix.shares()], np.zeros(len(every))
@@ -99,14 +101,14 @@ def configure_while_training(
         shares.append(matrix.shares())
         # To look ahead each worker computes one gradient, and all are added up.
         time_s.append(time_s[-1] + step.seconds + float(np.max(job.compute_s)) + segments.meeting_s)
-        losses.append(float(programs(problem, job.optimizer).score(params, *problem.held_out)[0]))
+        losses.append(learner.score(params)[0])
     chosen = every[int(np.argmax(shares[-1]))]
     mixed = Configured(np.array(time_s), np.array(losses), every, np.array(shares), time_s[-1], chosen, None)
     return _gone_on(mixed, params, cluster, until, seed, looks)
 
 
 def _gone_on(mixed: Configured, params: Vector, cluster: Cluster, until: Until, seed: int, looks: int) -> Configured:
-    """Returns the whole training: that of the mix, and then by the chosen option alone, as long as seconds are left."""
+    """Returns the mix's training and then that by the chosen option alone, as long as seconds are left."""
     time_s, loss, history, way = mixed.time_s, mixed.loss, None, mixed.chosen
     if (left_s := until.seconds - mixed.mixing_s) > 0:
         history = simulate(way.job, cluster, way.exchange, until=Until(seconds=left_s), seed=seed, looks=looks,
@@ -165,11 +167,10 @@ def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segmen
 
 def _checked(job: Job, until: Until, weight: float | None) -> Problem:
     """Returns the job's problem, if all is as it must be."""
-    import jax
-
     if job.problem is None:
         raise ValueError("job: problem is None, but choices follow its loss; give one, or compare seconds alone")
-    if jax.tree.leaves(programs(job.problem, job.optimizer).state(_first(job.problem, 0))):
+    learner = JaxLearner(job, job.problem, 0, Journal(None, {}))
+    if learner.keeps(learner.state(learner.start(0))):
         raise ValueError("job: optimizer keeps moments or counts steps, but must not, as each segment begins anew; "
                          "choose plain gradient descent")  # fmt: skip
     if until.steps is not None:
@@ -180,13 +181,6 @@ def _checked(job: Job, until: Until, weight: float | None) -> Problem:
     return job.problem
 
 
-def _first(problem: Problem, seed: int) -> Vector:
-    import jax
-    from jax.flatten_util import ravel_pytree
-
-    return np.asarray(ravel_pytree(problem.init(jax.random.PRNGKey(seed)))[0], np.float32)
-
-
 def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector, held_out: Any) -> Floats:
     """Returns the derivative of the held-out loss after a step by each option's share, shape (K,).
 
@@ -194,8 +188,7 @@ def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector,
 
     Args:
         problem: the model.
-        params: those that the step with the present shares has come to, shape (P,).
-        displacements: by which each option moves the parameters, shape (K, P).
+        params, displacements: those that the step came to, shape (P,), and how each option moves them, shape (K, P).
         held_out: a batch of held-out samples, inputs and targets.
 
     References:
@@ -207,9 +200,8 @@ def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector,
 @functools.lru_cache(maxsize=8)
 def _look_ahead(problem: Problem) -> Any:
     import jax
-    from jax.flatten_util import ravel_pytree
 
-    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
+    tree = programs(problem, None).tree
 
     def slopes(params: Any, displacements: Any, held_out: Any) -> Any:
         def loss(change: Any) -> Any:

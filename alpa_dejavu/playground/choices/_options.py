@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
@@ -43,8 +44,8 @@ class Mixing:
     known_first: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("gradients", "most_steps"):
-            checks.count("mixing", field, getattr(self, field))
+        checks.count("mixing", "gradients", self.gradients)
+        checks.count("mixing", "most_steps", self.most_steps)
         for field in ("averaged", "drop"):
             if not 0 < getattr(self, field) <= 1:
                 raise ValueError(f"mixing: {field} is {getattr(self, field)}, but must be above 0 and at most 1; give "
@@ -77,11 +78,8 @@ class Matrix:
         return np.asarray(np.prod(every, axis=0))
 
     def moved(self, gradient: Floats, rate: float) -> Matrix:
-        """Returns it after a step of mirror descent, by which shares are multiplied by exp(-rate * gradient).
-
-        Args:
-            gradient: by each option's share, shape (options,); a choice takes the mean of its options by their shares.
-            rate: of the step.
+        """Returns it after a step of mirror descent, by which shares are multiplied by exp(-rate * gradient); that is
+        by each option's share, shape (options,), and a choice takes the mean of its options by their shares.
         """
         shares, rows = self.shares(), []
         for n, row in enumerate(self.rows):
@@ -94,9 +92,7 @@ class Matrix:
         """Returns it without the choices whose share is below so much of their row's largest one; 1 leaves that."""
         rows = []
         for row in self.rows:
-            kept = row >= row.max() + np.log(drop)
-            if drop == 1:
-                kept = np.arange(len(row)) == row.argmax()
+            kept = np.arange(len(row)) == row.argmax() if drop == 1 else row >= row.max() + np.log(drop)
             rows.append(np.where(kept, row, -np.inf))
         return Matrix(tuple(rows), self.places)
 
@@ -120,14 +116,7 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Option:
-    """A whole setting: one choice of each row.
-
-    Attributes:
-        name: the names of its choices.
-        places: for each row the place of its choice.
-        job: the job with what the choices change.
-        exchange: how workers train together.
-    """
+    """A whole setting: one choice of each row, by its place, and the job with what the choices change."""
 
     name: str
     places: tuple[int, ...]
@@ -170,22 +159,12 @@ def options(job: Job, rows: Sequence[Sequence[Choice]]) -> tuple[Option, ...]:
     return tuple(combined)
 
 
-Vector = NDArray[np.float32]
-_GRADIENTS = 64
-"""Gradients of each worker by which an option's seconds are planned."""
-
-
 def planned_seconds(option: Option, cluster: Cluster, num_bytes: float) -> float:
     """Returns the predicted seconds between two gradients that an option applies, of all workers together: by a
-    simulation of time alone, of seconds as long as each worker takes for 64 gradients.
-
-    Args:
-        option: what is trained, and how.
-        cluster: the hosts and their links.
-        num_bytes: of the parameters.
+    simulation of time alone, of seconds as long as each worker takes for 64 gradients of so many bytes.
     """
     job = dataclasses.replace(option.job, problem=None, num_bytes=num_bytes)
-    whole = simulate(job, cluster, option.exchange, until=Until(steps=_GRADIENTS), looks=0)
+    whole = simulate(job, cluster, option.exchange, until=Until(steps=64), looks=0)
     # Within fixed seconds, as those who are done first wait at the end of fixed steps.
     run = simulate(job, cluster, option.exchange, until=Until(seconds=whole.end_s), looks=0)
     return whole.end_s / int(run.steps[-1])
@@ -202,12 +181,8 @@ class Segment(NamedTuple):
 
 @final
 class Segments:
-    """Short trainings of options, on one cluster.
-
-    Attributes:
-        planned_s: for each option the predicted seconds of a gradient of all workers, shape (options,).
-        meeting_s: the seconds of an all-reduce of the parameters.
-        workers: how many there are.
+    """Short trainings of options, on one cluster; `planned_s` has each option's predicted seconds of a gradient of all
+    workers, `meeting_s` those of an all-reduce of the parameters.
     """
 
     def __init__(self, job: Job, cluster: Cluster, every: Sequence[Option], size: int, seed: int) -> None:
@@ -219,14 +194,9 @@ class Segments:
         self.workers = len(job.worker_hosts(cluster))
 
     def run(self, number: int, at: Vector, seconds: float, step: int) -> Segment:
-        """Trains by an option for some seconds; where the workers then have unlike parameters, it has the seconds of
-        an all-reduce in addition, which makes their mean.
-
-        Args:
-            number: the option's.
-            at: the parameters that all workers begin with.
-            seconds: virtual ones; what is under way at their end is lost.
-            step: the step of the mix, for which samples and seconds are drawn anew.
+        """Trains by an option from parameters on for some virtual seconds, at whose end what is under way is lost. If
+        workers then have unlike parameters, it has the seconds of an all-reduce in addition, which makes their mean.
+        For each step of the mix samples and seconds are drawn anew.
         """
         option = self._every[number]
         drawn = int(np.random.default_rng([self._seed, 6, step, number]).integers(2**31))

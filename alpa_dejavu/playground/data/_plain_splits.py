@@ -17,12 +17,9 @@ Ints = NDArray[np.int64]
 
 
 def labels_of(targets: NDArray[Any], bins: int | None) -> Ints:
-    """Returns the label of each sample, from 0, in the order of the targets.
-
-    Args:
-        targets: whole numbers, shape (N,); or several labels of a sample, as columns of 0 and 1, shape (N, labels):
-            each set of labels is a label of its own; or real values, shape (N,), which are cut at quantiles.
-        bins: how many bins real values are cut into; None: each value is its own.
+    """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers, shape (N,); or
+    several labels of a sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which
+    are cut into bins at quantiles; without bins each value is its own.
 
     >>> labels_of(np.array([[0, 1], [1, 1], [0, 1]]), 4), labels_of(np.array([0.1, 5.0, 0.2, 3.0]), 2)
     (array([0, 1, 0]), array([0, 1, 0, 1]))
@@ -38,9 +35,8 @@ def labels_of(targets: NDArray[Any], bins: int | None) -> Ints:
     return labels.astype(np.int64).ravel()
 
 
-def check_enough(task: SplitTask, pieces: int | None = None) -> None:
+def check_enough(task: SplitTask, needed: int) -> None:
     """Raises ValueError where there are fewer samples than workers, or than pieces of workers."""
-    needed = task.size if pieces is None else pieces
     if task.samples < needed:
         raise ValueError(f"the number of samples is {task.samples}, but must be at least {needed}, so that each of the "
                          f"{task.size} workers has some; take fewer workers, or fewer labels of each")  # fmt: skip
@@ -66,18 +62,22 @@ def sizes(task: SplitTask, by_speed: bool) -> list[int]:
     return [int(size) for size in lengths]
 
 
-def shares(order: Ints, lengths: Sequence[int]) -> tuple[Ints, ...]:
-    """Returns an order of samples, cut into shares of given lengths."""
-    return tuple(np.split(order, np.cumsum(lengths)[:-1]))
+def _cut(task: SplitTask, order: Ints, by_speed: bool) -> Shards:
+    check_enough(task, task.size)
+    return Shards(tuple(np.split(order, np.cumsum(sizes(task, by_speed))[:-1])))
+
+
+def _by_label(labels: Ints, generator: np.random.Generator) -> Ints:
+    """Returns the order of samples by their labels, those of a label in an order by chance."""
+    mixed = generator.permutation(len(labels))
+    return mixed[np.argsort(labels[mixed], kind="stable")]
 
 
 def pieces(labels: Ints, count: int, generator: np.random.Generator) -> list[Ints]:
     """Returns the samples in pieces, ordered by label; each has one label where there are as many pieces as labels, and
     neighbouring labels where there are fewer. A label's pieces are of equal size, the largest piece as small as can be.
     """
-    mixed = generator.permutation(len(labels))
-    order = mixed[np.argsort(labels[mixed], kind="stable")]
-    counts = np.bincount(labels)
+    order, counts = _by_label(labels, generator), np.bincount(labels)
     if count < len(counts):
         return list(np.array_split(order, count))
     cuts = np.ones(len(counts), np.int64)
@@ -96,21 +96,14 @@ def groups_of(task: SplitTask, group: int | None) -> list[list[int]]:
 
 
 def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], count: int, similar: bool) -> tuple[Ints, ...]:
-    """Returns for each worker its pieces, `count` of them, of pieces that are in the order of their labels.
-
-    Args:
-        parts: the pieces.
-        groups: the workers of each group.
-        count: pieces of a worker.
-        similar: whether a group's pieces follow each other, or are as far from each other as can be.
+    """Returns for each worker its pieces, `count` of them, of pieces that are in the order of their labels: those of a
+    similar group follow each other, those of another one are as far from each other as can be.
     """
     size = sum(map(len, groups))
     pieces_of: dict[int, list[Ints]] = {}
     if similar:
-        begun = 0
         for group in groups:
-            block = parts[begun : begun + count * len(group)]
-            begun += count * len(group)
+            block, parts = parts[: count * len(group)], parts[count * len(group) :]
             pieces_of |= {worker: list(block[place :: len(group)]) for place, worker in enumerate(group)}
     else:
         turns = [worker for turn in itertools.zip_longest(*groups) for worker in turn if worker is not None]
@@ -121,37 +114,25 @@ def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], count: int, si
 @final
 @dataclasses.dataclass(frozen=True)
 class Independent(Split):
-    """Each worker has samples that are drawn from all, without replacement.
-
-    Attributes:
-        by_speed: whether sizes are in proportion to the workers' speeds; if not, all are equal.
-    """
+    """Each worker has samples that are drawn from all, without replacement. Sizes are equal, or follow speeds."""
 
     by_speed: bool = False
 
     def split(self, task: SplitTask) -> Shards:
-        check_enough(task)
-        order = task.generator().permutation(task.samples)
-        return Shards(shares(order, sizes(task, self.by_speed)))
+        return _cut(task, task.generator().permutation(task.samples), self.by_speed)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Sorted(Split):
-    """Samples are sorted by target, label sets by their first label, and cut; ties are in an order by chance.
-
-    Attributes:
-        by_speed: whether sizes are in proportion to the workers' speeds; if not, all are equal.
+    """Samples are sorted by target, label sets by their first label, and cut; ties are in an order by chance. Workers
+    have as many each, or in proportion to their speeds.
     """
 
     by_speed: bool = False
 
     def split(self, task: SplitTask) -> Shards:
-        check_enough(task)
-        ranks = labels_of(task.targets, None)
-        mixed = task.generator().permutation(task.samples)
-        order = mixed[np.argsort(ranks[mixed], kind="stable")]
-        return Shards(shares(order, sizes(task, self.by_speed)))
+        return _cut(task, _by_label(labels_of(task.targets, None), task.generator()), self.by_speed)
 
 
 @final

@@ -17,6 +17,7 @@ from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, group
 from alpa_dejavu.problem import checks
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 DEFINITIONS = ("labels-over-workers", "workers-over-labels")
 _TRIES = 1000
 
@@ -100,10 +101,6 @@ def _dirichlet_shares(shapes: NDArray[np.float64], generator: np.random.Generato
     return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
-Floats = NDArray[np.float64]
-PROJECTIONS = ("pca", "umap")
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class Clusters(Split):
@@ -120,8 +117,7 @@ class Clusters(Split):
     clusters: int | None = None
 
     def __post_init__(self) -> None:
-        if self.clusters is not None:
-            checks.count("clusters", "clusters", self.clusters)
+        checks.count("clusters", "clusters", 1 if self.clusters is None else self.clusters)
 
     def split(self, task: SplitTask) -> Shards:
         from sklearn.cluster import KMeans
@@ -167,7 +163,7 @@ class MovedPoints(Split):
         if not 0 < self.step <= 1:
             raise ValueError(f"moved-points: step is {self.step!r}, but must be above 0 and at most 1; 1 is the whole "
                              "way")  # fmt: skip
-        checks.one_of("moved-points", "projection", self.projection, PROJECTIONS)
+        checks.one_of("moved-points", "projection", self.projection, ("pca", "umap"))
         checks.count("moved-points", "dimensions", self.dimensions)
         if self.projection == "umap" and importlib.util.find_spec("umap") is None:
             raise ValueError("moved-points: projection is 'umap', but must be one that is installed; pip install "

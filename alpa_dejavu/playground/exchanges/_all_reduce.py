@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Generator, Hashable, Sequence
 from typing import Any, TypeAlias, final
 
@@ -36,11 +35,8 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LocalParameters:
-    """Parameters that a worker came to.
-
-    Attributes:
-        values: the parameters, shape (P,).
-        samples: of how many samples gradients were computed on the way: a number, or for each parameter, shape (P,).
+    """Parameters that a worker came to, shape (P,), and of how many samples gradients were computed on the way: a
+    number, or one for each parameter.
     """
 
     values: Vector
@@ -64,17 +60,13 @@ def mean_gradient(parts: Sequence[WorkerGradient | LocalParameters]) -> Vector:
     return np.divide(total, count, out=mean(vectors), where=count > 0)
 
 
-def all_reduce(
-    worker: Worker, tag: Hashable, part: _Part, algorithm: str, among: Sequence[int] | None = None
-) -> Generator[Effect, Any, Vector]:
-    """Sends and receives what an all-reduce takes (`yield from`); returns the mean. Where one is lost meanwhile, those
-    that have begun and wait for it do so for ever.
+def all_reduce(worker: Worker, tag: Hashable, part: _Part, algorithm: str, among: Sequence[int] | None = None
+               ) -> Generator[Effect, Any, Vector]:  # fmt: skip
+    """Sends and receives what an all-reduce takes (`yield from`), by one of `ALGORITHMS`, under a tag of its own;
+    returns the mean. Where one is lost meanwhile, those that have begun and wait for it do so for ever.
 
     Args:
-        worker: the worker that takes part.
-        tag: tells it from other all-reduces.
         part: the worker's part: a vector, or a gradient or parameters, whose mean is that over samples.
-        algorithm: one of `ALGORITHMS`.
         among: the workers that take part; None: all that are there.
     """
     world = worker.world
@@ -89,10 +81,8 @@ def all_reduce(
     return np.concatenate(carried) / np.float32(len(members))
 
 
-def _on_board(
-    worker: Worker, tag: Hashable, part: _Part, algorithm: str, members: Sequence[int]
-) -> Generator[Effect, Any, Vector]:
-    """All-reduces by parts on the world's board."""
+def _on_board(worker: Worker, tag: Hashable, part: _Part, algorithm: str, members: Sequence[int]
+              ) -> Generator[Effect, Any, Vector]:  # fmt: skip
     board = worker.world.board
     parts, left = board.setdefault((tag, "parts"), ({}, []))
     parts[worker.number] = part
@@ -125,7 +115,6 @@ def _messages(worker: Worker, tag: Hashable, algorithm: str, members: Sequence[i
 
 
 def check_algorithm(owner: str, algorithm: str) -> None:
-    """Raises ValueError unless an algorithm has that name."""
     checks.one_of(owner, "algorithm", algorithm, ALGORITHMS)
 
 
@@ -178,11 +167,10 @@ def _two_levels(worker: Worker, tag: Hashable, members: Sequence[int]) -> Progra
 
 
 def _by_host(world: World, members: Sequence[int]) -> dict[int, list[int]]:
-    groups = {
-        host: list(group)
-        for host, group in itertools.groupby(sorted(members, key=lambda n: world.hosts[n]), lambda n: world.hosts[n])
-    }
-    counts = Counter(map(len, groups.values()))
+    groups: dict[int, list[int]] = {}
+    for number in sorted(members, key=lambda n: world.hosts[n]):
+        groups.setdefault(world.hosts[number], []).append(number)
+    counts = set(map(len, groups.values()))
     if len(counts) > 1:
         raise ValueError(f"all-reduce: hosts have {sorted(counts)} workers, but a hierarchical one needs as many on "
                          "each; choose algorithm='ring'")  # fmt: skip

@@ -17,18 +17,12 @@ from scipy.sparse.csgraph import connected_components
 
 from alpa_dejavu.playground._gradient import Rows, Vector
 from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
-from alpa_dejavu.playground.exchanges._server import check_server
+from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
 
-Group = NDArray[np.int64]
 
-
-def components(coordinates: NDArray[np.int64]) -> list[Group]:
-    """Returns the connected components of samples that depend on a common parameter.
-
-    Args:
-        coordinates: which parameters each sample depends on, shape (samples, indices).
-    """
+def components(coordinates: Rows) -> list[Rows]:
+    """Returns the connected components of samples that depend on a common parameter, shape (samples, indices)."""
     samples = np.repeat(np.arange(len(coordinates)), coordinates.shape[1])
     ends = samples, len(coordinates) + coordinates.ravel()
     size = len(coordinates) + int(coordinates.max()) + 1
@@ -37,7 +31,7 @@ def components(coordinates: NDArray[np.int64]) -> list[Group]:
     return [np.flatnonzero(parts == part) for part in np.unique(parts)]
 
 
-def dealt(parts: Sequence[Group], workers: int) -> list[Group]:
+def dealt(parts: Sequence[Rows], workers: int) -> list[Rows]:
     """Returns for each worker its parts: the largest first, each to the worker with the fewest samples so far."""
     groups = [np.zeros(0, np.int64)] * workers
     for part in sorted(parts, key=len, reverse=True):
@@ -58,11 +52,11 @@ def cosines(gradients: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray((sizes + sizes.T) / 2)
 
 
-def similar(conflict: NDArray[np.float64], workers: int) -> list[Group]:
+def similar(conflict: NDArray[np.float64], workers: int) -> list[Rows]:
     """Returns groups of equal size, one after the other: each begins with the sample that is in conflict with the most
     of those that are left, and takes the one with the most conflict with the group.
     """
-    left, groups = np.ones(len(conflict), bool), list[Group]()
+    left, groups = np.ones(len(conflict), bool), list[Rows]()
     for part in np.array_split(np.arange(len(conflict)), workers):
         group = list[int]()
         pull = conflict[:, left].sum(axis=1)
@@ -107,18 +101,10 @@ class Cyclades(Exchange):
         checks.one_of("cyclades", "groups", self.groups, ("random", "cosine"))
 
     def run(self, worker: Worker) -> Program:
-        """Applies the samples that the server names; on the server's worker it starts the server.
-
-        Raises:
-            ValueError: there is no such server, or the optimizer keeps something between updates.
-        """
-        import jax
-
-        check_server(worker, self.server)
-        if jax.tree.leaves(worker.state):
+        if worker.world.learner.keeps(worker.state):
             raise ValueError("cyclades: the job's optimizer keeps moments or counts steps, but must not where samples "
                              "are applied one by one; choose plain gradient descent")  # fmt: skip
-        if worker.number == self.server:
+        if serves(worker, self.server):
             worker.spawn(self._serve(worker))
         return self._apply(worker)
 
@@ -146,10 +132,8 @@ class Cyclades(Exchange):
             batches = [world.learner.batch(member) for member in members]
             groups = yield from self._grouped(worker, model.params, batches, number)
             changed = yield from _answers(worker, groups, ("changed", number))
-            touched = [_touched(worker, groups[member]) for member in sorted(changed)]
-            model.adopt(
-                _merged(model.params, [changed[member] for member in sorted(changed)], touched), model.version + 1
-            )
+            touched = [_touched(worker, groups[member]) for member in changed]
+            model.adopt(_merged(model.params, [*changed.values()], touched), model.version + 1)
             world.shown = model.params
             for member in world.live:
                 worker.send(member, "params", (model.params, model.version), _bytes_of(worker, touched))
@@ -186,7 +170,7 @@ def _answers(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
         staying.intersection_update(worker.world.live)
         return len(staying)
 
-    answers = yield worker.receive(answer, stayed)
+    answers = yield worker.receive(answer, stayed)  # in the order of senders
     return {message.sender: message.payload for message in answers}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce
-from alpa_dejavu.playground.exchanges._server import check_server
+from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
 
 
@@ -54,9 +54,8 @@ class PartialReduce(Exchange):
             checks.count("partial reduce", "window", self.window)
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.coordinator)
         block = self._block(worker.world.size)
-        if worker.number == self.coordinator:
+        if serves(worker, self.coordinator):
             worker.spawn(self._coordinate(worker, block))
         return self._train(worker)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, mean
-from alpa_dejavu.playground.exchanges._server import check_server
+from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
 
 _REMEDIES = ("stash", "2bw", "predict", "rate")
@@ -133,8 +133,7 @@ class HetPipeWaves(Exchange):
         checks.not_negative("hetpipe", "distance", self.distance)
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.server)
-        if worker.number == self.server:
+        if serves(worker, self.server):
             worker.spawn(self._serve(worker))
         return self._train(worker)
 

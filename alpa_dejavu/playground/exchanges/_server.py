@@ -16,7 +16,6 @@ from alpa_dejavu.playground.exchanges._server_parts import (
     arrived_from,
     check_count,
     combiner,
-    had_their_steps,
     is_here,
     replace,
 )
@@ -51,21 +50,20 @@ class SynchronousServer(Exchange):
         combiner(self.rule, self.wrong)
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.server)
         if self.backups >= worker.world.size:
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
                              f"{worker.world.size} workers; wait for one of them")  # fmt: skip
         check_count(self.rule, self.wrong, worker.world.size - self.backups)
         if worker.finished:  # it came back too late to begin a step
-            had_their_steps(worker.world).add(worker.number)
-        if worker.number == self.server:
+            worker.world.board.setdefault("last", set()).add(worker.number)
+        if serves(worker, self.server):
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
         world, model = worker.world, ServerModel(worker, combiner(self.rule, self.wrong))
         got = dict[int, Message]()
-        last = had_their_steps(world)
+        last: set[int] = world.board.setdefault("last", set())  # who has sent the last gradient of its steps
 
         def short() -> bool:
             have = arrived_from(world, got)
@@ -91,10 +89,7 @@ class SynchronousServer(Exchange):
 @final
 @dataclasses.dataclass(frozen=True)
 class AsynchronousServer(Exchange):
-    """A server updates by each gradient when it comes.
-
-    Attributes:
-        server: the number of the worker that the server is on.
+    """A server updates by each gradient when it comes. It is on a worker, by its number.
 
     References:
         Dean and others, Large Scale Distributed Deep Networks, NIPS 2012.
@@ -103,8 +98,7 @@ class AsynchronousServer(Exchange):
     server: int = 0
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.server)
-        if worker.number == self.server:
+        if serves(worker, self.server):
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
@@ -137,8 +131,7 @@ class StaleSynchronousServer(Exchange):
         checks.not_negative("stale synchronous server", "bound", self.bound)
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.server)
-        if worker.number == self.server:
+        if serves(worker, self.server):
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
@@ -166,10 +159,7 @@ class StaleSynchronousServer(Exchange):
 @final
 @dataclasses.dataclass(frozen=True)
 class ShardedServer(Exchange):
-    """A synchronous server whose parameters lie in equal shards on several workers.
-
-    Attributes:
-        shards: how many workers have a shard, the first ones; None: all of them.
+    """A synchronous server whose parameters lie in equal shards on several workers; these are the first ones, or all.
 
     References:
         Li and others, Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014.
@@ -220,7 +210,6 @@ class ShardedServer(Exchange):
 
     def _gathered(self, worker: Worker, step: int, settled: set[WorkerGradient]
                   ) -> Generator[Effect, Any, dict[int, Message]]:  # fmt: skip
-        """Waits for a step's gradients of all that are there."""
         world, got = worker.world, dict[int, Message]()
 
         def short() -> bool:
@@ -248,7 +237,8 @@ def push(worker: Worker, server: int) -> Program:
         worker.adopt(*message.payload)
 
 
-def check_server(worker: Worker, server: int) -> None:
-    """Raises ValueError unless a server is on a worker that there is."""
+def serves(worker: Worker, server: int) -> bool:
+    """Returns whether a server, by its worker's number, is on a worker; raises ValueError if it can be on none."""
     if not 0 <= server < worker.world.size:
         raise ValueError(f"server is {server}, but must be one of 0..{worker.world.size - 1}; name a worker of the job")
+    return worker.number == server

@@ -41,7 +41,6 @@ class ServerModel:
 
     @property
     def params(self) -> Vector:
-        """Returns the parameters, shape (P,)."""
         return self._model.params
 
     def update(self, got: Mapping[int, Message]) -> None:
@@ -75,12 +74,6 @@ def arrived_from(world: World, got: Mapping[int, Message]) -> list[int]:
     return [number for number, message in got.items() if is_here(world, message)]
 
 
-def had_their_steps(world: World) -> set[int]:
-    """Returns the workers that have sent the last gradient of their steps."""
-    last: set[int] = world.board.setdefault("last", set())
-    return last
-
-
 def replace(got: dict[int, Message], message: Message, drop: Callable[[WorkerGradient], None]) -> None:
     """Adds a gradient to others; one that its worker sent before it was lost gives way to it."""
     if message.sender in got:
@@ -88,15 +81,8 @@ def replace(got: dict[int, Message], message: Message, drop: Callable[[WorkerGra
     got[message.sender] = message
 
 
-_NEED_SAMPLES = ("zeno", "zeno++")
-
-
 def combiner(name: str, wrong: int) -> Callable[[Sequence[WorkerGradient]], Vector]:
-    """Returns what makes one gradient of the workers' ones: a rule of `alpa_dejavu.training.robust`, or their mean.
-
-    Raises:
-        ValueError: there is no such rule, it needs samples of its own, or it doesn't take a number of wrong workers.
-    """
+    """Returns what makes one gradient of the workers' ones: a rule of `alpa_dejavu.training.robust`, or their mean."""
     if name == "mean" and not wrong:
         return mean_gradient
     chosen = _named_rule(name, wrong)
@@ -132,7 +118,7 @@ def check_count(name: str, wrong: int, count: int) -> None:
 def _named_rule(name: str, wrong: int) -> Rule:
     from alpa_dejavu.training.robust import RULES, rule
 
-    if name in _NEED_SAMPLES:
+    if name in ("zeno", "zeno++"):
         raise ValueError(f"server: rule is {name!r}, but must be one without fresh samples; choose suspicion or krum")
     takes = name in RULES and "wrong" in {field.name for field in dataclasses.fields(RULES[name])}  # type: ignore[arg-type]
     if wrong and name in RULES and not takes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._world import Exchange, Program, Worker
-from alpa_dejavu.playground.exchanges._server import check_server, push
+from alpa_dejavu.playground.exchanges._server import push, serves
 from alpa_dejavu.playground.exchanges._server_parts import ServerModel
 from alpa_dejavu.problem import checks
 
@@ -56,8 +56,7 @@ class ZenoServer(Exchange):
         checks.not_negative("zeno server", "slack", self.slack)
 
     def run(self, worker: Worker) -> Program:
-        check_server(worker, self.server)
-        if worker.number == self.server:
+        if serves(worker, self.server):
             judge = _ZenoJudge(worker, self)
             worker.spawn(judge.trust())
             worker.spawn(self._serve(worker, judge))

@@ -36,11 +36,6 @@ class ExactSearch(Policy):
         checks.count("exact search", "most_states", self.most_states)
 
     def allot(self, workload: Workload, state: State) -> PoolDecision:
-        """Returns the first decision of the best schedule from a state on.
-
-        Raises:
-            ValueError: there are too many states.
-        """
         search = _DecisionSearch(workload, self.rivals, self.most_states)
         for rival in self.rivals:
             search.follow(state, rival)
@@ -70,12 +65,10 @@ class _DecisionSearch:
 
     def follow(self, state: State, policy: Policy) -> None:
         """Goes on as a policy does, to the end."""
-        first, after = policy.allot(self._workload, state), state  # type: PoolDecision, State | None
-        decision = first
+        first = policy.allot(self._workload, state)
+        after = advanced(self._workload, state, first)
         while after is not None and len(after.ended) < len(self._workload.jobs):
-            after = advanced(self._workload, after, decision)
-            if after is not None:
-                decision = policy.allot(self._workload, after)
+            after = advanced(self._workload, after, policy.allot(self._workload, after))
         self._keep(after, first)
 
     def deepen(self, state: State, first: PoolDecision | None) -> None:
@@ -87,11 +80,8 @@ class _DecisionSearch:
         if len(state.ended) == len(self._workload.jobs):
             self._keep(state, first)
             return
-        reached = []
-        for decision in self._decisions(state):
-            after = advanced(self._workload, state, decision)
-            if after is not None:
-                reached.append((self.least(after), decision, after))
+        decisions = [(decision, advanced(self._workload, state, decision)) for decision in self._decisions(state)]
+        reached = [(self.least(after), decision, after) for decision, after in decisions if after is not None]
         for least_s, decision, after in sorted(reached, key=lambda way: way[0]):
             if least_s < self.best_s * (1 - 1e-12):
                 self.deepen(after, decision if first is None else first)
@@ -125,9 +115,7 @@ class _DecisionSearch:
                 yield from self._divisions(state, devices)
 
     def _divisions(self, state: State, devices: dict[int, int]) -> list[PoolDecision]:
-        """Returns ways to share cores and memory out where jobs have so many devices, without those that are slower for
-        all jobs than another.
-        """
+        """Returns ways to share cores and memory out, without those that are slower for all jobs than another."""
         places = placed(self._workload.pool, state, devices)
         key = tuple(sorted(places.items()))
         if len(places) < len(devices):

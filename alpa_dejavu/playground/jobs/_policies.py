@@ -20,6 +20,7 @@ from alpa_dejavu.playground.jobs._state import (
     beginning,
     check_decision,
     kept_places,
+    num_devices,
     placed,
     placed_with,
     step_s,
@@ -66,17 +67,14 @@ def schedule(workload: Workload, policy: Policy) -> Outcome:
     Raises:
         ValueError: the policy gives away what there isn't.
     """
-    state, last = beginning(workload), False
-    while not last and len(state.ended) < len(workload.jobs):
+    state = beginning(workload)
+    after: State | None = state
+    while after is not None and len(after.ended) < len(workload.jobs):
+        state = after
         decision = policy.allot(workload, state)
         check_decision(workload, state, decision)
         after = advanced(workload, state, decision)
-        last, state = after is None, state if after is None else after
-    return outcome(workload, state)
-
-
-def outcome(workload: Workload, state: State) -> Outcome:
-    """Returns the figures of all jobs, those that are still there and wait for ever among them."""
+    state = state if after is None else after
     completion_s, first_s, starved_s, device_s = (np.full(len(workload.jobs), np.inf) for _ in range(4))
     for job, end_s in [*state.ended, *((job, np.inf) for job in state.jobs)]:
         arrival_s = workload.jobs[job.number].arrival_s
@@ -90,11 +88,8 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def allot(self, workload: Workload, state: State) -> PoolDecision:
-        """Returns the part of each job that runs from a state on; it is asked anew at each event.
-
-        Args:
-            workload: the pool, and the jobs; only `ExactSearch` looks at those that haven't come yet.
-            state: the jobs that are there, and the hosts.
+        """Returns the part of each job that runs from a state on; it is asked anew at each event. Only `ExactSearch`
+        looks at jobs of the workload that haven't come yet.
         """
 
 
@@ -141,7 +136,7 @@ def in_proportion(workload: Workload, places: Mapping[int, Places]) -> dict[int,
     """Returns parts whose cores and memory are those of a host in proportion to devices."""
     pool, parts = workload.pool, {}
     for number, part in places.items():
-        share = sum(count for _, count in part) / pool.devices
+        share = num_devices(part) / pool.devices
         parts[number] = Allotment(part, pool.cores * share, pool.memory_bytes * share)
     return parts
 
@@ -198,31 +193,24 @@ class Synergy(Policy):
 
 
 def by_need(workload: Workload, places: Mapping[int, Places], floor_s: Mapping[int, float]) -> dict[int, Allotment]:
-    """Returns parts with the places given: each has what its slowest allowed step needs, and then in turn what shortens
-    its step as far as there is something left.
-
-    Args:
-        workload: the pool, and the jobs.
-        places: of each job; the first ones are helped first.
-        floor_s: seconds that each job's step may take; together they must be feasible.
+    """Returns parts with the places given: each has what its slowest allowed step needs, whose seconds together must be
+    feasible, and then in turn, the first ones first, what shortens its step as far as there is something left.
     """
     curves = {number: workload.jobs[number].curve for number in places}
-    devices = {number: sum(count for _, count in part) for number, part in places.items()}
+    parts = {number: Allotment(part, *curves[number].needs(floor_s[number])) for number, part in places.items()}
     left = _Left(workload.pool)
-    parts = {}
-    for number, part in places.items():
-        parts[number] = Allotment(part, *curves[number].needs(floor_s[number]))
-        left.take(parts[number])
-    for number, part in places.items():
-        left.take(parts[number], -1)
+    for part in parts.values():
+        left.take(part)
+    for number, part in parts.items():
+        left.take(part, -1)
         # Steps per second: the least is 0 where a step may take for ever.
-        low, high = 1 / floor_s[number], 1 / curves[number].compute_s[devices[number]]
-        best = Allotment(part, *curves[number].needs(1 / high))
+        low, high = 1 / floor_s[number], 1 / curves[number].compute_s[part.devices]
+        best = Allotment(part.places, *curves[number].needs(1 / high))
         if left.has(best):
             parts[number] = best
         else:
             for _ in range(_HALVINGS):
-                tried = Allotment(part, *curves[number].needs(2 / (low + high)))
+                tried = Allotment(part.places, *curves[number].needs(2 / (low + high)))
                 if left.has(tried):
                     parts[number], low = tried, (low + high) / 2
                 else:
@@ -248,13 +236,11 @@ class _Left:
         self._free = [[pool.cores, pool.memory_bytes] for _ in range(pool.hosts)]
 
     def take(self, part: Allotment, sign: int = 1) -> None:
-        for host, count in part.places:
-            self._free[host][0] -= sign * part.cores * count / part.devices
-            self._free[host][1] -= sign * part.memory_bytes * count / part.devices
+        for host, (_, *amounts) in part.on_hosts():
+            self._free[host] = [free - sign * amount for free, amount in zip(self._free[host], amounts, strict=True)]
 
     def has(self, part: Allotment) -> bool:
         return all(
-            part.cores * count / part.devices <= self._free[host][0]
-            and part.memory_bytes * count / part.devices <= self._free[host][1]
-            for host, count in part.places
-        )
+            amount <= free
+            for host, (_, *amounts) in part.on_hosts() for amount, free in zip(amounts, self._free[host], strict=True)
+        )  # fmt: skip

@@ -1,7 +1,5 @@
-"""The state of a pool at a moment, and how it goes on from there to the next event: a pure function, as the exact
-search tries several ways to go on from the same state.
-
-At an event jobs end first, then hosts change, and then jobs come.
+"""The state of a pool at a moment, and how it goes on to the next event: a pure function, as the exact search tries
+several ways from the same state. At an event jobs end first, then hosts change, and then jobs come.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import TypeAlias, final
 
 from alpa_dejavu.playground.jobs._workload import Pool, Workload
 
-Places: TypeAlias = "tuple[tuple[int, int], ...]"
+Places: TypeAlias = tuple[tuple[int, int], ...]
 """Indices of hosts, each with a number of devices."""
 _ROUNDING = 1e-9
 
@@ -21,12 +19,7 @@ _ROUNDING = 1e-9
 @final
 @dataclasses.dataclass(frozen=True)
 class Allotment:
-    """A job's part of the pool; cores and memory are as much beside each of its devices.
-
-    Attributes:
-        places: its hosts, each with how many of its devices.
-        cores, memory_bytes: all together.
-    """
+    """A job's part of the pool: places, and all its cores and memory, as much beside each of its devices."""
 
     places: Places
     cores: float
@@ -34,8 +27,20 @@ class Allotment:
 
     @property
     def devices(self) -> int:
-        """Returns the number of devices."""
-        return sum(count for _, count in self.places)
+        return num_devices(self.places)
+
+    def on_hosts(self) -> list[tuple[int, tuple[float, float, float]]]:
+        """Returns for each of its hosts the devices, cores and bytes of memory that it has there."""
+        devices = self.devices
+        return [
+            (host, (count, self.cores * count / devices, self.memory_bytes * count / devices))
+            for host, count in self.places
+        ]
+
+
+def num_devices(places: Places) -> int:
+    """Returns how many devices places have."""
+    return sum(count for _, count in places)
 
 
 @final
@@ -76,14 +81,8 @@ class Running:
 @final
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A moment.
-
-    Attributes:
-        now_s: the time.
-        jobs: those that are there, in the order in which they came.
-        present: whether each host is there.
-        come, changed: how many jobs have come, and how many changes of hosts have been.
-        ended: jobs that have ended, with their times in seconds.
+    """A moment: the jobs that are there, in the order in which they came, whether each host is, how many jobs have come
+    and how many changes of hosts have been, and the jobs that have ended, with their times in seconds.
     """
 
     now_s: float
@@ -112,7 +111,9 @@ def advanced(workload: Workload, state: State, decision: PoolDecision) -> State 
         else max(job.ready_s, state.now_s) + job.left * step_s(workload, job.number, job.allotment)
         for job in begun
     ]  # fmt: skip
-    next_s = min([*ends_s, decision.until_s, *_outer_events(workload, state)])
+    coming, changing = workload.jobs[state.come : state.come + 1], workload.changes[state.changed : state.changed + 1]
+    outer_s = (*(job.arrival_s for job in coming), *(change.at_s for change in changing))
+    next_s = min([*ends_s, decision.until_s, *outer_s])
     if next_s == math.inf:
         return None
     progressed = [_progressed(workload, job, state.now_s, next_s) for job in begun]
@@ -132,22 +133,15 @@ def check_decision(workload: Workload, state: State, decision: PoolDecision) -> 
                 f"job {workload.jobs[number].name}: the policy gives it {part.devices} devices, but must give one of "
                 f"{workload.sizes(number)} to a job that is there; mend the policy"
             )
-        for host, count in part.places:
-            share = count / part.devices
-            for n, amount in enumerate((count, part.cores * share, part.memory_bytes * share)):
-                used[host][n] += amount
-    for host, amounts in enumerate(used):
+        for host, amounts in part.on_hosts():
+            used[host] = [before + amount for before, amount in zip(used[host], amounts, strict=True)]
+    for host, total in enumerate(used):
         limits = (pool.devices, pool.cores, pool.memory_bytes) if state.present[host] else (0, 0, 0)
-        if any(amount > limit * (1 + _ROUNDING) for amount, limit in zip(amounts, limits, strict=True)):
-            raise ValueError(f"host {host}: the policy gives away {amounts} devices, cores and bytes, but must give at "
+        if any(amount > limit * (1 + _ROUNDING) for amount, limit in zip(total, limits, strict=True)):
+            raise ValueError(f"host {host}: the policy gives away {total} devices, cores and bytes, but must give at "
                              f"most {limits}; mend the policy")  # fmt: skip
     if decision.until_s <= state.now_s:
         raise ValueError(f"until_s is {decision.until_s}, but must be after {state.now_s}; mend the policy")
-
-
-def _outer_events(workload: Workload, state: State) -> list[float]:
-    jobs, changes = workload.jobs[state.come : state.come + 1], workload.changes[state.changed : state.changed + 1]
-    return [*(job.arrival_s for job in jobs), *(change.at_s for change in changes)]
 
 
 def _begun(workload: Workload, state: State, job: Running, part: Allotment | None) -> Running:
@@ -200,15 +194,9 @@ def _lost(workload: Workload, running: Running, host: int) -> Running:
 
 def placed(pool: Pool, state: State, sizes: Mapping[int, int]) -> dict[int, Places]:
     """Returns the places of jobs by their numbers of devices: those that they had, where that goes; else those of all
-    anew. A job for which there is no room is left out.
-
-    Args:
-        pool: the hosts.
-        state: says which hosts are there, and where jobs ran.
-        sizes: how many devices each job has; the first ones go first where there isn't room for all.
+    anew. A job for which there is no room, which the first ones get, is left out.
     """
-    had = {number: places for number, places in kept_places(state).items()
-           if sizes.get(number) == sum(count for _, count in places)}  # fmt: skip
+    had = {number: places for number, places in kept_places(state).items() if sizes.get(number) == num_devices(places)}
     places = placed_with(pool, state.present, sizes, had)
     return places if len(places) == len(sizes) else placed_with(pool, state.present, sizes, {})
 
@@ -218,9 +206,8 @@ def kept_places(state: State) -> dict[int, Places]:
     return {job.number: job.allotment.places for job in state.jobs if job.allotment is not None}
 
 
-def placed_with(
-    pool: Pool, hosts_there: Sequence[bool], sizes: Mapping[int, int], had: Mapping[int, Places]
-) -> dict[int, Places]:
+def placed_with(pool: Pool, hosts_there: Sequence[bool], sizes: Mapping[int, int], had: Mapping[int, Places]
+                ) -> dict[int, Places]:  # fmt: skip
     """Returns the places that jobs have, and those of others beside them: the one with most devices first, each on the
     host that it fills most. One for which there is no room is left out.
     """
@@ -236,7 +223,7 @@ def placed_with(
             places = tuple((host, pool.devices) for host in whole)
         else:
             places = tuple((host, size) for _, host in sorted((c, h) for h, c in enumerate(free) if c >= size)[:1])
-        if sum(count for _, count in places) == size:
+        if num_devices(places) == size:
             all_places[number] = places
             for host, count in places:
                 free[host] -= count

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.problem import Cluster, checks
+from alpa_dejavu.problem import Cluster, NoPlanError, checks
 
 
 @final
@@ -39,8 +39,7 @@ class StepCurve:
         for devices, seconds in self.compute_s.items():
             checks.count("step curve", "devices", devices)
             checks.positive("step curve", f"compute_s[{devices}]", seconds)
-        for field in ("core_s", "data_bytes", "uncached_s"):
-            checks.not_negative("step curve", field, getattr(self, field))
+        checks.fields("step curve", self, "", "core_s data_bytes uncached_s")
         falling: dict[int, float] = {}
         for devices, seconds in sorted(self.compute_s.items()):
             if seconds < min(falling.values(), default=math.inf):
@@ -78,7 +77,6 @@ def planned_curve(model: str, cluster: Cluster, batch: int, **more: Any) -> Step
         NoPlanError: the model fits on no part.
     """
     from alpa_dejavu.planning import plan_model
-    from alpa_dejavu.problem import Cluster, NoPlanError
 
     host, compute_s, wrong = cluster.hosts[0], dict[int, float](), None  # type: Any, Any, NoPlanError | None
     parts = [(1, devices) for devices in _doubled(host.num_devices)]
@@ -123,10 +121,8 @@ class ClusterJob:
 
     def __post_init__(self) -> None:
         owner = f"job {self.name}"
-        checks.not_negative(owner, "arrival_s", self.arrival_s)
-        checks.positive(owner, "steps", self.steps)
+        checks.fields(owner, self, "steps", "arrival_s checkpoint_steps")
         checks.count(owner, "devices", self.devices)
-        checks.not_negative(owner, "checkpoint_steps", self.checkpoint_steps)
         if self.devices < self.curve.sizes[0]:
             raise ValueError(f"{owner}: devices is {self.devices}, but must be at least {self.curve.sizes[0]}, the "
                              "fewest of its curve; ask for more")  # fmt: skip
@@ -135,12 +131,7 @@ class ClusterJob:
 @final
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """Equal hosts whose devices, cores and memory are shared out.
-
-    Attributes:
-        hosts: how many there are.
-        devices, cores, memory_bytes: of each host.
-    """
+    """Equal hosts whose devices, cores and memory, so much of each on a host, are shared out."""
 
     hosts: int
     devices: int
@@ -150,16 +141,11 @@ class Pool:
     def __post_init__(self) -> None:
         checks.count("pool", "hosts", self.hosts)
         checks.count("pool", "devices", self.devices)
-        checks.positive("pool", "cores", self.cores)
-        checks.positive("pool", "memory_bytes", self.memory_bytes)
+        checks.fields("pool", self, "cores memory_bytes")
 
     @classmethod
     def of(cls, cluster: Cluster, cores: float, memory_bytes: float) -> Pool:
-        """Returns the pool of a cluster's hosts, with the cores and the bytes of memory that each of them has.
-
-        Raises:
-            ValueError: hosts have different numbers of devices.
-        """
+        """Returns the pool of a cluster's hosts, with the cores and the bytes of memory that each of them has."""
         counts = {host.num_devices for host in cluster.hosts}
         if len(counts) > 1:
             raise ValueError(f"cluster {cluster.name}: hosts have {sorted(counts)} devices, but must have as many "
@@ -174,13 +160,7 @@ class Pool:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostChange:
-    """A host that is lost at a time, or comes back.
-
-    Attributes:
-        at_s: when.
-        host: its index.
-        present: whether it is there from then on.
-    """
+    """A host, by its index, that is lost at a time, or comes back: whether it is present from then on."""
 
     at_s: float
     host: int

@@ -30,32 +30,18 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, StepCurve
 from alpa_dejavu.problem import checks
 
-__all__ = [
-    "HOST_COLUMNS",
-    "JOB_COLUMNS",
-    "Cells",
-    "JobTrace",
-    "drawn_hosts",
-    "drawn_jobs",
-    "read_host_changes",
-    "read_jobs",
-    "read_rows",
-]
+__all__ = ["JobTrace", "drawn_hosts", "drawn_jobs", "read_host_changes", "read_jobs"]
 
 _STATUSES = ("Terminated", "Running", "Failed", "Waiting", "Interrupted")
-_THERE = "USING"
-_PERCENT, _GIBIBYTE = 100.0, 2.0**30
+_JOB_COLUMNS = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem",
+                "plan_gpu", "gpu_type")  # fmt: skip
+_HOST_COLUMNS = ("machine_id", "time_stamp", "failure_domain_1", "failure_domain_2", "cpu_num", "mem_size", "status")
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class JobTrace:
-    """The jobs of a trace.
-
-    Attributes:
-        jobs: in the order in which they come; the first one comes at 0.
-        left_out: how many jobs aren't among them, by the reason.
-    """
+    """The jobs of a trace in the order in which they come, from 0 on, and how many aren't among them, by the reason."""
 
     jobs: tuple[ClusterJob, ...]
     left_out: Mapping[str, int]
@@ -73,18 +59,17 @@ def read_jobs(
     has as many steps as make the seconds that it took.
 
     Args:
-        path: the file.
         curves: of which the seconds of computing are taken.
-        storage_factor: at least 0.
         checkpoint_s: seconds between two checkpoints of a job that has all that it asked for.
 
     Raises:
         ValueError: the file can't be read, a line isn't as it must be, or no job is left; says what is wrong where.
     """
     checks.not_negative("trace", "storage_factor", storage_factor)
-    tasks: dict[str, list[Cells]] = defaultdict(list)
-    for cells in read_rows(pathlib.Path(path), JOB_COLUMNS):
-        cells.one_of("status", _STATUSES)
+    tasks: dict[str, list[_Cells]] = defaultdict(list)
+    for cells in _read_rows(pathlib.Path(path), _JOB_COLUMNS):
+        if (status := cells.text("status")) not in _STATUSES:
+            raise cells.wrong("status", f"but must be one of {', '.join(_STATUSES)}{near(status, _STATUSES)}")
         tasks[cells.text("job_name")].append(cells)
     left_out: Counter[str] = Counter()
     jobs = []
@@ -114,12 +99,10 @@ def read_host_changes(path: str | os.PathLike[str], hosts: int) -> tuple[HostCha
         ValueError: the file can't be read, or a line isn't as it must be; says what is wrong where.
     """
     rows = [
-        (cells.number("time_stamp"), cells.text("machine_id"), cells.text("status") == _THERE)
-        for cells in read_rows(pathlib.Path(path), HOST_COLUMNS)
+        (cells.number("time_stamp"), cells.text("machine_id"), cells.text("status") == "USING")
+        for cells in _read_rows(pathlib.Path(path), _HOST_COLUMNS)
     ]
-    numbers: dict[str, int] = {}
-    for _, name, _ in rows:
-        numbers.setdefault(name, len(numbers))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for _, name, _ in rows))}
     first_s, present_hosts, changes = min((at_s for at_s, *_ in rows), default=0.0), dict[str, bool](), []
     for at_s, name, present in sorted(rows, key=lambda row: row[0]):
         if present != present_hosts.get(name, True) and numbers[name] < hosts:
@@ -128,9 +111,8 @@ def read_host_changes(path: str | os.PathLike[str], hosts: int) -> tuple[HostCha
     return tuple(changes)
 
 
-def _job(
-    name: str, tasks: Sequence[Cells], curve: StepCurve, storage_factor: float, checkpoint_s: float
-) -> ClusterJob | str:
+def _job(name: str, tasks: Sequence[_Cells], curve: StepCurve, storage_factor: float, checkpoint_s: float
+         ) -> ClusterJob | str:  # fmt: skip
     """Returns a job of its tasks, or why there is none."""
     if any(task.text("status") != "Terminated" for task in tasks):
         return "not terminated"
@@ -138,7 +120,7 @@ def _job(
         math.fsum(task.number("inst_num") * task.number(column, empty=0.0) for task in tasks)
         for column in ("plan_gpu", "plan_cpu", "plan_mem")
     ]
-    devices, cores, memory_bytes = totals[0] / _PERCENT, totals[1] / _PERCENT, totals[2] * _GIBIBYTE
+    devices, cores, memory_bytes = totals[0] / 100.0, totals[1] / 100.0, totals[2] * 2.0**30
     begin_s = min(task.number("start_time") for task in tasks)
     seconds = max(task.number("end_time", least=task.number("start_time")) for task in tasks) - begin_s
     if not devices:
@@ -151,21 +133,10 @@ def _job(
     return ClusterJob(name, begin_s, seconds / step_s, asked, own, checkpoint_s / step_s)
 
 
-JOB_COLUMNS = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem",
-               "plan_gpu", "gpu_type")  # fmt: skip
-HOST_COLUMNS = ("machine_id", "time_stamp", "failure_domain_1", "failure_domain_2", "cpu_num", "mem_size", "status")
-
-
 @final
 @dataclasses.dataclass(frozen=True)
-class Cells:
-    """The cells of a line by their columns.
-
-    Attributes:
-        where: the file and the line.
-        cells: the texts.
-        remedy: ends errors.
-    """
+class _Cells:
+    """The cells of a line by their columns; its place in a file begins errors, a remedy ends them."""
 
     where: str
     cells: Mapping[str, str]
@@ -173,26 +144,12 @@ class Cells:
 
     def text(self, column: str) -> str:
         """Returns the text of a column, which must not be empty."""
-        cell = self.cells[column]
-        if not cell:
+        if not self.cells[column]:
             raise self.wrong(column, "but must not be empty")
-        return cell
-
-    def one_of(self, column: str, words: Sequence[str]) -> str:
-        """Returns the text of a column, which must be one of some words."""
-        cell = self.text(column)
-        if cell not in words:
-            raise self.wrong(column, f"but must be one of {', '.join(words)}{near(cell, words)}")
-        return cell
+        return self.cells[column]
 
     def number(self, column: str, empty: float | None = None, least: float = 0.0) -> float:
-        """Returns the number of a column, which must be finite and not below the least one.
-
-        Args:
-            column: the column.
-            empty: stands for no text; None: there must be some.
-            least: the least number.
-        """
+        """Returns the number of a column, finite and not below the least one; `empty` stands for no text."""
         if empty is not None and not self.cells[column]:
             return empty
         text = self.text(column)
@@ -205,17 +162,11 @@ class Cells:
         return value
 
     def wrong(self, column: str, must: str) -> ValueError:
-        """Returns the error of a cell."""
         return ValueError(f"{self.where}: {column} is {self.cells[column]!r}, {must}; {self.remedy}")
 
 
-def read_rows(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Cells]:
-    """Yields the lines of a CSV file, in their order, as cells by columns; a first line with their names is passed
-    over.
-
-    Raises:
-        ValueError: the file can't be read, or a line has another number of cells than there are columns.
-    """
+def _read_rows(path: pathlib.Path, columns: Sequence[str]) -> Iterator[_Cells]:
+    """Yields the lines of a CSV file, in their order; a first line with the columns' names is passed over."""
     remedy = f"a line has {', '.join(columns)}, separated by commas: mend the line, or leave it out"
     for line, cells in csv_lines(path, remedy):
         texts = [cell.strip() for cell in cells]
@@ -224,14 +175,7 @@ def read_rows(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Cells]:
         where = f"{path}, line {line}"
         if len(texts) != len(columns):
             raise ValueError(f"{where}: it has {len(texts)} cells, but must have {len(columns)}; {remedy}")
-        yield Cells(where, dict(zip(columns, texts, strict=True)), remedy)
-
-
-_DEVICES, _DEVICE_SHARES = (1, 2, 4, 8), (0.5, 0.2, 0.2, 0.1)
-_MEDIAN_S, _SIGMA = 600.0, 1.5
-_HEAVY = 0.5
-"""The share of jobs that ask for many cores and much memory beside a device, as those on images do."""
-_CORES, _GIBIBYTES = {True: (8.0, 24.0), False: (1.0, 4.0)}, {True: (40.0, 160.0), False: (4.0, 32.0)}
+        yield _Cells(where, dict(zip(columns, texts, strict=True)), remedy)
 
 
 def drawn_jobs(seed: int, jobs: int = 60, between_s: float = 60.0) -> str:
@@ -240,31 +184,25 @@ def drawn_jobs(seed: int, jobs: int = 60, between_s: float = 60.0) -> str:
     They come as a Poisson process. Their seconds are log-normal with a median of 600 s and a standard deviation of
     1.5 of the logarithm: few are very long. Half of them ask for 8 to 24 cores and 40 to 160 GiB beside each device,
     as jobs on images do, the others for 1 to 4 cores and 4 to 32 GiB. They ask for 1, 2, 4 or 8 devices, half for 1.
-
-    Args:
-        seed: of all that is drawn.
-        jobs: how many.
-        between_s: mean seconds between two arrivals.
+    `between_s` are the mean seconds between two arrivals.
     """
     checks.count("drawn jobs", "jobs", jobs)
     checks.positive("drawn jobs", "between_s", between_s)
     draw, at_s, rows = np.random.default_rng(seed), 0.0, []
     for number in range(jobs):
         at_s += draw.exponential(between_s)
-        seconds, heavy = draw.lognormal(np.log(_MEDIAN_S), _SIGMA), bool(draw.random() < _HEAVY)
-        devices = int(draw.choice(_DEVICES, p=_DEVICE_SHARES))
-        cores, memory = draw.uniform(*_CORES[heavy]), draw.uniform(*_GIBIBYTES[heavy])
+        seconds, heavy = draw.lognormal(np.log(600.0), 1.5), draw.random() < 0.5
+        devices = int(draw.choice((1, 2, 4, 8), p=(0.5, 0.2, 0.2, 0.1)))
+        cores, memory = (draw.uniform(*ends) for ends in (((8, 24), (40, 160)) if heavy else ((1, 4), (4, 32))))
         rows.append((f"job-{seed}-{number}", "worker", devices, "Terminated", f"{at_s:.1f}", f"{at_s + seconds:.1f}",
                      f"{100 * cores:.0f}", f"{memory:.3f}", 100, "V100"))  # fmt: skip
-    return _text(JOB_COLUMNS, rows)
+    return _text(_JOB_COLUMNS, rows)
 
 
 def drawn_hosts(seed: int, hosts: int, until_s: float, per_s: float, back_after_s: float) -> str:
     """Returns a CSV file of hosts in the columns of `machine_meta`: each is lost at a rate, and comes back.
 
     Args:
-        seed: of all that is drawn.
-        hosts: how many.
         until_s: nothing is lost later.
         per_s: losses of a host per second that it is there.
         back_after_s: mean seconds until it is back; both times are exponential.
@@ -274,17 +212,13 @@ def drawn_hosts(seed: int, hosts: int, until_s: float, per_s: float, back_after_
         checks.positive("drawn hosts", field, value)
     draw, rows = np.random.default_rng(seed), []
     for host in range(hosts):
-        rows.append(_host_row(host, 0.0, "USING"))
-        at_s = draw.exponential(1 / per_s)
+        changes, at_s = [(0.0, "USING")], draw.exponential(1 / per_s)
         while at_s <= until_s:
             back_s = at_s + draw.exponential(back_after_s)
-            rows += [_host_row(host, at_s, "OFFLINE"), _host_row(host, back_s, "USING")]
+            changes += [(at_s, "OFFLINE"), (back_s, "USING")]
             at_s = back_s + draw.exponential(1 / per_s)
-    return _text(HOST_COLUMNS, rows)
-
-
-def _host_row(host: int, at_s: float, status: str) -> tuple[object, ...]:
-    return f"machine-{host}", f"{at_s:.1f}", host, host, 64, 100, status
+        rows += [(f"machine-{host}", f"{time_s:.1f}", host, host, 64, 100, status) for time_s, status in changes]
+    return _text(_HOST_COLUMNS, rows)
 
 
 def _text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

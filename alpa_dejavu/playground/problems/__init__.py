@@ -6,7 +6,6 @@ Out: a `Problem`: a model, its loss, and data to train on and to judge by.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from alpa_dejavu._util.extras import need
@@ -15,15 +14,8 @@ from alpa_dejavu.playground.job import Problem
 
 __all__ = ["PROBLEMS", "problem", "problem_summary"]
 
-PROBLEMS = {
-    "digits-mlp": ("_makers", "digits_mlp"),
-    "digits-cnn": ("_makers", "digits_cnn"),
-    "digits-wide-cnn": ("_makers", "digits_wide_cnn"),
-    "digits-residual": ("_makers", "digits_residual"),
-    "sparse-least-squares": ("_makers", "sparse_least_squares"),
-    "text-gpt": ("_makers", "text_gpt"),
-}
-"""For each name the module and the function that makes the problem; making it imports JAX."""
+PROBLEMS = ("digits-mlp", "digits-cnn", "digits-wide-cnn", "digits-residual", "sparse-least-squares", "text-gpt")
+"""The names; a function of the same one, with underscores, makes the problem. Making it imports JAX."""
 
 
 def problem(name: str) -> Problem:
@@ -50,6 +42,7 @@ def problem_summary(name: str) -> str:
 
 
 def _maker(name: str) -> Callable[[], Problem]:
-    module, function = PROBLEMS[name]
-    maker: Callable[[], Problem] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    from alpa_dejavu.playground.problems import _makers
+
+    maker: Callable[[], Problem] = getattr(_makers, name.replace("-", "_"))
     return maker

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-_HELD_OUT = 360
 _WIDE = 32, 64
 
 
@@ -28,13 +27,14 @@ def digits_mlp(units: int = 32) -> Problem:
 
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
-        return {"hidden": dense(first, 64, units), "out": dense(second, units, 10)}
+        return {"hidden": _dense(first, 64, units), "out": _dense(second, units, 10)}
 
     def logits(params: Any, inputs: Any) -> Any:
-        hidden = jax.nn.relu(affine(params["hidden"], inputs.reshape(len(inputs), 64)))
-        return affine(params["out"], hidden)
+        hidden = jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64)))
+        return _affine(params["out"], hidden)
 
-    return classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
+    return _digit_problem("digits-mlp", init, logits, chain=("hidden", "out"),
+                          narrowed=lambda widths: digits_mlp(*widths))  # fmt: skip
 
 
 def digits_cnn(first: int = 8, second: int = 16) -> Problem:
@@ -43,17 +43,17 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
 
     def init(key: Any) -> Any:
         keys = jax.random.split(key, 3)
-        return {"first": dense(keys[0], 9, first), "second": dense(keys[1], 9 * first, second),
-                "out": dense(keys[2], 4 * second, 10)}  # fmt: skip
+        return {"first": _dense(keys[0], 9, first), "second": _dense(keys[1], 9 * first, second),
+                "out": _dense(keys[2], 4 * second, 10)}  # fmt: skip
 
     def logits(params: Any, inputs: Any) -> Any:
         images = inputs[..., None]
         for name in chain[:-1]:
-            images = pooled(jax.nn.relu(convolved(params[name], images)))
-        return affine(params["out"], images.reshape(len(inputs), 4 * second))
+            images = _pooled(jax.nn.relu(_convolved(params[name], images)))
+        return _affine(params["out"], images.reshape(len(inputs), 4 * second))
 
     name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
-    return classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
+    return _digit_problem(name, init, logits, chain=chain, narrowed=lambda widths: digits_cnn(*widths))
 
 
 def digits_wide_cnn() -> Problem:
@@ -61,24 +61,26 @@ def digits_wide_cnn() -> Problem:
     return digits_cnn(*_WIDE)
 
 
-def classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any,
-               blocks: tuple[tuple[str, str], ...] = ()) -> Problem:  # fmt: skip
-    """Returns digits by a network that puts out the logits of their classes."""
+def _classified(name: str, init: Any, logits: Any, data: tuple[NDArray[Any], NDArray[Any]], held_out: int, **more: Any
+                ) -> Problem:  # fmt: skip
+    """Returns a model that puts out the logits of classes; the first samples are held out."""
 
     def loss(params: Any, batch: Any) -> Any:
         inputs, targets = batch
-        return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits(params, inputs)) * jax.nn.one_hot(targets, 10), axis=-1))
+        logarithms = jax.nn.log_softmax(logits(params, inputs))
+        return -jnp.mean(jnp.sum(logarithms * jax.nn.one_hot(targets, logarithms.shape[-1]), axis=-1))
 
     def accuracy(params: Any, batch: Any) -> Any:
         inputs, targets = batch
         return jnp.mean(jnp.argmax(logits(params, inputs), axis=-1) == targets)
 
-    images, targets = _digits()
-    return Problem(
-        name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]),
-        (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, blocks=blocks, narrowed=narrowed,
-        logits=logits,
-    )  # fmt: skip
+    inputs, targets = data
+    return Problem(name, init, loss, accuracy, (inputs[held_out:], targets[held_out:]),
+                   (inputs[:held_out], targets[:held_out]), logits=logits, **more)  # fmt: skip
+
+
+def _digit_problem(name: str, init: Any, logits: Any, **more: Any) -> Problem:
+    return _classified(name, init, logits, _digits(), 360, **more)
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
@@ -89,66 +91,60 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     return (data.images[order] / 16).astype(np.float32), data.target[order].astype(np.int32)
 
 
-def dense(key: Any, inputs: int, outputs: int) -> Any:
+def _dense(key: Any, inputs: int, outputs: int) -> Any:
     """Returns drawn parameters of an affine layer."""
     return {"bias": jnp.zeros(outputs), "kernel": jax.random.normal(key, (inputs, outputs)) * (2 / inputs) ** 0.5}
 
 
-def affine(part: Any, inputs: Any) -> Any:
-    """Returns an affine layer's outputs."""
+def _affine(part: Any, inputs: Any) -> Any:
     return inputs @ part["kernel"] + part["bias"]
 
 
-def convolved(part: Any, images: Any) -> Any:
+def _convolved(part: Any, images: Any) -> Any:
     """Returns a convolution of 3 x 3, as one product: many workers' parameters are quick side by side by it."""
     _, height, width, _ = images.shape
     padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     near = [padded[:, y : y + height, x : x + width] for y in range(3) for x in range(3)]
-    return affine(part, jnp.concatenate(near, axis=-1))
+    return _affine(part, jnp.concatenate(near, axis=-1))
 
 
-def pooled(images: Any) -> Any:
+def _pooled(images: Any) -> Any:
     """Returns the means of 2 x 2 pixels."""
     count, height, width, channels = images.shape
     return images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
 
 
 _CHANNELS, _PLACES = 16, 4
-_UNITS = 32, 32, 32
 
 
 def digits_residual(*units: int) -> Problem:
     """Returns digits by a residual network: a convolution, three blocks of 16, 32 and 16 channels, and 10 classes."""
-    units = units or _UNITS
+    units = units or (32, 32, 32)
     names = tuple((f"block {n} in", f"block {n} out") for n, count in enumerate(units, 1) if count)
 
     def init(key: Any) -> Any:
         keys = jax.random.split(key, len(units) + 2)
-        parts = {"stem": dense(keys[0], 9, _CHANNELS), "out": dense(keys[1], _CHANNELS * _PLACES, 10)}
+        parts = {"stem": _dense(keys[0], 9, _CHANNELS), "out": _dense(keys[1], _CHANNELS * _PLACES, 10)}
         for (into, out), count, own_key in zip(names, filter(None, units), keys[2:], strict=False):
-            parts |= {into: dense(own_key, 9 * _CHANNELS, count),
+            parts |= {into: _dense(own_key, 9 * _CHANNELS, count),
                       out: {"bias": jnp.zeros(_CHANNELS), "kernel": jnp.zeros((9 * count, _CHANNELS))}}  # fmt: skip
         return parts
 
     def logits(params: Any, inputs: Any) -> Any:
-        images = pooled(jax.nn.relu(convolved(params["stem"], inputs[..., None])))
+        images = _pooled(jax.nn.relu(_convolved(params["stem"], inputs[..., None])))
         for into, out in names:
-            images = images + convolved(params[out], jax.nn.relu(convolved(params[into], images)))
-        return affine(params["out"], pooled(jax.nn.relu(images)).reshape(len(inputs), _CHANNELS * _PLACES))
+            images = images + _convolved(params[out], jax.nn.relu(_convolved(params[into], images)))
+        return _affine(params["out"], _pooled(jax.nn.relu(images)).reshape(len(inputs), _CHANNELS * _PLACES))
 
-    return classified("digits-residual", init, logits, (), lambda widths: digits_residual(*widths), names)
+    return _digit_problem("digits-residual", init, logits, blocks=names,
+                          narrowed=lambda widths: digits_residual(*widths))  # fmt: skip
 
 
 def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 4, seed: int = 0) -> Problem:
     """Returns half the mean squared error of a linear model, whose rows have a few non-zero entries, and noise.
 
     An input is a row as pairs of (column, value), shape (non_zeros, 2); what it is judged by are its training rows.
-
-    Args:
-        rows: the number of samples.
-        columns: the number of parameters.
-        non_zeros: how many entries of a row aren't zero.
-        seed: of the data.
+    Rows are samples, columns parameters.
     """
     draw = np.random.default_rng(seed)
     chosen = np.stack([draw.choice(columns, non_zeros, replace=False) for _ in range(rows)])
@@ -157,20 +153,14 @@ def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 
     targets = (values * truth[chosen]).sum(axis=1) + 0.1 * draw.standard_normal(rows).astype(np.float32)
     inputs = np.stack([chosen.astype(np.float32), values], axis=-1)
 
-    def init(key: Any) -> Any:
-        del key
-        return jnp.zeros(columns)
-
     def loss(params: Any, batch: Any) -> Any:
         pairs, wanted = batch
         outputs = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
         return 0.5 * jnp.mean(jnp.square(outputs - wanted))
 
-    def coordinates(pairs: Any) -> Any:
-        return pairs[..., 0].astype(np.int64)
-
     data = inputs, targets.astype(np.float32)
-    return Problem("sparse-least-squares", init, loss, None, data, data, coordinates)
+    return Problem("sparse-least-squares", lambda key: jnp.zeros(columns), loss, None, data, data,
+                   lambda pairs: pairs[..., 0].astype(np.int64))  # fmt: skip
 
 
 _MODULES = ("argparse", "collections", "datetime", "difflib", "functools", "inspect", "logging", "os", "random",
@@ -188,18 +178,7 @@ def text_gpt() -> Problem:
     starts = np.arange(0, len(text) - _LENGTH - 1, _LENGTH)
     windows = np.stack([text[start : start + _LENGTH + 1] for start in starts])
     windows = np.random.default_rng(0).permutation(windows)
-    inputs, targets = windows[:, :-1], windows[:, 1:]
-    held_out = len(windows) // 10
-
-    def loss(params: Any, batch: Any) -> Any:
-        wanted = jax.nn.one_hot(batch[1], _CHARACTERS)
-        return -jnp.mean(jnp.sum(jax.nn.log_softmax(_logits(params, batch[0])) * wanted, axis=-1))
-
-    def accuracy(params: Any, batch: Any) -> Any:
-        return jnp.mean(jnp.argmax(_logits(params, batch[0]), axis=-1) == batch[1])
-
-    return Problem("text-gpt", _init, loss, accuracy, (inputs[held_out:], targets[held_out:]),
-                   (inputs[:held_out], targets[:held_out]), logits=_logits)  # fmt: skip
+    return _classified("text-gpt", _init, _logits, (windows[:, :-1], windows[:, 1:]), len(windows) // 10)
 
 
 def _text() -> NDArray[np.int32]:

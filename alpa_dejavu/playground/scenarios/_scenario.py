@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import final
+from typing import Annotated, final
 
+from alpa_dejavu._util.dataclass_format import Elsewhere, Key, Needed, Rare, chosen
+from alpa_dejavu._util.format_fields import Text, Words, listed, stated
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._world import Exchange
@@ -30,8 +32,8 @@ class RunTarget:
         value: the value.
     """
 
-    measure: str
-    value: float
+    measure: Annotated[str, chosen(("loss", "accuracy")), stated('"loss" or "accuracy"')]
+    value: Annotated[float, stated("a number")]
 
     def look(self, history: History) -> int | None:
         """Returns the index of the first moment of a history at which the target is reached; None if none is."""
@@ -42,18 +44,16 @@ class RunTarget:
 @final
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question whether one exchange, or variant, of a scenario is better than another.
+    """A question that the runs of a scenario answer: whether one exchange, or variant, is better than another."""
 
-    Attributes:
-        text: the question, for people.
-        better, than: the names of the two, as runs have them.
-        by: "seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end.
-    """
-
-    text: str
-    better: str
-    than: str
-    by: str
+    text: Annotated[Text, stated("a question, such as Does gossip reach the target sooner?")]
+    better: Annotated[Text, stated("the name of an exchange or variant, as the tables have it")]
+    than: Annotated[Text, stated("the name of another one, as the tables have it")]
+    by: Annotated[
+        str,
+        chosen(("seconds", "steps", "bytes", "loss", "accuracy")),
+        stated('"seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end'),
+    ]
 
 
 @final
@@ -112,25 +112,27 @@ class ScenarioRun:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Runs:
-    """All runs of a scenario.
+    """All runs of a scenario of the playground.
 
     Attributes:
         name: the scenario's name.
         problem: the name of the problem; None: time alone was simulated.
         hosts: for each worker the name of its host.
-        target: what runs are timed to; None: nothing.
-        runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
         conditions: the names of what runs were checked against, in the order of `History.violated_s`.
+        target: what runs are timed to; None: nothing.
         question: what they answer; None: nothing.
+        runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
     """
 
-    name: str
-    problem: str | None
-    hosts: tuple[str, ...]
-    target: RunTarget | None
-    runs: tuple[ScenarioRun, ...]
-    conditions: tuple[str, ...] = ()
-    question: Question | None = None
+    name: Annotated[Words, Key("scenario")]
+    problem: Annotated[Text | None, stated("the name of a problem, or null")]
+    hosts: Annotated[tuple[Text, ...], listed("a list of the host of each worker", min_length=1)]
+    conditions: Rare[Annotated[tuple[Text, ...], listed("a list of the names of conditions")]] = ()
+    target: Needed[
+        Annotated[RunTarget | None, stated('an object such as {"measure": "loss", "value": 0.5}, or null')]
+    ] = None
+    question: Rare[Annotated[Question | None, stated("an object with text, better, than and by")]] = None
+    runs: Elsewhere[tuple[ScenarioRun, ...]] = ()
 
 
 def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
@@ -161,8 +163,8 @@ def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Pat
         _check_kept(folder, scenario)
     problem, hosts = scenario.job.problem, scenario.cluster.hosts
     names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
-    runs = Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, (),
-                tuple(scenario.conditions), scenario.question)  # fmt: skip
+    runs = Runs(scenario.name, None if problem is None else problem.name, names, tuple(scenario.conditions),
+                scenario.target, scenario.question)  # fmt: skip
     for variant in scenario.variants or (scenario,):
         for name, exchange in variant.exchanges.items():
             shown = _variant_name(variant, name) if scenario.variants else name

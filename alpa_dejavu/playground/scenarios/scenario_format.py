@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
+from alpa_dejavu._util.dataclass_format import typed_dict_of
 from alpa_dejavu._util.format_fields import (
     WHOLE,
     Bytes,
@@ -24,8 +25,8 @@ from alpa_dejavu._util.format_fields import (
     stated,
     whole,
 )
+from alpa_dejavu.playground.scenarios._scenario import Question
 
-_MOST_SEEDS = 1000
 Settings: TypeAlias = dict[str, Any]
 Named: TypeAlias = Annotated[
     Text | Annotated[dict[str, Settings | None], stated("", min_length=1, max_length=1), at_most(1)],
@@ -36,6 +37,7 @@ _ComputeSeconds: TypeAlias = Annotated[
     Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
     stated('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
 ]
+_Question = typed_dict_of(Question)
 _Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
 
 
@@ -75,18 +77,6 @@ class TargetData(TypedDict):
 
     loss: NotRequired[Number]
     accuracy: NotRequired[Annotated[float, stated("a share above 0 and at most 1", gt=0, le=1)]]
-
-
-class QuestionData(TypedDict):
-    """A question that the runs of a scenario answer: whether one of them is better than another."""
-
-    text: Annotated[Text, stated("a question, such as Does gossip reach the target sooner?")]
-    better: Annotated[Text, stated("the name of an exchange or variant, as the tables have it")]
-    than: Annotated[Text, stated("the name of another one, as the tables have it")]
-    by: Annotated[
-        Literal["seconds", "steps", "bytes", "loss", "accuracy"],
-        stated('"seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end'),
-    ]
 
 
 class _ChangeableData(TypedDict):
@@ -137,7 +127,7 @@ class ScenarioData(_ChangeableData):
     seeds: NotRequired[
         Annotated[
             list[Annotated[int, whole("a whole number of at least 0", 0, 2**31 - 1), WHOLE]],
-            listed("a list of one to 1000 whole numbers", min_length=1, max_length=_MOST_SEEDS),
+            listed("a list of one to 1000 whole numbers", min_length=1, max_length=1000),
         ]
     ]
     looks: NotRequired[Index]
@@ -148,4 +138,4 @@ class ScenarioData(_ChangeableData):
             stated("an object with the keys that differ, by the variants' names", min_length=1),
         ]
     ]
-    question: NotRequired[Annotated[QuestionData, stated("an object with text, better, than and by")]]
+    question: NotRequired[Annotated[_Question, stated("an object with text, better, than and by")]]  # type: ignore[valid-type]

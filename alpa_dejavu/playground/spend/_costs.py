@@ -8,13 +8,10 @@ from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.planning import PlanningResult
-from alpa_dejavu.problem import Cluster, NoPlanError, Plan
+from alpa_dejavu.problem import Cluster, NoPlanError
 
-KINDS = ("plain", "batch", "starts", "optex")
 HISTORY = 20
 """Points that OptEx keeps."""
-MOST = 8
-"""Batches are so many times as large at most, and so many starts or points are side by side."""
 
 
 @final
@@ -47,22 +44,15 @@ def ways(num_devices: int) -> tuple[Way, ...]:
     >>> [str(way) for way in ways(2)]
     ['as it is', 'a batch 2 times as large', '2 starts', 'OptEx, 2 points']
     """
-    most = min(MOST, num_devices)
-    powers = [times for times in (2, 4, 8) if times <= most and num_devices % times == 0]
-    return (Way("plain"), *(Way(kind, times) for kind in KINDS[1:] for times in powers))
+    powers = [times for times in (2, 4, 8) if num_devices % times == 0]
+    return (Way("plain"), *(Way(kind, times) for kind in ("batch", "starts", "optex") for times in powers))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The predicted cost of a way's step.
-
-    Attributes:
-        step_s: seconds of a step.
-        race_step_s: seconds of a step while starts race; None: none do.
-        exchange_s: of the step's seconds, those in which OptEx's gradients go round and are estimated.
-        devices: of each start, point or step.
-        why: why the way can't be taken; empty: it can.
+    """The predicted seconds of a way's step, those while starts race, and of the step's those in which OptEx's
+    gradients go round and are estimated; the devices of each start, point or step; and why it can't be taken.
     """
 
     step_s: float
@@ -74,42 +64,29 @@ class Cost:
 
 @final
 class SpendCosts:
-    """The costs of ways on a cluster: each plan is made once.
-
-    Args:
-        plan: plans for a cluster and a batch.
-        cluster: the whole cluster.
-        batch: samples of a plain step.
+    """The costs of ways on a cluster, each of which is planned once for a cluster and a batch; `plain` is the plan of a
+    plain step, and NoPlanError is raised if the model doesn't fit for that.
     """
 
     def __init__(self, plan: Callable[[Cluster, int], PlanningResult], cluster: Cluster, batch: int) -> None:
         self._cluster, self._batch = cluster, batch
         self._planned = functools.cache(plan)
-
-    def plain(self) -> PlanningResult:
-        """Returns the plan of a plain step; raises NoPlanError if the model doesn't fit."""
-        return self._planned(self._cluster, self._batch)
+        self.plain = self._planned(cluster, batch)
 
     def of(self, way: Way) -> Cost:
         """Returns what a way's step costs, or why it can't be taken."""
-        whole, number = self.plain(), self._cluster.num_devices
-        if way.kind == "plain":
-            return Cost(whole.plan.step_s, devices=number)
-        if way.kind == "batch":
-            try:
-                larger = self._planned(self._cluster, self._batch * way.times)
-            except NoPlanError as error:
-                return Cost(float("inf"), devices=number, why=_first_line(error))
-            return Cost(larger.plan.step_s, devices=number)
-        devices = number // way.times
+        splits = way.times if way.kind in ("starts", "optex") else 1
+        batch, devices = self._batch * (way.times if way.kind == "batch" else 1), self._cluster.num_devices // splits
         try:
-            parts = {_alike(part): part for part in (part_of(self._cluster, n, way.times) for n in range(way.times))}
-            planned = [self._planned(part, self._batch) for part in parts.values()]
+            parts = [part_of(self._cluster, n, splits) for n in range(splits)] if splits > 1 else [self._cluster]
+            planned = [self._planned(part, batch) for part in {_alike(part): part for part in parts}.values()]
         except NoPlanError as error:
-            return Cost(float("inf"), devices=devices, why=_first_line(error))
+            return Cost(float("inf"), devices=devices, why=str(error).partition("\n")[0])
         step_s = max(part_plan.plan.step_s for part_plan in planned)
+        if splits == 1:
+            return Cost(step_s, devices=devices)
         if way.kind == "starts":
-            return Cost(whole.plan.step_s, step_s, devices=devices)
+            return Cost(self.plain.plan.step_s, step_s, devices=devices)
         lacking = next((why for part_plan in planned if (why := _history_lacks(part_plan, devices))), "")
         exchange_s = max(_exchange_s(part_plan, self._cluster, way.times, devices) for part_plan in planned)
         return Cost(step_s + exchange_s, None, exchange_s, devices, lacking)
@@ -148,10 +125,9 @@ def _gradient_bytes(planned: PlanningResult) -> float:
 
 
 def _history_lacks(planned: PlanningResult, devices: int) -> str:
-    """Whether the points and gradients of a history, divided over a part's devices, fit beside what a plan keeps."""
+    """Says if a history's points and gradients, divided over a part's devices, don't fit beside what a plan keeps."""
     needed = 2 * HISTORY * _gradient_bytes(planned) / devices
-    plan: Plan = planned.plan
-    free = min(stage.memory_limit_bytes - stage.memory_bytes for stage in plan.stages)
+    free = min(stage.memory_limit_bytes - stage.memory_bytes for stage in planned.plan.stages)
     return "" if needed <= free else "its history doesn't fit beside the model"
 
 
@@ -164,7 +140,3 @@ def _exchange_s(planned: PlanningResult, cluster: Cluster, points: int, devices:
     sent_s = (points - 1) * (link.latency_s + num_bytes / devices / link.bytes_per_s)
     memory = min(host.device.memory_bytes_per_s for host in cluster.hosts)
     return sent_s + 2 * HISTORY * points * num_bytes / devices / memory
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

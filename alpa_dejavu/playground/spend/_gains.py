@@ -18,9 +18,6 @@ from alpa_dejavu.problem import checks
 
 RATES = (0.001, 0.003, 0.01, 0.03)
 """Adam's, of which the best for plain training is taken; larger batches have theirs tuned anew."""
-POWERS = (0.0, 0.5, 1.0)
-"""Powers of how much larger a batch is, by which its rate may grow."""
-TARGET_AT = 0.6
 TUNING_SEED = 1000
 """Seeds from here on choose rates and the target; the others are judged."""
 RACE = 0.25
@@ -30,12 +27,7 @@ RACE = 0.25
 @final
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """How long the trial is.
-
-    Attributes:
-        seeds: how many trainings each way has.
-        steps: steps of one training at most.
-    """
+    """How many trainings each way has, and the most steps of one training."""
 
     seeds: int = 5
     steps: int = 150
@@ -73,14 +65,7 @@ class Gain:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredGains:
-    """The gains of all ways, and how they were measured.
-
-    Attributes:
-        gains: by way.
-        target: the loss that is to be reached.
-        rate: Adam's, of plain training.
-        seconds: that the trial took.
-    """
+    """The gains by way, the loss that is to be reached, Adam's rate of plain training, and the trial's seconds."""
 
     gains: dict[Way, Gain]
     target: float
@@ -94,13 +79,8 @@ def gains(
     """Trains a model in each way for a few steps, and returns in how many steps it comes to the same loss.
 
     Rates and the loss to be reached are chosen by other seeds than those that are judged. Trainings end at that loss. A
-    step of a larger batch or of OptEx counts as one; a race of starts takes as many as the one that is chosen.
-
-    Args:
-        model: what is trained.
-        ways: the ways; plain training is measured whether it is among them or not.
-        trial: how many seeds and steps.
-        on_way: is called with each way before it is tried.
+    step of a larger batch or of OptEx counts as one; a race of starts takes as many as the one that is chosen. Plain
+    training is measured whether it is among the ways or not. `on_way` is called with each way before it is tried.
     """
     begun_s = time.perf_counter()
     runs = Trainings(model)
@@ -120,7 +100,7 @@ def gains(
 
 def _tuned(runs: Trainings, trial: Trial) -> tuple[float, float]:
     """The rate by which plain training comes lowest in a part of its steps, and the loss that it has there."""
-    at = round(TARGET_AT * trial.steps)
+    at = round(0.6 * trial.steps)
     lowest = {}
     for rate in RATES:
         trainings = [itertools.islice(runs.batches(1, rate, TUNING_SEED + n), at - WINDOW, at) for n in range(3)]
@@ -150,7 +130,7 @@ def _larger_rate(times: int, runs: Trainings, rate: float, target: float, trial:
     """The rate by which training with a larger batch is first at the target, by the mean of two seeds; all go on side
     by side until one is.
     """
-    rates = [rate * times**power for power in POWERS]
+    rates = [rate * times**power for power in (0.0, 0.5, 1.0)]  # powers by which it may grow with the batch
     pairs = [[means(runs.batches(times, tried, TUNING_SEED + n)) for n in range(2)] for tried in rates]
     trainings = [map(statistics.fmean, zip(*pair, strict=True)) for pair in pairs]
     for losses in itertools.islice(zip(*trainings, strict=True), trial.steps - WINDOW + 1):

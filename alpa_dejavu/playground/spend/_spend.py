@@ -21,9 +21,6 @@ class SpendRow:
     """A way to spend the devices, with its predicted cost and its measured gain.
 
     Attributes:
-        way: the way.
-        cost: by the planner.
-        gain: by the trial.
         steps: how many steps it takes in the seconds that were asked for, those of a race included.
         to_loss_s: seconds to the loss that plain training has after the seconds that were asked for, by the gain's
             mean and interval.
@@ -47,9 +44,7 @@ class Spending:
     """The ways to spend a cluster's devices for some seconds, the fastest to the same loss first.
 
     Attributes:
-        model, cluster: their names.
-        batch: samples of a plain step.
-        seconds: that were asked for.
+        batch, seconds: samples of a plain step, and the seconds that were asked for.
         rows: of all ways; those that can't be taken are last.
         trained: what the trial trained.
         stands_in: why that isn't the model itself; empty: it is.
@@ -102,12 +97,9 @@ def spend(
 
     Args:
         model: a known model's name, "module:function" or a function that takes a batch size.
-        cluster: the cluster.
-        batch: samples of a plain step.
-        seconds: how long the devices are there.
+        batch, seconds: samples of a plain step, and how long the devices are there.
         plan: plans for a model, a cluster and a batch, as `alpa_dejavu.planning.plan_model` with its other arguments.
         own: whether the model itself may be trained.
-        trial: how long the trial is.
         on_way: is called with "plan" or "try" and the way, before it is done.
 
     Raises:
@@ -118,7 +110,7 @@ def spend(
     trained = trial_model(model, own=own)
     costs = SpendCosts(lambda part, size: plan(model, part, 1, size), cluster, batch)
     asked = ways(cluster.num_devices)
-    if not costs.plain().model.training:
+    if not costs.plain.model.training:
         raise ValueError(f"the step of {model} takes no gradient of a loss, but must train; give a model function "
                          "whose step does")  # fmt: skip
     priced = {}

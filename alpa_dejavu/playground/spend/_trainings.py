@@ -39,12 +39,8 @@ class Trainings:
         self._raced = functools.cache(self._racing_step)  # all seeds of a rate share a program
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
-        """Yields the loss of each step of a training.
-
-        Args:
-            times: how many of the model's batches a step takes.
-            rate: Adam's.
-            seed: of first weights and of batches.
+        """Yields the loss of each step of a training, which takes so many batches of the model's; first weights and
+        batches are those of the seed.
         """
         vector = self._begun(seed)
         return self._trained(vector, self._optimizer.init(vector), times, rate, seed, 0)
@@ -54,12 +50,7 @@ class Trainings:
 
         Args:
             starts: how many Sobol scales of first weights race by their last losses; a power of two.
-            rate: Adam's.
-            seed: of first weights and of batches.
             race_steps: after so many steps, or a few less, one start is left.
-
-        Raises:
-            ValueError: the weights have no scales.
         """
         from alpa_dejavu.training.initialization import parallel_initialize
 

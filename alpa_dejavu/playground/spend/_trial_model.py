@@ -23,7 +23,6 @@ class TrialModel:
     """A model and data that are small enough to be trained here.
 
     Attributes:
-        name: for people.
         init: makes the parameters of a jax random key.
         loss: the mean loss of parameters on a batch.
         data: the samples, a pytree of arrays whose first dimension is theirs.
@@ -55,13 +54,12 @@ class TrialModel:
 def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialModel:
     """Returns what a trial of a model trains: the model itself, or a stand-in.
 
-    A model function is trained itself if its state and batch are arrays and not shapes alone; its step returns
-    `(state, loss, ...)`.
+    A model function is trained itself, if it may be, where its state and batch are arrays and not shapes alone; its
+    step returns `(state, loss, ...)`.
 
     Args:
         model: a known model's name, "module:function" or a function that takes a number of samples and returns
             `(train_step, (state, batch, ...))`.
-        own: whether the model itself may be trained; if not, it is a stand-in.
 
     Raises:
         ValueError: the name isn't known, or the model could be trained but its step tells no loss.
