@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from alpa_dejavu._util.near_names import near
+
 T = TypeVar("T")
 
 
@@ -19,7 +21,7 @@ def resolve(what: str, choice: str | T, classes: Mapping[str, type[T]], interfac
     if isinstance(choice, str):
         if choice not in classes:
             names = ", ".join(map(repr, sorted(classes)))
-            raise ValueError(f"there is no {what} named {choice!r}; choose one of {names}")
+            raise ValueError(f"there is no {what} named {choice!r}; choose one of {names}{near(choice, classes)}")
         return classes[choice](**settings)
     if not isinstance(choice, interface):
         raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(classes))}) or a {interface.__name__}")

@@ -1,19 +1,23 @@
 """The estimate of gradients: a Gaussian process for one group of parameters, on small matrices alone.
 
-All that it needs are the distances of points and the products of their gradients: what it costs doesn't depend on how
-many parameters there are.
+The gradient at a point θ is estimated as k(θ, X) (K + σ² I)⁻¹ G, for the history's T points X and their gradients G.
+All that it needs are the distances of points and the products of gradients: its cost doesn't depend on how many
+parameters there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, cholesky
 
 from alpa_dejavu.training.optex.kernels import Kernel
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, PyTree
 
 _FIRST_JITTER, _MOST_JITTER = 1e-6, 1.0
 _LEAST_PIVOT = 3e-6
@@ -24,16 +28,16 @@ class Seen(NamedTuple):
     """The small matrices of a group's history.
 
     Attributes:
-        distances: of points, squared, shape [T, T].
-        products: of gradients, shape [T, T].
-        reference: squared distances from the point where the step begins, shape [T].
-        is_known: which slots hold a point, shape [T].
+        distances: of points, squared.
+        products: of gradients, G Gᵀ.
+        reference: squared distances from the point where the step begins.
+        is_known: which slots hold a point.
     """
 
-    distances: jax.Array
-    products: jax.Array
-    reference: jax.Array
-    is_known: jax.Array
+    distances: Float[Array, "T T"]
+    products: Float[Array, "T T"]
+    reference: Float[Array, " T"]
+    is_known: Bool[Array, " T"]
 
 
 class FittedProcess(NamedTuple):
@@ -41,18 +45,18 @@ class FittedProcess(NamedTuple):
 
     Attributes:
         scale: the length scale.
-        matrix: the covariances of gradients with noise, shape [T, T]; those of empty slots are of their own.
+        matrix: K + σ² I; empty slots have a variance of 1, and no more.
         factor: its Cholesky factor.
         amplitude: the variance of a gradient, all coordinates together, for which these are the likeliest.
     """
 
-    scale: jax.Array
-    matrix: jax.Array
-    factor: jax.Array
-    amplitude: jax.Array
+    scale: Float[Array, ""]
+    matrix: Float[Array, "T T"]
+    factor: Float[Array, "T T"]
+    amplitude: Float[Array, ""]
 
 
-def of_each(function: Callable[..., Any], *rows: Any) -> Any:
+def of_each(function: Callable[..., Any], *rows: PyTree) -> PyTree:
     """Returns what a function of small matrices gives for each row of arrays: side by side, except on CPUs, where XLA
     would take seconds to compile a solver of many.
     """
@@ -61,59 +65,54 @@ def of_each(function: Callable[..., Any], *rows: Any) -> Any:
     return jax.vmap(function)(*rows)
 
 
-def solved(factor: jax.Array, columns: Any) -> Any:
-    """Returns the inverse of a matrix with that lower Cholesky factor, times columns [T, M].
-
-    On CPUs column by column: for all at once OpenBLAS wakes threads, which spin for 0.1 s beside what comes next.
-    """
-    return of_each(lambda column: cho_solve((factor, True), column), columns.T).T
-
-
-def matrix_of(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Any:
-    """Returns covariances with noise, a share of the mean variance; empty slots have a variance of 1, and no more."""
+def _covariances(kernel: Kernel, seen: Seen, scale: Float[Array, ""], noise: Float[Array, ""]) -> Float[Array, "T T"]:
+    """K + σ² I, where σ² is the noise times the mean variance."""
     over = 1 / scale**2
     reference = seen.reference * over
     gram = kernel.covariance(seen.distances * over, reference[:, None], reference)
-    both = seen.is_known[:, None] & seen.is_known
-    gram = jnp.where(both, gram, 0)
+    gram = jnp.where(seen.is_known[:, None] & seen.is_known, gram, 0)
     mean = jnp.trace(gram) / jnp.maximum(jnp.sum(seen.is_known), 1)
     return gram + jnp.diag(jnp.where(seen.is_known, noise * mean, 1.0))
 
 
-def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
+def fitted(kernel: Kernel, seen: Seen, scale: Float[Array, ""], noise: Float[Array, ""]) -> FittedProcess:
     """Returns the process; where its matrix is singular, with as much more noise as makes it regular."""
-    matrix = matrix_of(kernel, seen, scale, noise)
+    matrix = _covariances(kernel, seen, scale, noise)
     mean = jnp.sum(jnp.where(seen.is_known, jnp.diag(matrix), 0)) / jnp.maximum(jnp.sum(seen.is_known), 1)
     more = jnp.diag(jnp.where(seen.is_known, mean, 0.0))
 
-    def is_singular(carry: Any) -> Any:
+    def is_singular(carry: PyTree) -> Bool[Array, ""]:
         jitter, _, factor = carry
         pivots = jnp.where(seen.is_known, jnp.diag(factor) ** 2, jnp.inf)
         bad = ~jnp.all(jnp.isfinite(factor)) | (jnp.min(pivots) < _LEAST_PIVOT * jnp.max(jnp.diag(matrix)))
         return bad & (jitter < _MOST_JITTER)
 
-    def added(carry: Any) -> Any:
+    def jittered(carry: PyTree) -> PyTree:
         jitter = carry[0] * 10
         wider = matrix + jitter * more
-        return jitter, wider, jax.scipy.linalg.cholesky(wider, lower=True)
+        return jitter, wider, cholesky(wider, lower=True)
 
-    begun = (jnp.asarray(_FIRST_JITTER / 10, matrix.dtype), matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
-    _, matrix, factor = jax.lax.while_loop(is_singular, added, begun)
+    begun = (jnp.asarray(_FIRST_JITTER / 10, matrix.dtype), matrix, cholesky(matrix, lower=True))
+    _, matrix, factor = jax.lax.while_loop(is_singular, jittered, begun)
     return _process(seen, scale, matrix, factor)
 
 
-def unmended(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
+def unmended(kernel: Kernel, seen: Seen, scale: Float[Array, ""], noise: Float[Array, ""]) -> FittedProcess:
     """Returns the process as `fitted` does, but with NaN where its matrix is singular: one to compare with others."""
-    matrix = matrix_of(kernel, seen, scale, noise)
-    return _process(seen, scale, matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
+    matrix = _covariances(kernel, seen, scale, noise)
+    return _process(seen, scale, matrix, cholesky(matrix, lower=True))
 
 
-def _process(seen: Seen, scale: Any, matrix: jax.Array, factor: jax.Array) -> FittedProcess:
-    amplitude = jnp.trace(solved(factor, seen.products)) / jnp.maximum(jnp.sum(seen.is_known), 1)
+def _process(
+    seen: Seen, scale: Float[Array, ""], matrix: Float[Array, "T T"], factor: Float[Array, "T T"]
+) -> FittedProcess:
+    # Column by column on CPUs: for all at once OpenBLAS wakes threads, which spin for 0.1 s beside what comes next.
+    solved = of_each(lambda column: cho_solve((factor, True), column), seen.products.T).T
+    amplitude = jnp.trace(solved) / jnp.maximum(jnp.sum(seen.is_known), 1)
     return FittedProcess(jnp.asarray(scale), matrix, factor, jnp.maximum(amplitude, 0))
 
 
-def log_likelihood(process: FittedProcess, seen: Seen) -> Any:
+def log_likelihood(process: FittedProcess, seen: Seen) -> Float[Array, ""]:
     """Returns the log of the marginal likelihood of all gradients for the likeliest amplitude, over the number of
     coordinates, up to a constant.
     """
@@ -123,13 +122,13 @@ def log_likelihood(process: FittedProcess, seen: Seen) -> Any:
 
 
 def weights_at(
-    kernel: Kernel, seen: Seen, process: FittedProcess, distances: jax.Array, reference: jax.Array
-) -> tuple[Any, Any]:
-    """Returns the weights [T] of the history's gradients in the estimate at a point, and the estimate's variance.
+    kernel: Kernel, seen: Seen, process: FittedProcess, distances: Float[Array, " T"], reference: Float[Array, ""]
+) -> tuple[Float[Array, " T"], Float[Array, ""]]:
+    """Returns the weights k(θ, X) (K + σ² I)⁻¹ of G in the estimate at a point θ, and the estimate's variance.
 
     Args:
         kernel, seen, process: the kernel, the history, and what was fitted to it.
-        distances: of the point from the history's, squared, shape [T].
+        distances: of the point from the history's, squared.
         reference: its squared distance from the point where the step begins.
     """
     over = 1 / process.scale**2

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
-import jax
 import jax.numpy as jnp
 
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, of_each, unmended
 from alpa_dejavu.training.optex.kernels import Kernel
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    Levels: TypeAlias = Float[Array, " levels"]
+    Choice: TypeAlias = tuple[Float[Array, ""], Float[Array, ""]]
 
 __all__ = ["SCALES", "Fixed", "Likelihood", "MedianDistance", "Scale", "scale"]
 
@@ -30,20 +35,20 @@ class Scale(abc.ABC):
     """A way to find the length scale of a group."""
 
     @abc.abstractmethod
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
+    def choose(self, kernel: Kernel, seen: Seen, noises: Levels) -> Choice:
         """Returns the length scale and the noise.
 
         Args:
             kernel: the kernel.
             seen: the history.
-            noises: levels of noise to choose from, shape [levels].
+            noises: levels of noise to choose from.
         """
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Fixed(Scale):
-    """A given length scale.
+    """A given length scale, with the first level of noise.
 
     Attributes:
         value: in the unit of the parameters.
@@ -54,16 +59,14 @@ class Fixed(Scale):
     def __post_init__(self) -> None:
         checks.positive("fixed scale", "value", self.value)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
-        """Returns the length scale, and the first level of noise."""
-        del kernel, seen
+    def choose(self, kernel: Kernel, seen: Seen, noises: Levels) -> Choice:
         return jnp.float32(self.value), noises[0]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class MedianDistance(Scale):
-    """The median distance of the history's points, times a factor.
+    """The median distance of the history's points times a factor, or 1 where no two differ, with the first noise.
 
     Attributes:
         factor: of the median.
@@ -74,26 +77,27 @@ class MedianDistance(Scale):
     def __post_init__(self) -> None:
         checks.positive("median scale", "factor", self.factor)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
-        """Returns it, or 1 where no two points differ, and the first level of noise."""
-        del kernel
+    def choose(self, kernel: Kernel, seen: Seen, noises: Levels) -> Choice:
         return self.factor * _median(seen), noises[0]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Likelihood(Scale):
-    """The length scale of the greatest marginal likelihood, of some multiples of the median distance."""
+    """The length scale and noise of the greatest marginal likelihood, of some multiples of the median distance."""
 
     factors: tuple[float, ...] = FACTORS
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
-        """Returns the likeliest length scale and level of noise."""
-
-        def badness(scale: Any, noise: Any) -> Any:
+    def choose(self, kernel: Kernel, seen: Seen, noises: Levels) -> Choice:
+        def badness(scale: Float[Array, ""], noise: Float[Array, ""]) -> Float[Array, ""]:
             return -log_likelihood(unmended(kernel, seen, scale, noise), seen)
 
-        return _best(badness, self.factors, seen, noises)
+        scales = _median(seen) * jnp.asarray(self.factors, jnp.float32)
+        measures = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
+        measures = jnp.where(jnp.isfinite(measures), measures, jnp.inf)
+        # The first of nearly equal ones: of few points many are equal, and rounding must not choose among them.
+        best = jnp.argmax(measures <= jnp.min(measures) + _TIE * jnp.maximum(jnp.abs(jnp.min(measures)), 1e-30))
+        return scales[best % len(scales)], noises[best // len(scales)]
 
 
 SCALES: dict[str, type[Scale]] = {"median": MedianDistance, "likelihood": Likelihood}
@@ -103,36 +107,16 @@ SCALES: dict[str, type[Scale]] = {"median": MedianDistance, "likelihood": Likeli
 def scale(choice: str | float | Scale) -> Scale:
     """Returns the scale of a name of `SCALES`, the fixed one of a number, or the given one.
 
-    Raises:
-        ValueError: there is no scale of that name, or the number isn't above 0.
-        TypeError: what is given is none of these.
-
     >>> scale("median"), scale(0.1)
     (MedianDistance(factor=1.0), Fixed(value=0.1))
     """
-    if isinstance(choice, str):
-        if choice not in SCALES:
-            names = ", ".join(map(repr, SCALES))
-            raise ValueError(f"scale is {choice!r}, but must be one of {names}, or a number{near(choice, SCALES)}")
-        return SCALES[choice]()
-    if isinstance(choice, Scale):
-        return choice
-    if isinstance(choice, bool) or not isinstance(choice, (int, float)):
-        raise TypeError(f"scale is {choice!r}, but must be a name, a number or a Scale; give one of "
-                        f"{', '.join(SCALES)}")  # fmt: skip
-    return Fixed(float(choice))
+    if isinstance(choice, (int, float)) and not isinstance(choice, bool):
+        return Fixed(float(choice))
+    named: str | Scale = choice  # type: ignore[assignment]  # resolve refuses others
+    return resolve("scale", named, SCALES, Scale)  # type: ignore[type-abstract]
 
 
-def _median(seen: Seen) -> Any:
+def _median(seen: Seen) -> Float[Array, ""]:
     pairs = seen.is_known[:, None] & seen.is_known & ~jnp.eye(len(seen.is_known), dtype=bool)
     median = jnp.nanmedian(jnp.where(pairs, jnp.sqrt(seen.distances), jnp.nan))
     return jnp.where(median > 0, median, 1.0)  # also where it is NaN
-
-
-def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
-    scales = _median(seen) * jnp.asarray(factors, jnp.float32)
-    measures = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
-    measures = jnp.where(jnp.isfinite(measures), measures, jnp.inf)
-    # The first of nearly equal ones: of few points many are equal, and rounding must not choose among them.
-    best = jnp.argmax(measures <= jnp.min(measures) + _TIE * jnp.maximum(jnp.abs(jnp.min(measures)), 1e-30))
-    return scales[best % len(factors)], noises[best // len(factors)]

@@ -189,8 +189,8 @@ def test_a_history_that_does_not_fit_is_refused_with_its_bytes():
     [
         ({"parallel": 0}, "parallel is 0, but must be a whole number of at least 1"),
         ({"parallel": 4, "history": 3}, "history is 3, but must be at least parallel, 4; keep more points"),
-        ({"kernel": "matern"}, "kernel is 'matern', but must be one of 'rbf'.*; did you mean"),
-        ({"scale": "likelyhood"}, "scale is 'likelyhood', but must be one of .*; did you mean 'likelihood'"),
+        ({"kernel": "matern"}, "there is no kernel named 'matern'; choose one of .*; did you mean"),
+        ({"scale": "likelyhood"}, "there is no scale named 'likelyhood'; choose one of .*; did you mean 'likelihood'"),
         ({"scale": -1.0}, "value is -1.0, but must be a finite number above 0"),
         ({"trust": -0.1}, "trust is -0.1, but must be at least 0"),
         ({"trust": float("nan")}, "trust is nan, but must be at least 0"),
