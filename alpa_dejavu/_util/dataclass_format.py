@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, final
 
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._util.format_fields import Asked, file_format, listed
+from alpa_dejavu._util.format_fields import Asked, WrongDataError, file_format, listed
 
 _Kind = TypeVar("_Kind")
 
@@ -115,39 +115,35 @@ def data_of(value: Any) -> dict[str, Any]:
 def object_of(kind: type[_Kind], data: Mapping[str, Any], **others: Any) -> _Kind:
     """Returns the dataclass's value that the JSON data of a file describe; `others` are fields that aren't in it.
 
-    Only what the dataclass checks itself is checked.
+    Raises:
+        ValueError: a dataclass refuses the value; nothing else is checked. It is a `WrongDataError` where that is one
+            inside of this one.
     """
     declared: Any = kind
     for field in _fields(declared):
         if _Mark.INLINE in field.marks:
             others[field.name] = _read(field.kind, data)
         elif field.key in data and not field.computed:
-            others[field.name] = _read(field.kind, data[field.key])
+            others[field.name] = _read_at(field.key, field.kind, data[field.key])
     return kind(**others)
 
 
 def typed_dict_of(kind: type[Any], before: Mapping[str, Any] | None = None, **after: Any) -> Any:
     """Returns the `TypedDict` that the JSON data of a dataclass is checked by, with further keys around the fields'."""
-    keys = {**(before or {}), **_keys(kind), **after}
-    return _typed_dict(kind, keys)
-
-
-def _typed_dict(kind: type[Any], keys: Mapping[str, Any]) -> Any:
-    declared: Any = TypedDict(kind.__name__, keys)  # type: ignore[misc]
+    declared: Any = TypedDict(kind.__name__, {**(before or {}), **keys_of(kind), **after})  # type: ignore[misc]
     declared.__doc__ = (kind.__doc__ or "").partition("\n\n")[0]
     return file_format(declared)
 
 
-@functools.cache
-def _nested(kind: Any) -> Any:
-    return _typed_dict(kind, _keys(kind))
+_nested = functools.cache(typed_dict_of)
 
 
-def _keys(kind: Any) -> dict[str, Any]:
+def keys_of(kind: Any) -> dict[str, Any]:
+    """Returns the keys that a dataclass has in files, each with the type of its data."""
     keys: dict[str, Any] = {}
     for field in _fields(kind):
         if _Mark.INLINE in field.marks:
-            keys |= _keys(_plain(field.kind)[0])
+            keys |= keys_of(_plain(field.kind)[0])
         else:
             stored = _in_files(field.kind, _Mark.RARE not in field.marks or field.default is not None)
             keys[field.key] = stored if field.required else NotRequired[stored]
@@ -197,6 +193,13 @@ def _written(hint: Any, value: Any) -> Any:
     return value
 
 
+def _read_at(step: str | int, hint: Any, data: Any) -> Any:
+    try:
+        return _read(hint, data)
+    except ValueError as error:
+        raise WrongDataError((step, *getattr(error, "where", ())), str(error)) from None
+
+
 def _read(hint: Any, data: Any) -> Any:
     kind, stored = _plain(hint)
     if stored:
@@ -207,9 +210,9 @@ def _read(hint: Any, data: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return object_of(kind, data)  # type: ignore[arg-type]
     if origin is tuple:
-        return tuple(_read(arguments[0], item) for item in data)
+        return tuple(_read_at(n, arguments[0], item) for n, item in enumerate(data))
     if origin is collections.abc.Mapping:
-        return {key: _read(arguments[1], item) for key, item in data.items()}
+        return {key: _read_at(key, arguments[1], item) for key, item in data.items()}
     if origin in (typing.Union, types.UnionType):
         return data if data is None or isinstance(data, str) else _read(arguments[0], data)
     if origin is Literal:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
 
@@ -16,17 +17,6 @@ _Data = TypeVar("_Data")
 _Place: TypeAlias = tuple[str | int, ...]
 _Schema: TypeAlias = Mapping[str, Any]
 _MOST_ERRORS = 10_000
-
-
-@final
-class WrongDataError(ValueError):
-    """An error that says that data isn't as its file format asks; `where` is the place in the data, as a sequence of
-    keys and indices.
-    """
-
-    def __init__(self, where: Path, message: str) -> None:
-        super().__init__(message)
-        self.where = where
 
 
 def checked(data: Any, kind: type[_Data]) -> _Data:

@@ -8,7 +8,7 @@ checked: it takes a tenth of a second.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar, final
 
 _Kind = TypeVar("_Kind")
@@ -24,6 +24,17 @@ def file_format(kind: type[_Kind]) -> type[_Kind]:
     """Decorates the outermost type of a format: unknown keys are refused; those inside are checked as it is."""
     kind.__pydantic_config__ = {"extra": "forbid", "strict": True}  # type: ignore[attr-defined]
     return kind
+
+
+@final
+class WrongDataError(ValueError):
+    """An error that says that data isn't as its file format asks; `where` is the place in the data, as a sequence of
+    keys and indices.
+    """
+
+    def __init__(self, where: Sequence[str | int], message: str) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 @final

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
+from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_text import Path, line_of, line_of_no_json, strict_json
 from alpa_dejavu._util.unfinished import unfinished
 
@@ -21,6 +23,7 @@ _DESCRIPTORS = "/dev/fd"
 """The folder of this process's open files; on Linux a link into /proc."""
 _MOST_LINKS = 40
 _Data = TypeVar("_Data")
+_Object = TypeVar("_Object")
 
 
 @final
@@ -53,12 +56,23 @@ class CheckedFile(Generic[_Data]):
         Raises:
             ValueError: something in it isn't as the type has it; of all that is wrong the first is told.
         """
-        from alpa_dejavu._util.format_check import WrongDataError, checked
+        from alpa_dejavu._util.format_check import checked
 
         try:
             return dataclasses.replace(self, data=checked(self.data, kind))
         except WrongDataError as error:
             raise self.problem(error.where, str(error)) from None
+
+    def described(self, kind: type[_Object]) -> _Object:
+        """Returns the dataclass's value that the file's checked data describe.
+
+        Raises:
+            ValueError: its parts don't fit each other, as the dataclasses themselves check.
+        """
+        try:
+            return object_of(kind, self.data)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise self.problem(getattr(error, "where", ()), str(error)) from error
 
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:

@@ -198,8 +198,8 @@ def _probe_host(worker: Any, probe: HostProbe, stand_in: bool) -> dict[str, floa
 def _open_copies(worker: Any, num_bytes: int, stand_in: bool) -> None:
     """Makes the arrays in a worker that are copied to its device and back."""
     stack = contextlib.ExitStack()
-    trip = stack.enter_context(copier(num_bytes, None if stand_in else worker.local_devices[0]))
-    setattr(worker, _COPIES, (stack, trip))
+    begin = stack.enter_context(copier(num_bytes, None if stand_in else worker.local_devices[0]))
+    setattr(worker, _COPIES, (stack, begin))
 
 
 def _copy(worker: Any, start: float) -> dict[str, float]:

@@ -8,24 +8,35 @@ import hashlib
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
-from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
-from alpa_dejavu.calibration.text import calibration_text
+from alpa_dejavu._util.dataclass_format import Rare, Stored, data_of
+from alpa_dejavu._util.format_fields import Index, Text, Words, at_most, listed, stated
+from alpa_dejavu.calibration.calibration_format import CollectivesData, Figures, Spread
+from alpa_dejavu.calibration.measured_hosts import KINDS_OF_LINKS, HostLinks, MeasuredHostMemory
+from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
-from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
+from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline, ProductCurve
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency import ProductCurve
 
+    _Collectives: TypeAlias = FittedCollectives
+else:
+    _Collectives = object
+VERSION = 1
+"""The version of calibration files. A file of another version is refused."""
 _OWN_SPREAD = 0.2
 """How far an operator is from the roofline of measured figures: the standard deviation of a logarithm."""
 KIND_SPREAD = 0.3
 """The same of a kind of collective and the alpha-beta model; fits of links reckon with it, too."""
 _STARTS = {"dispatch_s", "step_s"}
+_Curve: TypeAlias = Annotated[ProductCurve, stated("an object with level, slope, bend, least_flop and most_flop")]
+_Curves: TypeAlias = Annotated[Mapping[str, _Curve], stated("an object of curves by dtype"), at_most(100)]
+_Fit: TypeAlias = Annotated["Fit", stated("an object that says how well a part was fitted")]
+_KindOfLink: TypeAlias = Annotated["MeasuredLink", stated("an object with a kind of link and its figures")]
 
 
 @final
@@ -42,12 +53,12 @@ class Fit:
         figures: further figures, by name with its unit, where the file doesn't hold the model itself.
     """
 
-    part: str
-    origin: str
-    rows: int
-    left_out: str = ""
-    held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    part: Text
+    origin: Annotated[str, stated("text: which measurements", min_length=1)]
+    rows: Index
+    left_out: Annotated[str, stated("text: what was left out in turn")] = ""
+    held_out: Figures = dataclasses.field(default_factory=dict)
+    figures: Figures = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rows < 0:
@@ -64,10 +75,13 @@ class MeasuredLink:
     the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
     """
 
-    devices: tuple[str, str]
-    within: bool
-    link: Link
-    spread: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    devices: Annotated[
+        tuple[Words, Words],
+        listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2),
+    ]
+    within: Annotated[bool, stated("true (both ends in one host) or false")]
+    link: Annotated[Link, stated("an object with the figures of a link")]
+    spread: Spread = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_spread(f"link {' - '.join(self.devices)}", self.spread, Link)
@@ -76,6 +90,23 @@ class MeasuredLink:
     def kind(self) -> tuple[tuple[str, ...], bool]:
         """Returns a key of the kind of link: the sorted names of both ends' devices, and if they are in one host."""
         return tuple(sorted(self.devices)), self.within
+
+
+def _fitted(name: str) -> Stored:
+    """Returns how a file has a fitted model of collectives, which is "within" or "across" hosts."""
+
+    def read(state: Mapping[str, Any]) -> FittedCollectives:
+        from alpa_dejavu.costs.communication.learned import FittedCollectives
+
+        try:
+            return FittedCollectives.of_state(state)
+        except ValueError as error:
+            raise ValueError(f"{name} is no fitted model: {error}") from error
+
+    return Stored(CollectivesData, lambda model: model.state(), read)
+
+
+_WITHIN, _ACROSS = map(_fitted, ("within", "across"))
 
 
 @final
@@ -87,12 +118,10 @@ class Calibration:
         name: for people.
         origin: what was measured, where, and by whom.
         date: the day on which it was measured or fitted, as in 2024-05-31.
-        products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
-            device's rate.
-        within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
-        across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
         fits: how well each part was fitted.
         missing: sentences about what it doesn't know.
+        products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
+            device's rate.
         devices: devices with measured figures by `Device.name`, which replace the cluster's.
         device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
@@ -101,6 +130,8 @@ class Calibration:
         host_links: measured links from host to host, which go before `links`; None: they weren't measured.
         host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
             cluster's.
+        within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
+        across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
 
     Raises:
         ValueError: a figure isn't finite, a kind of link is there twice, a spread, a product or a host's memory is of a
@@ -108,20 +139,49 @@ class Calibration:
             them.
     """
 
-    name: str
-    origin: str
-    date: str
-    products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
-    within: FittedCollectives | None = None
-    across: FittedCollectives | None = None
-    fits: tuple[Fit, ...] = ()
-    missing: tuple[str, ...] = ()
-    devices: Mapping[str, Device] = dataclasses.field(default_factory=dict)
-    device_spread: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    links: tuple[MeasuredLink, ...] = ()
-    memory: MemoryResiduals | None = None
-    host_links: HostLinks | None = None
-    host_memory: Mapping[str, MeasuredHostMemory] = dataclasses.field(default_factory=dict)
+    name: Text
+    origin: Annotated[str, stated("text: what was measured, and by whom", min_length=1)]
+    date: Annotated[str, stated('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    fits: Rare[Annotated[tuple[_Fit, ...], listed("a list of fits")]] = ()
+    missing: Rare[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
+    products: Rare[
+        Annotated[
+            Mapping[str, _Curves], stated("an object of curves by the names of devices and dtypes"), at_most(1000)
+        ]
+    ] = dataclasses.field(default_factory=dict)
+    devices: Rare[
+        Annotated[
+            Mapping[str, Annotated[Device, stated("an object with the figures of a device")]],
+            stated("an object of measured figures by the names of devices"),
+            at_most(1000),
+        ]
+    ] = dataclasses.field(default_factory=dict)
+    device_spread: Rare[Annotated[Mapping[str, Spread], stated("an object of spreads by the names of devices")]] = (
+        dataclasses.field(default_factory=dict)
+    )
+    links: Rare[Annotated[tuple[_KindOfLink, ...], listed("a list of measured links")]] = ()
+    memory: Rare[
+        Annotated[
+            MemoryResiduals | None,
+            stated("an object with measured peaks of memory: log_ratios, num_groups, origin and framework"),
+        ]
+    ] = None
+    host_links: Rare[
+        Annotated[
+            HostLinks | None,
+            KINDS_OF_LINKS,
+            stated("an object with hosts, kinds of links, and which of these goes from host to host"),
+        ]
+    ] = None
+    host_memory: Rare[
+        Annotated[
+            Mapping[str, Annotated[MeasuredHostMemory, stated("an object with the figures of a host's memory")]],
+            stated("an object of measured memory of hosts by the names of their devices"),
+            at_most(1000),
+        ]
+    ] = dataclasses.field(default_factory=dict)
+    within: Rare[Annotated[_Collectives | None, _WITHIN, stated("an object: fitted collectives within hosts")]] = None
+    across: Rare[Annotated[_Collectives | None, _ACROSS, stated("an object: fitted collectives across hosts")]] = None
 
     def __post_init__(self) -> None:
         _check_date(self)
@@ -146,12 +206,17 @@ class Calibration:
         if self.across is not None and self.within is None:
             raise ValueError(f"calibration {self.name}: has collectives across hosts, but none within; fit both")
 
+    @property
+    def text(self) -> str:
+        """Returns the JSON text of the calibration's file; parts that it lacks are left out."""
+        return json_text({"version": VERSION, "units": "SI", **data_of(self)})
+
     @cached_property
     def identity(self) -> str:
         """Returns a text of the calibration's name, its date and a hash of its content: those with the same text
         predict the same.
         """
-        content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
+        content = hashlib.sha256(self.text.encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 
     @property

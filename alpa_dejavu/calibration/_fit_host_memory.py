@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +23,6 @@ _BESIDE_BYTES, _UPDATE_BYTES, _COPIED_BYTES, _FILE_BYTES = 1 << 27, 1 << 28, 1 <
 _LEAST_SPREAD, _ONE_SPREAD = 0.05, 0.15
 _BOTH_WAYS = ("device_bytes_per_s", "shared_bytes_per_s")
 _CPU = "cpu"
-Found: TypeAlias = Mapping[Probe, Mapping[str, float]]
 
 
 def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
@@ -84,62 +82,59 @@ def found_host_memory(
     return memory, fits, lacking
 
 
-def fit_host_memory(measured: Found, num_devices: int, folder: str, stand_in: bool) -> MeasuredHostMemory | None:
+def fit_host_memory(
+    measured: Mapping[Probe, Mapping[str, float]], num_devices: int, folder: str, stand_in: bool
+) -> MeasuredHostMemory | None:
     """Returns the figures of a host's memory that follow from what its probes found, by the probes' `names`; None if
     none was measured.
 
     Each rate is that of the largest probe, of copies the geometric mean of both ways. Its spread is that of all sizes
     of updates and files, or of both ways. `stand_in`: the devices are parts of the host's processors.
     """
-    probes = [probe for probe in measured if isinstance(probe, HostProbe)]
+    probes = sorted((probe for probe in measured if isinstance(probe, HostProbe)), key=lambda probe: probe.num_bytes)
     if not probes:
         return None
-    updates = _largest_last(probe for probe in probes if probe.name == "update")
-    files = _largest_last(probe for probe in probes if probe.name == "files" and probe.folder == folder)
+    files = [probe for probe in probes if probe.name == "files" and probe.folder == folder]
+
+    def rates_of(chosen: Iterable[HostProbe], *names: str) -> list[float]:
+        """Returns the bytes per second of probes, the largest last."""
+        return [probe.num_devices * probe.num_bytes / measured[probe][name] for probe in chosen for name in names]
+
+    def copies(count: int) -> list[float]:
+        of_count = (probe for probe in probes if probe.name == "copies" and probe.num_devices == count)
+        return rates_of(of_count, "to_device_s", "to_host_s")[-2:]
+
+    updates = rates_of((probe for probe in probes if probe.name == "update"), "update_s")
     rates = {
-        "bytes_per_s": [_UPDATED_BYTES * probe.num_bytes / measured[probe]["update_s"] for probe in updates],
-        **{
-            name: [
-                probe.num_devices * probe.num_bytes / seconds
-                for probe in _largest_last(probe for probe in probes if probe.name == "copies")
-                if probe.num_devices == count
-                for seconds in measured[probe].values()
-            ][-2:]
-            for name, count in (("device_bytes_per_s", 1), ("shared_bytes_per_s", num_devices))
-        },
-        "read_bytes_per_s": [probe.num_bytes / measured[probe]["read_s"] for probe in files],
-        "write_bytes_per_s": [probe.num_bytes / measured[probe]["write_s"] for probe in files],
+        "bytes_per_s": [_UPDATED_BYTES * rate for rate in updates],
+        "device_bytes_per_s": copies(1),
+        "shared_bytes_per_s": copies(num_devices),
+        "read_bytes_per_s": rates_of(files, "read_s"),
+        "write_bytes_per_s": rates_of(files, "write_s"),
     }
-    figures = {name: values[-1] for name, values in rates.items() if values}
-    figures |= {name: statistics.geometric_mean(rates[name]) for name in _BOTH_WAYS if rates[name]}
+    figures = {
+        name: statistics.geometric_mean(values) if name in _BOTH_WAYS else values[-1]
+        for name, values in rates.items()
+        if values
+    }
     memory = HostProbe("memory")
     sizes = (("num_bytes", [memory] if memory in measured else []), ("free_bytes", files[-1:]))
     figures |= {name: _USABLE * measured[probe][name] for name, having in sizes for probe in having}
-    return MeasuredHostMemory(
-        **figures, folder=folder if files else "", stand_in=stand_in,
-        spread={name: _spread(values) for name, values in rates.items() if values},
-        slowdown={name: max(value, 1.0) for name, value in _slowdown(measured, files).items()},
-    )  # fmt: skip
-
-
-def _largest_last(probes: Iterable[HostProbe]) -> list[HostProbe]:
-    return sorted(probes, key=lambda probe: probe.num_bytes)
-
-
-def _spread(values: Sequence[float]) -> float:
-    return max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD
-
-
-def _slowdown(measured: Found, files: Sequence[HostProbe]) -> dict[str, float]:
-    """Returns how many times as long as alone each of two takes while the other goes on."""
     slower: dict[str, float] = {}
     for probe in files[-1:]:
         took = measured[probe]
         slower |= {"reads": took["read_beside_s"] / took["read_s"], "writes": took["write_beside_s"] / took["write_s"]}
-    for both, took in measured.items():
-        if isinstance(both, HostProbe) and both.name == "update beside copies":
-            alone = {name: measured.get(HostProbe(name, both.num_bytes)) for name in ("update", "copies")}
-            if alone["update"] and alone["copies"]:
-                slower["update"] = took["update_s"] / alone["update"]["update_s"]
-                slower["copies"] = took["copy_s"] / sum(alone["copies"].values())
-    return slower
+    for both in (probe for probe in probes if probe.name == "update beside copies"):
+        update, copy = (measured.get(HostProbe(name, both.num_bytes)) for name in ("update", "copies"))
+        if update and copy:
+            took = measured[both]
+            slower |= {"update": took["update_s"] / update["update_s"], "copies": took["copy_s"] / sum(copy.values())}
+    return MeasuredHostMemory(
+        **figures, folder=folder if files else "", stand_in=stand_in,
+        spread={name: _spread(values) for name, values in rates.items() if values},
+        slowdown={name: max(value, 1.0) for name, value in slower.items()},
+    )  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD

@@ -19,8 +19,7 @@ from typing import IO, final
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.bench import MeasurementError
 
-_BLOCK = 1 << 24
-_PAGE = 4096
+_BLOCK, _PAGE = 1 << 24, 4096
 _IN_MEMORY = ("tmpfs", "ramfs")
 _ROOM = 3
 """There must be so many times the room of a file: two are there at a time."""
@@ -39,22 +38,18 @@ def file_figures(folder: str, num_bytes: int) -> dict[str, float]:
         free = drive.f_bavail * drive.f_frsize
         if free < _ROOM * size:
             raise MeasurementError(f"{place} has {units.size(free)} free, but needs {units.size(_ROOM * size)}")
-        with _Scratch(place, size) as first, _Scratch(place, size) as second:
+        with contextlib.ExitStack() as files, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first, second = (_Scratch(files.enter_context(_nameless(place)), size) for _ in range(2))
             figures = {"write_s": first.write(), "read_s": first.read()}
-            both = _both_at_a_time(first, second)
+            # One file is read again and again while another one is written.
+            writing = pool.submit(second.write)
+            seconds = [first.read()]
+            while not writing.done():
+                seconds.append(first.read())
+            both = {"write_beside_s": writing.result(), "read_beside_s": statistics.median(seconds)}
     except OSError as error:
         raise MeasurementError(f"{place}: {error.strerror or error}; give a folder that can be written") from error
     return {**figures, **both, "free_bytes": float(free)}
-
-
-def _both_at_a_time(read: _Scratch, written: _Scratch) -> dict[str, float]:
-    """Reads one file again and again while another one is written."""
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(written.write)
-        seconds = [read.read()]
-        while not writing.done():
-            seconds.append(read.read())
-        return {"write_beside_s": writing.result(), "read_beside_s": statistics.median(seconds)}
 
 
 def _check_kind(folder: str) -> None:
@@ -69,46 +64,42 @@ def _check_kind(folder: str) -> None:
                 raise MeasurementError(f"{folder} is kept in memory ({kind}); give a folder on a drive")
 
 
+def _nameless(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder, buffering=0)
+
+
 @final
 class _Scratch:
-    """A file without a name in a folder, for as long as a `with` block runs."""
+    """A file without a name, of so many bytes."""
 
-    def __init__(self, folder: str, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - closed by __exit__
-        self._direct = _direct(self._file.fileno())
+    def __init__(self, file: IO[bytes], num_bytes: int) -> None:
+        self._num_bytes, self._number = num_bytes, file.fileno()
+        self._direct = _direct(self._number)
         # Pages of its own: reads and writes past the cache need blocks that begin with one.
-        self._block = mmap.mmap(-1, min(_BLOCK, num_bytes))
-        self._block[:] = os.urandom(len(self._block))
-
-    def __enter__(self) -> _Scratch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        block = mmap.mmap(-1, min(_BLOCK, num_bytes))
+        block[:] = os.urandom(len(block))
+        self._block = memoryview(block)
 
     def write(self) -> float:
         """Returns the seconds in which the file is written, and is on the drive."""
-        number, block = self._file.fileno(), memoryview(self._block)
         started = time.perf_counter()
         place = 0
         while place < self._num_bytes:
-            place += os.pwrite(number, block[: self._num_bytes - place], place)
-        os.fsync(number)
+            place += os.pwrite(self._number, self._block[: self._num_bytes - place], place)
+        os.fsync(self._number)
         return time.perf_counter() - started
 
     def read(self) -> float:
         """Returns the seconds in which the file is read."""
-        number, block = self._file.fileno(), memoryview(self._block)
         if not self._direct:
-            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
         started = time.perf_counter()
         place = 0
         while place < self._num_bytes:
-            got = os.preadv(number, [block[: self._num_bytes - place]], place)
-            if not got:
+            count = os.preadv(self._number, [self._block[: self._num_bytes - place]], place)
+            if not count:
                 raise OSError(f"the file ended after {units.exact_bytes(place)}")
-            place += got
+            place += count
         return time.perf_counter() - started
 
 

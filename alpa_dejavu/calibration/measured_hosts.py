@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import final
+from typing import Annotated, TypeAlias, final
 
+from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
+from alpa_dejavu._util.format_fields import GivenPositive, Index, Text, listed, stated
+from alpa_dejavu.calibration.calibration_format import Figures, Spread
 from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
 _SIZES = ("num_bytes", "free_bytes")
 _BESIDE = ("update", "copies", "reads", "writes")
+_Figure: TypeAlias = Rare[GivenPositive | None]
 
 
 @final
@@ -22,26 +26,26 @@ class MeasuredHostMemory:
         ValueError: a figure isn't finite and above 0, or a spread or slowdown is of something else.
     """
 
-    num_bytes: float | None = None  # the bytes of it that training may use
+    num_bytes: _Figure = None  # the bytes of it that training may use
     # Its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter
-    bytes_per_s: float | None = None
+    bytes_per_s: _Figure = None
     # The rate of copies between it and one device, each way, while the others copy nothing
-    device_bytes_per_s: float | None = None
-    shared_bytes_per_s: float | None = None  # the rate of such copies of all devices of the host together, each way
+    device_bytes_per_s: _Figure = None
+    shared_bytes_per_s: _Figure = None  # the rate of such copies of all devices of the host together, each way
     # read_bytes_per_s, write_bytes_per_s: rates of reads and writes of a large file, one of them at a time
-    read_bytes_per_s: float | None = None
-    write_bytes_per_s: float | None = None
-    free_bytes: float | None = None  # the bytes of the file's drives that training may use
-    folder: str = ""  # the folder of that file; empty: the system's for temporary files
+    read_bytes_per_s: _Figure = None
+    write_bytes_per_s: _Figure = None
+    free_bytes: _Figure = None  # the bytes of the file's drives that training may use
+    folder: Rare[Text] = ""  # the folder of that file; empty: the system's for temporary files
     # Whether the devices are parts of the host's processors, so that copies between two processes stood in for those
     # between the host and a device. Such devices have the host's memory already: there is nothing to be gained by
     # offloading, and no cluster gets these figures
-    stand_in: bool = False
+    stand_in: Needed[Annotated[bool, stated("true (the devices are parts of the host's processors) or false")]] = False
     # Standard deviation of the logarithm of each measured rate, by its name above
-    spread: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    spread: Rare[Spread] = dataclasses.field(default_factory=dict, hash=False)
     # How many times as long each of two takes while the other goes on, at least 1: "update" and "copies" (to a device
     # and back), "reads" and "writes"
-    slowdown: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    slowdown: Rare[Figures] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for field in (*_SIZES, *_RATES):
@@ -126,3 +130,45 @@ class HostLinks:
         applied = dataclasses.replace(cluster, links=links, media={**cluster.media, **self.media})
         applied.check_rates()
         return applied
+
+
+_Row: TypeAlias = Annotated[
+    tuple[Annotated[Index | None, stated("a whole number of at least 0, or null")], ...],
+    listed("a list with the number of a kind for each host, and null for itself"),
+]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _KindsOfLinks:
+    """The links between a cluster's hosts in a calibration file: each kind of link once, and which of them goes from
+    host to host.
+    """
+
+    hosts: Annotated[tuple[Text, ...], listed("a list of the hosts' names", min_length=1)]
+    kinds: Annotated[
+        tuple[Annotated[Link, stated("an object with the figures of a link")], ...], listed("a list of links")
+    ]
+    links: Annotated[tuple[_Row, ...], listed("a list with a row for each host")]
+    media: Annotated[
+        Mapping[str, GivenPositive], stated("an object of bytes per second by the names of what links share")
+    ] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        wrong = sorted({n for row in self.links for n in row if n is not None and n >= len(self.kinds)})
+        if wrong:
+            raise ValueError(f"host_links.links names the kind {wrong[0]}, but there are {len(self.kinds)}")
+
+
+def _as_kinds(measured: HostLinks) -> _KindsOfLinks:
+    kinds = tuple(dict.fromkeys(link for row in measured.links for link in row if link is not None))
+    rows = tuple(tuple(None if link is None else kinds.index(link) for link in row) for row in measured.links)
+    return _KindsOfLinks(measured.hosts, kinds, rows, measured.media)
+
+
+def _of_kinds(stored: _KindsOfLinks) -> HostLinks:
+    rows = tuple(tuple(None if n is None else stored.kinds[n] for n in row) for row in stored.links)
+    return HostLinks(stored.hosts, rows, stored.media)
+
+
+KINDS_OF_LINKS = Stored(_KindsOfLinks, _as_kinds, _of_kinds)

@@ -32,6 +32,7 @@ from alpa_dejavu.calibration.bench import (
 
 _log = logging.getLogger(__name__)
 _VERSION = 2
+_ANEW = "begin anew without --resume"
 _KINDS: Mapping[str, type[Probe]] = {
     "collectives": CollectiveProbe,
     "pipelines": PipelineProbe,
@@ -70,9 +71,16 @@ class Measurements:
     def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:
         self.path = path
         self._rows: list[Measurement] = []
-        devices = cluster["devices"]
         if resume and path.exists():
-            self._rows = _read(path, cluster, devices)
+            file = _Kept(path)
+            if file.half:
+                half = units.exact_bytes(file.half)
+                _log.warning("%s: the last line was written by half (%s) and is dropped", path, half)
+                with path.open("r+b") as whole:
+                    whole.truncate(path.stat().st_size - file.half)
+            file.check_cluster(cluster)
+            # Failed ones are left out: they are tried again.
+            self._rows = [row for _, row in file.rows(cluster["devices"]) if not row.error]
         else:
             self._write(path, "w", {"version": _VERSION, "cluster": dict(cluster)})
 
@@ -113,125 +121,103 @@ def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
     cluster; half a line at its end is passed over, and ValueError says which line is wrong.
     """
-    lines = _whole_lines(path)[0]
-    header = _object(path, 1, lines[0]) if lines else {}
-    cluster = header.get("cluster")
-    _check_header(path, lines[0] if lines else "{}", cluster if isinstance(cluster, dict) else {})
-    devices = list(cluster.get("devices", ())) if isinstance(cluster, dict) else []
-    return [row for _, row in _numbered(path, lines, devices) if not row.error]
+    file = _Kept(path)
+    return [row for _, row in file.rows(file.cluster().get("devices", ())) if not row.error]
 
 
-def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
-    """Reads the measurements and takes half a line at the end away. Failed ones are left out: they are tried again."""
-    lines, half = _whole_lines(path)
-    if half:
-        _log.warning("%s: the last line was written by half (%s) and is dropped", path, units.exact_bytes(half))
-        with path.open("r+b") as file:
-            file.truncate(path.stat().st_size - half)
-    if not lines:
-        raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
-    _check_header(path, lines[0], cluster)
-    rows = _numbered(path, lines, devices)
-    _warn_of_repeats(path, rows)
-    return [row for _, row in rows if not row.error]
+@final
+class _Kept:
+    """The whole lines of a file of measurements. ValueError says which line is wrong, and what to do."""
 
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path} can't be read: {error.strerror or error}; {_ANEW}") from None
+        end = content.rfind(b"\n") + 1
+        self.lines, self.half = content[:end].decode("utf-8", errors="replace").splitlines(), len(content) - end
+        if not self.lines:
+            raise ValueError(f"{path} has no first line that says which cluster it is of; {_ANEW}")
 
-def _numbered(path: pathlib.Path, lines: Sequence[str], devices: list[str]) -> list[tuple[int, Measurement]]:
-    """Returns the measurements in a file's lines behind the first, each with the number of its line."""
-    read = ((n, _measurement(path, n, line, devices)) for n, line in enumerate(lines[1:], 2))
-    return [(n, row) for n, row in read if row is not None]
+    def cluster(self) -> dict[str, Any]:
+        """Returns the data of the cluster that the first line has."""
+        header = self._object(1)
+        if header.get("version") != _VERSION:
+            version = f"is of version {header.get('version')!r}, but this program reads {_VERSION}"
+            raise ValueError(f"{self.path}, line 1: {version}; {_ANEW}")
+        cluster = header.get("cluster")
+        if not isinstance(cluster, dict):
+            raise ValueError(f"{self.path}, line 1: doesn't say which cluster it is of; {_ANEW}")
+        return cluster
 
+    def check_cluster(self, cluster: Mapping[str, Any]) -> None:
+        """Raises ValueError unless the measurements are of such a cluster."""
+        of_file = self.cluster()
+        differences = [
+            f"{name} is {of_file.get(name)!r} there and {cluster.get(name)!r} here"
+            for name in sorted({*of_file, *cluster})
+            if of_file.get(name) != cluster.get(name)
+        ]
+        if differences:
+            fault = f"is of another cluster: {'; '.join(differences)}"
+            raise ValueError(f"{self.path} {fault}; connect to that one, or {_ANEW}")
 
-def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
-    """Returns the lines, and how many bytes there are of one that was written by half."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror or error}; begin anew without --resume") from None
-    end = content.rfind(b"\n") + 1
-    return content[:end].decode("utf-8", errors="replace").splitlines(), len(content) - end
+    def rows(self, devices: Sequence[str]) -> list[tuple[int, Measurement]]:
+        """Returns the measurements behind the first line, each with the number of its line; of those that are there
+        twice the last one counts, with a warning: what was measured is never measured again, so they were copied.
+        """
+        numbers = range(2, len(self.lines) + 1)
+        rows = [(n, row) for n in numbers if (row := self._measurement(n, devices)) is not None]
+        seen: dict[tuple[ProbePlace, Probe], int] = {}
+        for number, row in rows:
+            earlier = number if row.error else seen.setdefault((row.place, row.probe), number)
+            if earlier != number:
+                _log.warning(
+                    "%s, line %d: measures the same as line %d (%s: %s); the last one counts: take the wrong one out",
+                    self.path, number, earlier, row.place, row.probe,
+                )  # fmt: skip
+        return rows
 
+    def _wrong(self, number: int, fault: str) -> ValueError:
+        return ValueError(f"{self.path}, line {number}: {fault}; take the line out, or {_ANEW}")
 
-def _warn_of_repeats(path: pathlib.Path, rows: Sequence[tuple[int, Measurement]]) -> None:
-    """Warns of probes that are there twice: what was measured is never measured again, so they were copied."""
-    seen: dict[tuple[ProbePlace, Probe], int] = {}
-    for number, row in rows:
-        earlier = None if row.error else seen.setdefault((row.place, row.probe), number)
-        if earlier not in (None, number):
-            _log.warning(
-                "%s, line %d: measures the same as line %d (%s: %s); the last one counts: take the wrong one out",
-                path, number, earlier, row.place, row.probe,
-            )  # fmt: skip
+    def _measurement(self, number: int, devices: Sequence[str]) -> Measurement | None:
+        row = self._object(number)
+        what: Any = row.get("what")
+        where, fields = row.get("where"), row.get("probe")
+        if what in _OF_BEFORE:
+            return None
+        if what not in _KINDS or not isinstance(where, str) or not isinstance(fields, dict):
+            choices = f"one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it"
+            raise self._wrong(number, f"what is {what!r}, which must be {choices}")
+        places = devices if what == HOST_MEMORY else [WITHIN, BETWEEN]
+        if where not in places:
+            choices = f"the cluster has {', '.join(map(repr, places))}"
+            raise self._wrong(number, f"where is {where!r}{near(where, places)}, but {choices}")
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in fields.items()}
+        try:
+            probe = _KINDS[what](**values)
+        except (TypeError, ValueError) as error:
+            raise self._wrong(number, f"the probe is {fields!r}: {error}") from None
+        if isinstance(row.get("error"), str) and row["error"]:
+            return Measurement(ProbePlace(what, where), probe, {}, row["error"])
+        seconds = row.get("seconds")
+        if not isinstance(seconds, dict) or set(seconds) != set(probe.names):
+            raise self._wrong(number, f"seconds is {seconds!r}, but must have {', '.join(sorted(probe.names))}")
+        for name, value in seconds.items():
+            plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (plain and math.isfinite(value) and value > 0):
+                raise self._wrong(number, f"{name} is {value!r}, but must be a finite number above 0")
+        return Measurement(ProbePlace(what, where), probe, seconds)
 
-
-def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> None:
-    header = _object(path, 1, line)
-    if header.get("version") != _VERSION:
-        raise ValueError(
-            f"{path}, line 1: is of version {header.get('version')!r}, but this program reads {_VERSION}; begin anew "
-            "without --resume"
-        )
-    of_file = header.get("cluster")
-    if not isinstance(of_file, dict):
-        raise ValueError(f"{path}, line 1: doesn't say which cluster it is of; begin anew without --resume")
-    differences = [
-        f"{name} is {of_file.get(name)!r} there and {cluster.get(name)!r} here"
-        for name in sorted({*of_file, *cluster})
-        if of_file.get(name) != cluster.get(name)
-    ]
-    if differences:
-        raise ValueError(
-            f"{path} is of another cluster: {'; '.join(differences)}; connect to that one, or begin anew without "
-            "--resume"
-        )
-
-
-def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str]) -> Measurement | None:
-    row = _object(path, number, line)
-    if row.get("what") in _OF_BEFORE:
-        return None
-
-    def wrong(fault: str) -> ValueError:
-        return ValueError(f"{path}, line {number}: {fault}; take the line out, or begin anew without --resume")
-
-    what, where, fields_read = row.get("what"), row.get("where"), row.get("probe")
-    if (
-        not isinstance(what, str)
-        or what not in _KINDS
-        or not isinstance(where, str)
-        or not isinstance(fields_read, dict)
-    ):
-        raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
-    places = devices if what == HOST_MEMORY else [WITHIN, BETWEEN]
-    if where not in places:
-        raise wrong(f"where is {where!r}{near(where, places)}, but the cluster has {', '.join(map(repr, places))}")
-    try:
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in fields_read.items()
-        }
-        probe = _KINDS[what](**fields)
-    except (TypeError, ValueError) as error:
-        raise wrong(f"the probe is {fields_read!r}: {error}") from None
-    if isinstance(row.get("error"), str) and row["error"]:
-        return Measurement(ProbePlace(what, where), probe, {}, row["error"])
-    seconds, names = row.get("seconds"), set(probe.names)
-    if not isinstance(seconds, dict) or set(seconds) != names:
-        raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
-    for name, value in seconds.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-            raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
-    return Measurement(ProbePlace(what, where), probe, seconds)
-
-
-def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = strict_json(line, finite=False)
-    except ValueError as error:
-        why = f"this isn't JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ValueError(f"{path}, line {number}: {why}; take the line out, or begin anew without --resume") from None
-    if not isinstance(row, dict):
-        raise ValueError(
-            f"{path}, line {number}: is {line[:40]!r}, but must be an object; take the line out, or begin anew without "
-            "--resume"
-        )
-    return row
+    def _object(self, number: int) -> dict[str, Any]:
+        line = self.lines[number - 1]
+        try:
+            row = strict_json(line, finite=False)
+        except ValueError as error:
+            why = f"this isn't JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+            raise self._wrong(number, why) from None
+        if not isinstance(row, dict):
+            raise self._wrong(number, f"is {line[:40]!r}, but must be an object")
+        return row

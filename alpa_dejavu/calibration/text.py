@@ -2,65 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from alpa_dejavu.calibration.measured_hosts import HostLinks
-from alpa_dejavu.problem import Device, Link
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration._calibration import Calibration
-
-VERSION = 1
-"""The version of calibration files. A file of another version is refused."""
-
-
-def calibration_text(calibration: Calibration) -> str:
-    """Returns the JSON text of a calibration's file; parts that the calibration lacks are left out."""
-    models = {name: getattr(calibration, name) for name in ("within", "across")}
-    data: dict[str, Any] = {
-        "version": VERSION,
-        "units": "SI",
-        "name": calibration.name,
-        "origin": calibration.origin,
-        "date": calibration.date,
-        "fits": [dataclasses.asdict(fit) for fit in calibration.fits],
-        "missing": list(calibration.missing),
-        "products": {
-            name: {dtype: dataclasses.asdict(curve) for dtype, curve in curves.items()}
-            for name, curves in calibration.products.items()
-        },
-        "devices": {name: _without_none(device) for name, device in calibration.devices.items()},
-        "device_spread": {name: dict(spread) for name, spread in calibration.device_spread.items()},
-        "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
-        "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
-        "host_links": {} if calibration.host_links is None else _host_links_text(calibration.host_links),
-        "host_memory": {
-            name: {key: value for key, value in dataclasses.asdict(memory).items() if value not in (None, "", {})}
-            for name, memory in calibration.host_memory.items()
-        },
-        **{name: model.state() for name, model in models.items() if model is not None},
-    }
-    return json_text({key: value for key, value in data.items() if value not in ([], {})})
-
-
-def _without_none(figures: Device | Link) -> dict[str, Any]:
-    return dataclasses.asdict(
-        figures, dict_factory=lambda pairs: {name: value for name, value in pairs if value is not None and value != ()}
-    )
-
-
-def _host_links_text(host_links: HostLinks) -> dict[str, Any]:
-    """Each link once, and a matrix of their numbers."""
-    kinds = list(dict.fromkeys(link for row in host_links.links for link in row if link is not None))
-    matrix = [[None if link is None else kinds.index(link) for link in row] for row in host_links.links]
-    listed = [_without_none(link) for link in kinds]
-    return {"hosts": list(host_links.hosts), "kinds": listed, "links": matrix, "media": dict(host_links.media)}
-
+from typing import Any
 
 _DIGITS = 9
 """Significant ones: more differ between processors."""

@@ -11,10 +11,9 @@ FOLDER = pathlib.Path(__file__).parents[1] / "schemas"
 def schema_texts() -> dict[str, str]:
     """Returns the JSON Schema of each of the package's file formats, as text, by the name of the schema's file."""
     from alpa_dejavu._util.format_check import json_schema
-    from alpa_dejavu.calibration.calibration_format import CalibrationData
+    from alpa_dejavu.calibration import calibration_format
     from alpa_dejavu.calibration.database_format import DatabaseData
-    from alpa_dejavu.clusters.cluster_format import ClusterData
-    from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.clusters.formats import ClusterData, MachineData
     from alpa_dejavu.planning.given.comparison import comparison_format
     from alpa_dejavu.planning.inference.serving_plan import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
@@ -23,7 +22,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.training.initialization.result_format import ResultData
 
     formats: dict[str, tuple[str, type[object]]] = {
-        "calibration-1": ("A calibration", CalibrationData),
+        "calibration-1": ("A calibration", calibration_format()),
         "cluster-1": ("A cluster", ClusterData),
         "comparison-1": ("A comparison of clusters", comparison_format()),
         "database-1": ("A converted profiling database", DatabaseData),

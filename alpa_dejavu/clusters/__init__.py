@@ -14,6 +14,7 @@ from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
+from alpa_dejavu.clusters.figures import of_figures
 from alpa_dejavu.clusters.machine_file import (
     counted_machine,
     devices_and_hosts,
@@ -23,7 +24,6 @@ from alpa_dejavu.clusters.machine_file import (
 )
 from alpa_dejavu.clusters.machine_file import device as _device
 from alpa_dejavu.clusters.machine_file import host_memory as _host_memory
-from alpa_dejavu.clusters.machine_file import link as _link
 from alpa_dejavu.problem import Cluster, Link, counted_name
 from alpa_dejavu.problem.limits import MOST_HOSTS, at_most
 
@@ -66,9 +66,9 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     used = whole if devices_per_host is None else devices_per_host
     if data["device"] is not None and used > whole:
         raise ValueError(f"a {data['name']} has {whole} devices, but {used} are asked for on a host; take more hosts")
-    device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data["device"])
+    device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data)
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
-    within, between = _link(data["within"]), _link(data["between"])
+    within, between = of_figures(Link, data["within"]), of_figures(Link, data["between"])
     if data["device"] is None:
         within, between = cpu_links((within, between), device, used, used * num_hosts)
     # Price and memory are those of a whole machine, however many of its devices are used.
@@ -108,4 +108,4 @@ def machine_for(accelerator_type: str) -> str | None:
 def local_links() -> tuple[Link, Link]:
     """Returns the links of CPU devices on one machine, within a host and between two, by `local-cpu.json`."""
     data = read_machine("local-cpu")
-    return _link(data["within"]), _link(data["between"])
+    return of_figures(Link, data["within"]), of_figures(Link, data["between"])

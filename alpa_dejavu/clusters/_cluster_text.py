@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,12 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu.problem import Cluster, Host, Link, Nvme
-
-_SOURCE = "written by alpa-dejavu"
-_UNITS = {
-    "bytes_per_s": "bytes/s", "flop_per_s": "FLOP/s", "_bytes": "bytes", "_hour": "USD/hour", "_margin": "1",
-}  # fmt: skip
+from alpa_dejavu.clusters.figures import with_units, written_figure
+from alpa_dejavu.problem import Cluster, Host, Link
 
 
 def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
@@ -36,12 +31,12 @@ def cluster_text(cluster: Cluster) -> str:
     if cluster.waiting:
         parts["waiting"] = json.dumps(cluster.waiting)
     if cluster.checkpoint_bytes_per_s is not None:
-        figure = _figure("checkpoint_bytes_per_s", cluster.checkpoint_bytes_per_s)
+        figure = written_figure("checkpoint_bytes_per_s", cluster.checkpoint_bytes_per_s)
         parts["checkpoint_bytes_per_s"] = json.dumps(figure)
     if cluster.media:
-        parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
+        parts["media"] = json.dumps(written_figure("media", cluster.media))
     if cluster.reduction_servers:
-        parts["reduction_servers"] = _listed([_figures(server) for server in cluster.reduction_servers])
+        parts["reduction_servers"] = _listed([with_units(server) for server in cluster.reduction_servers])
     return "{\n" + ",\n".join(f" {json.dumps(key)}: {text}" for key, text in parts.items()) + "\n}\n"
 
 
@@ -54,10 +49,10 @@ def _host(host: Host, within: Link) -> dict[str, Any]:
     return {
         "name": host.name,
         "devices": host.num_devices,
-        **{name: _figure(name, value) for name, value in figures.items() if value is not None},
-        **({} if host.memory is None else {"host_memory": _figures(host.memory)}),
-        "within": _figures(within),
-        "device": _figures(host.device),
+        **{name: written_figure(name, value) for name, value in figures.items() if value is not None},
+        **({} if host.memory is None else {"host_memory": with_units(host.memory)}),
+        "within": with_units(within),
+        "device": with_units(host.device),
     }
 
 
@@ -69,26 +64,5 @@ def _links(cluster: Cluster) -> list[dict[str, Any]]:
         for b, link in enumerate(row):
             if b != a:
                 alike.setdefault(link, []).append(names[b])
-        entries += [{"from": [names[a]], "to": others, **_figures(link)} for link, others in alike.items()]
+        entries += [{"from": [names[a]], "to": others, **with_units(link)} for link, others in alike.items()]
     return entries
-
-
-def _figures(part: Any) -> dict[str, Any]:
-    """The fields of a link, a device or memory that say something, as a file has them."""
-    figures: dict[str, Any] = {}
-    for field in dataclasses.fields(part):
-        name, value = field.name, getattr(part, field.name)
-        if isinstance(value, Nvme):
-            figures[name] = _figures(value)
-        elif name == "flop_per_s":
-            figures[name] = {dtype: _figure(name, rate) for dtype, rate in value.items()}
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            figures[name] = {key: number for key, number in dataclasses.asdict(value).items() if number is not None}
-        elif value is not None and value != ():
-            figures[name] = _figure(name, value) if name.endswith(("_s", "_bytes")) else value
-    return figures
-
-
-def _figure(name: str, value: float) -> dict[str, Any]:
-    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "s")
-    return {"value": value, "unit": unit, "source": _SOURCE}

@@ -19,7 +19,6 @@ key and unit.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -31,18 +30,16 @@ from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
-from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
+from alpa_dejavu.clusters.figures import of_figures, si
+from alpa_dejavu.problem import Cluster, Host, Link, ReductionServer
 
 if TYPE_CHECKING:
-    from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.clusters.formats import MachineData
 
 REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` writes a right one"
 EVERY = "*"
-_FIGURES = {field.name for field in dataclasses.fields(Link)} - {"shares"}
-_SECONDS = ("kernel_s", "dispatch_s", "step_s")
 _OF_HOST = ("price_per_hour", "memory_margin", "host_memory")
 """A host has these of its machine type where its file says nothing else."""
-_PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "strided")
 
 
 def is_cluster_file(name: str) -> bool:
@@ -68,7 +65,7 @@ class _File:
     """A file with what its places in the text are."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        from alpa_dejavu.clusters.cluster_format import ClusterData
+        from alpa_dejavu.clusters.formats import ClusterData
 
         file = read_checked(path, ClusterData, REMEDY)
         self.path, self.data, self.wrong = path, file.data, file.problem
@@ -81,7 +78,7 @@ class _File:
         machines = [self._machine(n) for n in range(len(self._names))]
         hosts, within = self._hosts(machines)
         links = self._links(within)
-        media = {name: machine_file.si(rate) for name, rate in self.data.get("media", {}).items()}
+        media = {name: si(rate) for name, rate in self.data.get("media", {}).items()}
         used = {medium for row in links for link in row for medium in link.shares}
         unused = sorted(set(media) - used)
         if unused:
@@ -90,12 +87,10 @@ class _File:
         local = all(machine is not None and machine["device"] is None for machine in machines)
         own: dict[str, Any] = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
         if "checkpoint_bytes_per_s" in self.data:
-            own["checkpoint_bytes_per_s"] = machine_file.si(self.data["checkpoint_bytes_per_s"])
+            own["checkpoint_bytes_per_s"] = si(self.data["checkpoint_bytes_per_s"])
         shared: dict[str, Any] = (on_one_cpu() if local else {}) | own
         try:
-            cluster = Cluster(
-                self.data["name"], hosts, links, media=media, reduction_servers=self._servers(), **shared
-            )
+            cluster = Cluster(self.data["name"], hosts, links, media=media, reduction_servers=self._servers(), **shared)
             cluster.check_rates()
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}; {REMEDY}") from None
@@ -110,10 +105,7 @@ class _File:
                 wrong = f"the host {server['name']!r} is there twice; give each its own name"
                 raise self.wrong(("reduction_servers", n, "name"), wrong)
             names.append(server["name"])
-            try:
-                servers.append(ReductionServer(server["name"], machine_file.si(server["bytes_per_s"])))
-            except ValueError as error:
-                raise self.wrong(("reduction_servers", n, "bytes_per_s"), str(error)) from None
+            servers.append(of_figures(ReductionServer, server))
         return tuple(servers)
 
     def _machine(self, n: int) -> MachineData | None:
@@ -153,7 +145,9 @@ class _File:
         local = sum(count for count, is_local in zip(counts, measured, strict=True) if is_local)
         for n, (entry, machine) in enumerate(zip(self.data["hosts"], machines, strict=True)):
             try:
-                device = measured_cpu(local) if measured[n] else _device(entry if machine is None else machine)
+                device = (
+                    measured_cpu(local) if measured[n] else machine_file.device(entry if machine is None else machine)
+                )
                 inside: Mapping[str, Any] = entry if "within" in entry or machine is None else machine
                 link = link_of(inside["within"])
                 own = measured[n] and inside is machine
@@ -214,16 +208,5 @@ def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> L
     """
     shares = figures.get("shares", ())
     named = (shares,) if isinstance(shares, str) else shares
-    return dataclasses.replace(
-        machine_file.link({name: figure for name, figure in figures.items() if name in _FIGURES}),
-        shares=tuple(name.replace("{from}", source).replace("{to}", target) for name in named),
-    )
-
-
-def _device(entry: Mapping[str, Any]) -> Device:
-    """Returns the device that a machine file declares, or a host with a device of its own."""
-    figures = entry["device"]
-    more = {name: figures[name] for name in _PLAIN if name in figures}
-    more |= {name: machine_file.si(figures[name]) for name in Device.optional_rates if name in figures}
-    device = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
-    return Device.of({**dataclasses.asdict(device), **more})
+    names = tuple(name.replace("{from}", source).replace("{to}", target) for name in named)
+    return of_figures(Link, {key: figure for key, figure in figures.items() if key != "shares"}, shares=names)

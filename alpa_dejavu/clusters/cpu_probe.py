@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.cache_folder import cache_folder
+from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.threads import machine_memory_bytes, usable_cores
@@ -75,7 +76,7 @@ def _core() -> Device:
     import jax
 
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        kept = kept_figures(_FILE, lambda data: Device.of(data["core"]))
+        kept = kept_figures(_FILE, lambda data: object_of(Device, data["core"]))
         if kept is not None and matching(kept):
             return kept
         started = time.perf_counter()

@@ -19,43 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.problem import Device, HostMemory, Link, Nvme
+from alpa_dejavu.clusters.figures import of_figures, si
+from alpa_dejavu.problem import Device, HostMemory
 
 if TYPE_CHECKING:
-    from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.clusters.formats import MachineData
 
 FOLDER = pathlib.Path(__file__).parent
 REMEDY = f"the files in {FOLDER} are right ones, and schemas/machine-1.json says what each key may be"
-UNITS: Mapping[str, float] = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "ns": 1e-9,
-    "bytes": 1.0,
-    "kB": 1e3,
-    "KiB": 2.0**10,
-    "MB": 1e6,
-    "MiB": 2.0**20,
-    "GB": 1e9,
-    "GiB": 2.0**30,
-    "TB": 1e12,
-    "TiB": 2.0**40,
-    "bytes/s": 1.0,
-    "MB/s": 1e6,
-    "GB/s": 1e9,
-    "GiB/s": 2.0**30,
-    "TB/s": 1e12,
-    "Mbit/s": 1e6 / 8,
-    "Gbit/s": 1e9 / 8,
-    "Tbit/s": 1e12 / 8,
-    "FLOP/s": 1.0,
-    "GFLOP/s": 1e9,
-    "TFLOP/s": 1e12,
-    "PFLOP/s": 1e15,
-    "USD/hour": 1.0,
-    "1": 1.0,
-    "%": 0.01,
-}
 
 
 def known_machines() -> list[str]:
@@ -85,7 +56,7 @@ def read_machine(name: str) -> MachineData:
             f"there is no machine {name!r}{near(name, known_machines())} (known are {', '.join(known_machines())}); "
             "or give the path of a JSON file"
         )
-    from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.clusters.formats import MachineData
 
     file = read_checked(pathlib.Path(name), MachineData, REMEDY)
     data = file.data
@@ -116,35 +87,13 @@ def figure_of(data: Mapping[str, Any], name: str) -> float | None:
 
 def host_memory(data: Mapping[str, Any]) -> HostMemory | None:
     """Returns the memory of a host beside that of its devices, by the data of a machine's file; None if it has none."""
-    if "host_memory" not in data:
-        return None
-    figures = dict(data["host_memory"])
-    nvme = figures.pop("nvme", None)
-    drives = None if nvme is None else Nvme(**{name: si(figure) for name, figure in nvme.items()})
-    return HostMemory(**{name: si(figure) for name, figure in figures.items()}, nvme=drives)
+    return of_figures(HostMemory, data["host_memory"]) if "host_memory" in data else None
 
 
-def link(figures: Mapping[str, Any]) -> Link:
-    """Returns the link that an entry of a machine's file describes, with its figures converted to SI units."""
-    in_si: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
-    return Link(**in_si)
-
-
-def device(figures: Mapping[str, Any]) -> Device:
-    """Returns the device that an entry of a machine's file describes, with its figures converted to SI units."""
-    names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
-    in_si: dict[str, Any] = {name: si(figures[name]) for name in names}
-    return Device(
-        name=figures["name"],
-        flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
-        origin=figures["memory_bytes_per_s"]["source"],
-        **in_si,
-    )
-
-
-def si(figure: Mapping[str, Any]) -> float:
-    """Returns the value of a figure of a file, such as {"value": 40, "unit": "GiB"}, converted to the SI unit."""
-    return float(figure["value"]) * UNITS[figure["unit"]]
+def device(data: Mapping[str, Any]) -> Device:
+    """Returns the device that the data of a machine, or of a host of a cluster, describe."""
+    figures = data["device"]
+    return of_figures(Device, figures, origin=figures["memory_bytes_per_s"]["source"])
 
 
 _COUNTED = re.compile(r"(\d{1,9})\s*x\s*(\S.*)")

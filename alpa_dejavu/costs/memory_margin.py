@@ -6,10 +6,13 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import final
+from typing import Annotated, TypeAlias, final
 
 import numpy as np
+from typing_extensions import NotRequired, TypedDict
 
+from alpa_dejavu._util.dataclass_format import Needed, Stored
+from alpa_dejavu._util.format_fields import WHOLE, Number, listed, stated, whole
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
@@ -23,6 +26,9 @@ MEMORY_PARTS = ("resident", "per_micro_batch", "temporary")
 """The kinds that `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
 _STEEPEST, _LEAST = 50.0, 1e-6
 _NUM_ANGLES = 20000
+_Ratios: TypeAlias = Annotated[list[Number], listed("a list of two or more logarithms", min_length=2)]
+_LogRatios = TypedDict("_LogRatios", dict.fromkeys(("peak", *MEMORY_PARTS), NotRequired[_Ratios]))  # type: ignore[misc]
+_KINDS = Stored(_LogRatios, read=lambda kinds: {kind: tuple(map(float, ratios)) for kind, ratios in kinds.items()})
 
 
 @final
@@ -43,10 +49,14 @@ class MemoryResiduals:
     framework.
     """
 
-    log_ratios: Mapping[str, Sequence[float]] = dataclasses.field(hash=False)
-    num_groups: int
-    origin: str = ""
-    framework: str = ALPA
+    log_ratios: Annotated[
+        Mapping[str, Sequence[float]],
+        _KINDS,
+        stated('an object of logarithms of measured over counted bytes, under "peak" or by what they are for'),
+    ] = dataclasses.field(hash=False)
+    num_groups: Annotated[int, whole("a whole number of at least 1", 1), WHOLE]
+    origin: Needed[Annotated[str, stated("text: what was measured, and by whom")]] = ""
+    framework: Needed[Annotated[str, stated("text: what ran while it was measured", min_length=1)]] = ALPA
 
     def __post_init__(self) -> None:
         for kind, ratios in self.log_ratios.items():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import GivenNotNegative, GivenPositive, Text, Words, stated
+from alpa_dejavu._util.format_fields import at_most as few
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._host_memory import HostMemory
 from alpa_dejavu.problem._link import Link, ReductionServer
@@ -33,9 +36,9 @@ class SmallProducts:
         library_s: the seconds that the library takes for each product besides; None: none.
     """
 
-    below_flop: float
-    share: float
-    library_s: float | None = None
+    below_flop: GivenPositive
+    share: GivenPositive
+    library_s: Rare[GivenNotNegative | None] = None
 
     def __post_init__(self) -> None:
         checks.fields("small products", self, "below_flop share", "library_s")
@@ -62,10 +65,10 @@ class StridedReads:
             as `cached_bytes_per_s`.
     """
 
-    bytes_per_s: float
-    cached_bytes_per_s: float
-    cached_bytes: float
-    near_bytes_per_s: float | None = None
+    bytes_per_s: GivenPositive
+    cached_bytes_per_s: GivenPositive
+    cached_bytes: GivenPositive
+    near_bytes_per_s: Rare[GivenPositive | None] = None
 
     def __post_init__(self) -> None:
         checks.fields("strided reads", self, "bytes_per_s cached_bytes_per_s cached_bytes near_bytes_per_s")
@@ -129,22 +132,26 @@ class Device:
 
     optional_rates: ClassVar[tuple[str, ...]] = ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s")
 
-    name: str
-    memory_bytes: float
-    flop_per_s: Mapping[str, float] = dataclasses.field(hash=False)
-    vector_flop_per_s: float
-    memory_bytes_per_s: float
-    kernel_s: float = 0.0
-    dispatch_s: float = 0.0
-    step_s: float = 0.0
-    small_products: SmallProducts | None = None
-    transcendental_flop: float = 16.0
-    dilated_flop_per_s: float | None = None
-    extreme_flop_per_s: float | None = None
-    strided: StridedReads | None = None
-    uncached_bytes_per_s: float | None = None
-    crowding: float = 1.0
-    origin: str = ""
+    name: Text
+    memory_bytes: GivenPositive
+    flop_per_s: Annotated[Mapping[str, GivenPositive], stated("an object of rates by dtype"), few(100)] = (
+        dataclasses.field(hash=False)
+    )
+    vector_flop_per_s: GivenPositive
+    memory_bytes_per_s: GivenPositive
+    kernel_s: GivenNotNegative = 0.0
+    dispatch_s: GivenNotNegative = 0.0
+    step_s: GivenNotNegative = 0.0
+    small_products: Rare[Annotated[SmallProducts | None, stated("an object with below_flop and share")]] = None
+    transcendental_flop: GivenPositive = 16.0
+    dilated_flop_per_s: Rare[GivenPositive | None] = None
+    extreme_flop_per_s: Rare[GivenPositive | None] = None
+    strided: Rare[
+        Annotated[StridedReads | None, stated("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]
+    ] = None
+    uncached_bytes_per_s: Rare[GivenPositive | None] = None
+    crowding: GivenPositive = 1.0
+    origin: Words = ""
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
@@ -154,15 +161,6 @@ class Device:
             raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
         for dtype, rate in self.flop_per_s.items():
             checks.positive(owner, f"flop_per_s[{dtype!r}]", rate)
-
-    @classmethod
-    def of(cls, figures: Mapping[str, Any]) -> Device:
-        """Returns the device that a file's mapping of attributes describes; `small_products` and `strided` are mappings
-        in it, left out, or None.
-        """
-        parts: Mapping[str, Callable[..., Any]] = {"small_products": SmallProducts, "strided": StridedReads}
-        built = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
-        return cls(**{**figures, **built})
 
     def rate(self, dtype: str) -> float:
         """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import final
+from typing import Annotated, final
 
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import GivenPositive, stated
 from alpa_dejavu.problem import checks
 
 
@@ -19,9 +21,9 @@ class Nvme:
         read_bytes_per_s, write_bytes_per_s: rates of large reads and writes, one of them at a time.
     """
 
-    num_bytes: float
-    read_bytes_per_s: float
-    write_bytes_per_s: float
+    num_bytes: GivenPositive
+    read_bytes_per_s: GivenPositive
+    write_bytes_per_s: GivenPositive
 
     def __post_init__(self) -> None:
         checks.fields("nvme", self, "num_bytes read_bytes_per_s write_bytes_per_s")
@@ -41,11 +43,13 @@ class HostMemory:
         nvme: the host's NVMe drives; None: there are none, or nothing is known of them.
     """
 
-    num_bytes: float
-    bytes_per_s: float
-    device_bytes_per_s: float
-    shared_bytes_per_s: float
-    nvme: Nvme | None = None
+    num_bytes: GivenPositive
+    bytes_per_s: GivenPositive
+    device_bytes_per_s: GivenPositive
+    shared_bytes_per_s: GivenPositive
+    nvme: Rare[Annotated[Nvme | None, stated("an object with num_bytes, read_bytes_per_s and write_bytes_per_s")]] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         checks.fields("host memory", self, "num_bytes bytes_per_s device_bytes_per_s shared_bytes_per_s")

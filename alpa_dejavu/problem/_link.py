@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import GivenNotNegative, GivenPositive, Text, listed
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.problem import checks
 
@@ -30,14 +32,14 @@ class Link:
             a CPU's cache holds it and `bytes_per_s` is that of messages from memory; None: all have the same rate.
     """
 
-    latency_s: float
-    bytes_per_s: float
-    send_latency_s: float | None = None
-    send_bytes_per_s: float | None = None
-    pair_bytes_per_s: float | None = None
-    shares: tuple[str, ...] = ()
-    cached_bytes_per_s: float | None = None
-    cached_bytes: float | None = None
+    latency_s: GivenNotNegative
+    bytes_per_s: GivenPositive
+    send_latency_s: Rare[GivenNotNegative | None] = None
+    send_bytes_per_s: Rare[GivenPositive | None] = None
+    pair_bytes_per_s: Rare[GivenPositive | None] = None
+    shares: Rare[Annotated[tuple[Text, ...], listed("a list of the names of what the link shares")]] = ()
+    cached_bytes_per_s: Rare[GivenPositive | None] = None
+    cached_bytes: Rare[GivenPositive | None] = None
 
     def __post_init__(self) -> None:
         named = (self.shares,) if isinstance(self.shares, str) else tuple(self.shares)
@@ -98,8 +100,8 @@ class ReductionServer:
         bytes_per_s: the rate at which it receives, and at the same time sends, to all hosts together.
     """
 
-    name: str
-    bytes_per_s: float
+    name: Text
+    bytes_per_s: GivenPositive
 
     def __post_init__(self) -> None:
         checks.positive(f"reduction server {self.name}", "bytes_per_s", self.bytes_per_s)

@@ -314,7 +314,10 @@ def test_hosts_that_were_not_measured_are_named_and_lost_ones_are_not_missed():
         (lambda d: d["links"][0].__setitem__(1, 7), "names the kind 7, but there are 1"),
         (lambda d: d["links"].pop(), "2 hosts need a row and a column each"),
         (lambda d: d["hosts"].__setitem__(1, "host-0"), "the host 'host-0' is there twice"),
-        (lambda d: d["kinds"][0].update(bytes_per_s=-1.0), "from 'host-0' to 'host-1': link: bytes_per_s is -1.0"),
+        (
+            lambda d: d["kinds"][0].update(bytes_per_s=-1.0),
+            "host_links.kinds[0].bytes_per_s is -1.0, but must",
+        ),
         (lambda d: d["media"].update(wire=-1.0), "must be a number above 0"),
         (lambda d: d["kinds"][0].pop("latency_s"), "lacks the key 'latency_s'"),
     ],

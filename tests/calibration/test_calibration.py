@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read_calibration, write_calibration
-from alpa_dejavu.calibration.text import calibration_text, json_text
+from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
@@ -134,8 +134,8 @@ def _drop(*where):
         (_set("devices", "example", "name", value="other"), "the device 'other' is listed as 'example'"),
         (_set("device_spread", "other", value={"kernel_s": 0.1}), "device_spread is of 'other'"),
         (_set("device_spread", "example", "colour", value=0.1), "a spread of 'colour', which is no figure"),
-        (_set("links", 0, "link", "bytes_per_s", value=-1), "'example' to 'example' within a host: link: bytes_per_s"),
-        (_set("links", 1, "link", "latency_s", value=-1), "'example' to 'example' between hosts: link: latency_s"),
+        (_set("links", 0, "link", "bytes_per_s", value=-1), "links[0].link.bytes_per_s is -1, but must be a number ab"),
+        (_set("links", 0, "link", "cached_bytes", value=1), "link: cached_bytes_per_s and cached_bytes belong togethe"),
         (_set("links", 1, "within", value=True), "the link example - example is there twice"),
         (_set("links", 0, "devices", value=["example"]), "a list of the two kinds of devices"),
         (_set("memory", "log_ratios", "peak", value=[0.1]), "log_ratios.peak is [0.1], but must be a list of two or"),
@@ -347,6 +347,6 @@ def test_text_is_the_same_json_with_nine_digits(value):
 
 
 def test_the_same_measurements_give_the_same_bytes():
-    first = calibration_text(fitted())
+    first = fitted().text
     fitted.cache_clear()
-    assert calibration_text(fitted()) == first
+    assert fitted().text == first

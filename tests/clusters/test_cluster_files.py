@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import known_machines, named_cluster
-from alpa_dejavu.clusters.machine_file import FOLDER, UNITS
+from alpa_dejavu.clusters.figures import UNITS
+from alpa_dejavu.clusters.machine_file import FOLDER
 
 RIGHT = json.loads((FOLDER / "p3.8xlarge.json").read_text())
 GONE = object()

@@ -8,9 +8,9 @@ import pytest
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import known_machines, local_links, machine_for, named_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.formats import MachineData
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
-from alpa_dejavu.clusters.machine_format import MachineData
 from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.testing import example_cluster
 from unlike import islands, two_and_two

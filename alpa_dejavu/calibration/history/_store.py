@@ -10,22 +10,24 @@ References:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import json
 import os
 import pathlib
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import Annotated, Any, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import data_of, keys_of, object_of, typed_dict_of
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
+from alpa_dejavu._util.format_fields import stated
 from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.calibration.history.history_file import default_path
-from alpa_dejavu.calibration.history.past_run import UNKNOWN, Origin, PastRun, StageSeconds
-from alpa_dejavu.plans.plan_file import consistent_plan, plan_data
+from alpa_dejavu.calibration.history.past_run import UNKNOWN, PastRun
+from alpa_dejavu.plans.plan_file import plan_format
 
 VERSION = 2
 """Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
@@ -57,11 +59,12 @@ _COLUMNS = {
     "calibration": "TEXT",
 }
 """Columns that are never empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
-_READ = (
-    "when_s", "model_fingerprint", "cluster_fingerprint", "devices", "predictor", "plan", "predicted_s", "steps_s",
-    "stages", "versions", "calibration",
-)  # fmt: skip
-"""Columns that a run is made of."""
+
+
+@functools.cache
+def _row_format() -> Any:
+    """Returns the `TypedDict` of a row, once the JSON in its columns is read; columns for SQL alone aren't in it."""
+    return typed_dict_of(PastRun, plan=Annotated[plan_format(), stated("an object: a plan")])
 
 
 @final
@@ -102,7 +105,7 @@ class Store:
             version = self._version(connection)
             if version is None:
                 return ()
-            names = ["id", *(name for name in _READ if version > 1 or name != "calibration")]
+            names = ["id", *(name for name in keys_of(PastRun) if version > 1 or name != "calibration")]
             rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY id").fetchall()
         return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
@@ -188,43 +191,22 @@ class Store:
 
 def _past_run(row: dict[str, Any]) -> PastRun:
     from alpa_dejavu._util.format_check import checked
-    from alpa_dejavu.calibration.history._row_format import RowData
 
     for name in ("plan", "steps_s", "stages", "versions"):
         if isinstance(row[name], str):
             row[name] = strict_json(row[name])
-    data = checked(row, RowData)
-    fingerprints = data["model_fingerprint"], data["cluster_fingerprint"]
-    return PastRun(
-        plan=consistent_plan(data["plan"]),
-        origin=Origin(*fingerprints, data["devices"], data["predictor"], data["calibration"]),
-        predicted_s=float(data["predicted_s"]),
-        steps_s=tuple(map(float, data["steps_s"])),
-        stages=tuple(StageSeconds(**stage) for stage in data["stages"]),
-        when_s=float(data["when_s"]),
-        versions=data["versions"],
-    )
+    return object_of(PastRun, checked(row, _row_format()))
 
 
 def _row(run: PastRun) -> dict[str, Any]:
-    plan = run.plan
-    return {
-        "when_s": run.when_s,
+    row, plan = data_of(run), run.plan
+    row |= {name: json.dumps(value, allow_nan=False) for name, value in row.items() if isinstance(value, (dict, list))}
+    return row | {
         "model": plan.model,
-        "model_fingerprint": run.origin.model,
         "cluster": plan.cluster,
-        "cluster_fingerprint": run.origin.cluster,
-        "devices": run.origin.devices,
-        "predictor": run.origin.predictor,
         "batch": plan.batch,
         "num_micro_batches": plan.num_micro_batches,
         "schedule": plan.schedule,
-        "plan": json.dumps(plan_data(dataclasses.replace(plan, contingencies={})), allow_nan=False),
-        "predicted_s": run.predicted_s,
         "measured_s": run.measured_s,
         "num_steps": len(run.steps_s),
-        "steps_s": json.dumps(run.steps_s),
-        "stages": json.dumps([dataclasses.asdict(stage) for stage in run.stages]),
-        "versions": json.dumps(dict(run.versions)),
-        "calibration": run.origin.calibration,
     }

@@ -8,16 +8,19 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
+from alpa_dejavu._util.dataclass_format import Inline, Key, Needed, Stored
 from alpa_dejavu._util.extras import installed_version
+from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Text, Words, listed, stated
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.plans.plan_file import consistent_plan, plan_data
 from alpa_dejavu.problem import Cluster, Model, Plan, checks
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.calibration._calibration import Calibration
 
 GIVEN = "a plan file"
 """The predictor of a plan that was read: its figures may be another machine's, so nothing is corrected by its runs."""
@@ -42,11 +45,11 @@ class Origin:
             factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
     """
 
-    model: str
-    cluster: str
-    devices: str
-    predictor: str
-    calibration: str = ""
+    model: Annotated[Words, Key("model_fingerprint")]
+    cluster: Annotated[Words, Key("cluster_fingerprint")]
+    devices: Words
+    predictor: Words
+    calibration: Needed[Words] = ""
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -110,17 +113,22 @@ class StageSeconds:
 
     # forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a micro-
     # batch, starting, sending and receiving included
-    forward_s: float
-    backward_s: float
-    per_step_s: float  # the seconds of what comes once a step
+    forward_s: Seconds
+    backward_s: Seconds
+    per_step_s: Seconds  # the seconds of what comes once a step
     # computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
     # together, without starting, sending and receiving; and those that were predicted for it
-    computing_s: float
-    predicted_computing_s: float
+    computing_s: Seconds
+    predicted_computing_s: Seconds
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             checks.not_negative("measured stage", field.name, getattr(self, field.name))
+
+
+_LAST_S = 253_402_300_799
+"""The end of the year 9999: calendars know no later one."""
+_AS_DATA = Stored(dict[str, Any], lambda plan: plan_data(dataclasses.replace(plan, contingencies={})), consistent_plan)
 
 
 def _versions() -> Mapping[str, str]:
@@ -144,13 +152,19 @@ class PastRun:
     Raises ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
     """
 
-    plan: Plan
-    origin: Origin
-    predicted_s: float
-    steps_s: tuple[float, ...]
-    stages: tuple[StageSeconds, ...] = ()
-    when_s: float = dataclasses.field(default_factory=time.time)
-    versions: Mapping[str, str] = dataclasses.field(default_factory=_versions, hash=False)
+    plan: Annotated[Plan, _AS_DATA]
+    origin: Inline[Origin]
+    predicted_s: SecondsAboveZero
+    steps_s: Annotated[tuple[SecondsAboveZero, ...], listed("a list of the seconds of at least one step", min_length=1)]
+    stages: Needed[
+        Annotated[tuple[StageSeconds, ...], listed("a list of the seconds of each stage, or an empty one")]
+    ] = ()
+    when_s: Needed[Annotated[float, stated("seconds since 1970, before the year 10000", ge=0, le=_LAST_S)]] = (
+        dataclasses.field(default_factory=time.time)
+    )
+    versions: Needed[Annotated[Mapping[str, Text], stated("an object of the versions of packages")]] = (
+        dataclasses.field(default_factory=_versions, hash=False)
+    )
 
     def __post_init__(self) -> None:
         checks.positive("run", "predicted_s", self.predicted_s)

@@ -11,6 +11,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.format_fields import Given, GivenPositive
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.problem import Device, Operators
@@ -217,11 +218,11 @@ class ProductCurve:
     corrected as these two are.
     """
 
-    level: float
-    slope: float
-    bend: float
-    least_flop: float
-    most_flop: float
+    level: Given
+    slope: Given
+    bend: Given
+    least_flop: GivenPositive
+    most_flop: GivenPositive
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(value) for value in dataclasses.astuple(self)):

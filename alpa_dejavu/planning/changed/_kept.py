@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning.search.models._model import model_data, model_of
@@ -20,7 +21,6 @@ from alpa_dejavu.problem import (
     Link,
     MeshConfig,
     Model,
-    Nvme,
     Plan,
     PricedBy,
     ReductionServer,
@@ -185,10 +185,16 @@ def cluster_data(cluster: Cluster) -> dict[str, Any]:
 
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
     """Returns the cluster that JSON data made by `cluster_data` describe."""
-    devices = [Device.of(device) for device in data["devices"]]
-    links = [Link(**{**link, "shares": tuple(link["shares"])}) for link in data["links"]]
+    devices = [object_of(Device, device) for device in data["devices"]]
+    links = [object_of(Link, link) for link in data["links"]]
     hosts = (
-        Host(**{**host, "device": devices[host["device"]], "memory": _memory(host.get("memory"))})
+        Host(
+            **{
+                **host,
+                "device": devices[host["device"]],
+                "memory": host.get("memory") and object_of(HostMemory, host["memory"]),
+            }
+        )
         for host in data["hosts"]
     )
     rest = {name: value for name, value in data.items() if name not in ("devices", "matrix")}
@@ -200,13 +206,6 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
             "reduction_servers": tuple(ReductionServer(**server) for server in data.get("reduction_servers", ())),
         }
     )
-
-
-def _memory(data: Mapping[str, Any] | None) -> HostMemory | None:
-    """Returns the memory of a host; what was kept before there was such an entry says nothing of it."""
-    if data is None:
-        return None
-    return HostMemory(**{**data, "nvme": None if data["nvme"] is None else Nvme(**data["nvme"])})
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu._util.format_check import WrongDataError
+from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.yaml_file import read_checked_yaml

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from alpa_dejavu._util.format_check import WrongDataError
+from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import named_cluster
