@@ -5,12 +5,15 @@ user can mend, and a model function's error with its own traceback.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import io
+import keyword
 import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn, final
 
 import click
@@ -64,7 +67,42 @@ class CommandGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _sentence(command)) for name, command in self.commands.items()])
+            formatter.write_dl(list(sentences_of(self.commands).items()))
+
+
+@final
+class LateCommands(Mapping[str, click.Command]):
+    """The commands of this package, each of which is imported when it is first used: `import` is `import_` of import_.
+
+    Args:
+        sentences: by the name of each command the first sentence of its help.
+    """
+
+    def __init__(self, sentences: Mapping[str, str]) -> None:
+        self.sentences = sentences
+
+    def __getitem__(self, name: str) -> click.Command:
+        self.sentences[name]  # raises KeyError where there is no such command
+        return _imported(name.replace("-", "_") + "_" * keyword.iskeyword(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sentences)
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+@functools.cache
+def _imported(name: str) -> click.Command:
+    command: click.Command = getattr(importlib.import_module(f"{__package__}.{name}"), name)
+    return with_wide(command)
+
+
+def sentences_of(commands: Mapping[str, click.Command]) -> Mapping[str, str]:
+    """Returns the first sentence of each command's help, by the command's name."""
+    if isinstance(commands, LateCommands):
+        return commands.sentences
+    return {name: _sentence(command) for name, command in commands.items()}
 
 
 def _sentence(command: click.Command) -> str:

@@ -13,11 +13,11 @@ import click
 from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, write_whole
 from alpa_dejavu._util.unfinished import unfinished
 from alpa_dejavu.cli.output import write_stdout
-from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.changed.kept import Kept
+    from alpa_dejavu.planning.result import PlanningResult
+    from alpa_dejavu.problem import Plan
 
 _STDOUT = pathlib.Path("-")
 _TRIED_BYTES = 2**16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,11 +13,13 @@ from click.core import ParameterSource
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.models import is_model_file, model_text
 from alpa_dejavu.cli.output import Pages, console
+from alpa_dejavu.cli.parameters import LateChoice
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
-from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.inference import Lengths, ServingPlan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +31,10 @@ _SERVES: Final = (
 """The other options of `plan` that say something about inference."""
 _TOKENS = click.IntRange(min=1)
 _OPTIONS: Final = (
-    click.option("--inference", type=click.Choice(OBJECTIVES), help="Plan inference for the soonest or most tokens."),
+    click.option(
+        "--inference", type=LateChoice("planning.inference:OBJECTIVES"),
+        help="Plan inference for the soonest or most tokens.",
+    ),
     click.option("--prompt-tokens", type=_TOKENS, help=f"Tokens of a prompt.  [default: {_PROMPT}]"),
     click.option("--output-tokens", type=_TOKENS, help=f"Tokens of an output.  [default: {_OUTPUT}]"),
     click.option(
@@ -96,6 +101,7 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
     if is_model_file(model):
         model = model_text(model, lengths.high_total)
     with working(f"planning inference of {model} on {options['cluster']}"):
+        from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
         from alpa_dejavu.planning.inference import serve_plan
         from alpa_dejavu.planning.inference.serving_plan import serving_text
 
@@ -112,7 +118,7 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
             stages=asked["stages"],
             cache_bytes_per_token=asked["cache_bytes_per_token"],
             communication=options["communication"],
-            risk=options["risk"],
+            risk=DEFAULT_RISK if options["risk"] is None else options["risk"],
             memory_margin=options["memory_margin"],
             calibration=options["calibration"],
             runtime=options["runtime"] or "alpa",
@@ -129,6 +135,8 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
 
 
 def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) -> Lengths:
+    from alpa_dejavu.planning.inference import Lengths
+
     if path is None:
         return Lengths.fixed(prompt or _PROMPT, output or _OUTPUT)
     if prompt is not None or output is not None:
@@ -138,6 +146,8 @@ def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) 
 
 def print_serving_plan(plan: ServingPlan, to: Pages) -> None:
     """Prints a plan for inference: a row for each phase, and what its devices keep."""
+    from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
+
     heads, *rows = phase_rows(plan)
     table = new_table(heads[:1], heads[1:])
     for row in rows:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import pathlib
+from typing import TYPE_CHECKING
 
 import click
 
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
-from alpa_dejavu.layers.models import Transformer, known_models, model_size, num_parameters, transformer_size
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers.models import Transformer
 
 __all__ = ["is_model_file", "model_text", "sizes_of_model"]
 
@@ -45,8 +47,12 @@ def models(family: str | None) -> None:
     planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
     where you type the command, that takes a batch size and returns a train step and its arguments.
     """
+    from alpa_dejavu.layers.models import known_models
+
     names = [name for name in known_models() if family is None or _family(name) == family]
     if not names:
+        import difflib
+
         near = difflib.get_close_matches(family or "", _FAMILIES, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out to see all"
         raise click.UsageError(f"family is {family!r}, but must be one of {', '.join(_FAMILIES)}; {hint}")
@@ -66,6 +72,8 @@ def _family(name: str) -> str:
 
 
 def _row(name: str) -> tuple[str, ...]:
+    from alpa_dejavu.layers.models import model_size, num_parameters, transformer_size
+
     size = model_size(name)
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
     tokens = getattr(size, "sequence", None)
@@ -108,6 +116,8 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
         from alpa_dejavu.exports import read_model
 
         return read_model(model, sequence)
+    from alpa_dejavu.layers.models import transformer_size
+
     sizes = transformer_size(model)
     if sizes is None:
         raise ValueError(

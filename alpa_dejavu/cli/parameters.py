@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import click
 
-from alpa_dejavu._util.near_names import near
 from alpa_dejavu.cli.files import OUTPUT
-from alpa_dejavu.clusters.offload_choices import OFFLOAD_CHOICES
-from alpa_dejavu.costs.overlap import OVERLAPS
-from alpa_dejavu.costs.runtime import runtime_names
-from alpa_dejavu.problem import ATTENTION
-from alpa_dejavu.problem.run import SCHEDULES, schedule_form
-from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+@final
+class LateChoice(click.Choice[str]):
+    """A choice among names that are imported when they are needed: for help, or for a value that isn't the default.
+
+    Args:
+        names: where the names are in this package, as "slicing:SLICERS": a collection, or a function that returns one.
+    """
+
+    def __init__(self, names: str) -> None:
+        self.case_sensitive, self._names = True, f"alpa_dejavu.{names}"
+
+    @functools.cached_property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Returns the names, which are imported here."""
+        names = pkgutil.resolve_name(self._names)
+        return tuple(names() if callable(names) else names)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Returns the value if it is one of the names; fails for any other."""
+        is_default = param is not None and value == param.default
+        return str(value) if is_default else super().convert(value, param, ctx)
 
 
 class Count(click.ParamType):
@@ -46,6 +64,9 @@ class ScheduleName(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Returns the name of a pipeline schedule, or "auto", as it is; fails for any other value."""
         if value != "auto":
+            from alpa_dejavu._util.near_names import near
+            from alpa_dejavu.problem.run import SCHEDULES, schedule_form
+
             try:
                 schedule_form(value)
             except ValueError:
@@ -67,7 +88,7 @@ calibration_option = click.option(
 )
 runtime_option = click.option(
     "--runtime",
-    type=click.Choice(runtime_names()),
+    type=LateChoice("costs.runtime:runtime_names"),
     help="The training framework that runs the plan; the default is alpa, or what the given plan is for.",
 )
 memory_margin_option = click.option(
@@ -86,19 +107,19 @@ checkpoint_option = click.option(
 )
 overlap_option = click.option(
     "--overlap",
-    type=click.Choice(OVERLAPS),
+    type=LateChoice("costs.overlap:OVERLAPS"),
     help="What devices communicate while they compute: nothing, as Alpa's; gradients and parameters; a part of tensor "
     "parallelism's exchanges too; or all that can. The default: as the runtime has it, or what the plan has.",
 )
 attention_option = click.option(
     "--attention",
-    type=click.Choice(ATTENTION),
+    type=LateChoice("problem:ATTENTION"),
     help="How attention is priced and kept: as one fused kernel, or with its scores in memory. The default: as the "
     "runtime has it, or what the plan has.",
 )
 offload_option = click.option(
     "--offload",
-    type=click.Choice(OFFLOAD_CHOICES),
+    type=LateChoice("clusters.offload_choices:OFFLOAD_CHOICES"),
     default="none",
     show_default=True,
     help="What stages keep may go to their hosts' memory (cpu), to drives (nvme), or to both (auto).",
@@ -144,10 +165,10 @@ trust_option = click.option(
 slicer_option = click.option(
     "--slicer",
     "slicing",
-    type=click.Choice(sorted(SLICERS)),
+    type=LateChoice("slicing:SLICERS"),
     default="dynamic",
     show_default=True,
-    help=f"The search. Experimental, no better than the default in docs/results/slicers.md: {', '.join(EXPERIMENTAL)}.",
+    help="The search. Experimental, no better than the default in docs/results/slicers.md: gradient, mcmc.",
 )
 communication_option = click.option(
     "--communication",

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.calibration.history.history_file import VARIABLE
 from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import (
     OUTPUT,
@@ -26,6 +25,7 @@ from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
+    LateChoice,
     ScheduleName,
     checkpoint_option,
     communication_option,
@@ -48,14 +48,7 @@ from alpa_dejavu.cli.plan_costs import (
     print_whole_run,
 )
 from alpa_dejavu.cli.ray_cluster import connected
-from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
-from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
-from alpa_dejavu.planning.search.runtimes import RUNTIMES
-from alpa_dejavu.planning.task import OBJECTIVES
-from alpa_dejavu.problem.limits import check_sizes
-from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
 @click.command(
@@ -89,12 +82,15 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
     help="Of the pipeline. `auto` searches all, or those that the given runtime has; Alpa has 1f1b, "
     "1f1b_overlap_friendly, gpipe and inference.  [default: 1f1b, or auto with --for]",
 )
-@click.option("--for", "runs_on", type=click.Choice(tuple(RUNTIMES)), help="Only plans that this framework can run.")
+@click.option("--for", "runs_on", type=LateChoice("planning.search.runtimes:RUNTIMES"),
+              help="Only plans that this framework can run.")  # fmt: skip
 @slicer_option
-@click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
+@click.option("--risk", type=float, help="Of running out of memory.  [default: 0.01]")
 @memory_margin_option
-@click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
-@click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
+@click.option("--history", type=HISTORY, envvar="ALPA_DEJAVU_HISTORY", metavar="FILE",
+              help="Correct by the past runs in it.")  # fmt: skip
+@click.option("--objective", type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
+              help="What is least.")  # fmt: skip
 @saving_options
 @offload_option
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
@@ -103,7 +99,8 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
 @click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
 @checkpoint_option
-@click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
+@click.option("--strategy", type=LateChoice("planning.result:STRATEGIES"), default="dejavu", show_default=True,
+              help="By whose search.")  # fmt: skip
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take: hours, price, bytes by link.")
 @click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
@@ -124,6 +121,7 @@ def plan(
     micro_batches: int | None,
     layers: int | None,
     runs_on: str | None,
+    risk: float | None,
     history: pathlib.Path | None,
     replicas: int,
     tolerate: int,
@@ -153,40 +151,49 @@ def plan(
     With `--host-fails-every` a table says what copies of the training state in neighbours' memory cost, and how often
     to make them. With `--steps`, `--samples` or `--tokens` it says what the whole training takes.
     """
-    paths = (json_path, python_path, html_path, trace_path, order_path)
-    check_outputs(*paths, *kept_beside(json_path))
-    model = model_text(model, sequence, train_last)
-    check_sizes(batch, layers, micro_batches, hosts)
-    check_copies(host_fails_every, copy_every)
-    whole = asked_steps(steps, samples, tokens, batch, model)
-    to = console(takes_stdout(*paths))
-    try:
-        with working(f"planning {model} on {cluster}"):
-            from alpa_dejavu.planning import plan_model
-            from alpa_dejavu.planning.changed.kept import Kept
+    paths, unlike = (json_path, python_path, html_path, trace_path, order_path), None
+    with working(f"planning {model} on {cluster}"):
+        # What takes long to import comes once something is shown.
+        from alpa_dejavu.cli import tables
+        from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+        from alpa_dejavu.planning import plan_model
+        from alpa_dejavu.planning.changed.kept import Kept
+        from alpa_dejavu.planning.result import UnlikePipelinesError
+        from alpa_dejavu.problem.limits import check_sizes
+        from alpa_dejavu.schedules.schedule_file import schedule_text
 
-            ask = functools.partial(
-                plan_model,
-                model,
-                connected() if cluster == "ray" else cluster,
-                hosts,
-                batch,
-                micro_batches,
-                layers,
-                runs_on=runs_on or "",
-                history=history,
-                attention=attention or "",
-                **choices,
-            )
+        check_outputs(*paths, *kept_beside(json_path))
+        model = model_text(model, sequence, train_last)
+        check_sizes(batch, layers, micro_batches, hosts)
+        check_copies(host_fails_every, copy_every)
+        whole = asked_steps(steps, samples, tokens, batch, model)
+        ask = functools.partial(
+            plan_model,
+            model,
+            connected() if cluster == "ray" else cluster,
+            hosts,
+            batch,
+            micro_batches,
+            layers,
+            runs_on=runs_on or "",
+            history=history,
+            attention=attention or "",
+            risk=DEFAULT_RISK if risk is None else risk,
+            **choices,
+        )
+        try:
             planned = ask(replicas=least_replicas(replicas, rule, tolerate))
-    except UnlikePipelinesError as unlike:
-        print_pipelines(unlike.plan, unlike.cluster, to)
+        except UnlikePipelinesError as error:
+            unlike = error
+    to = console(takes_stdout(*paths))
+    if unlike is not None:
+        tables.print_pipelines(unlike.plan, unlike.cluster, to)
         if any(path is not None for path in paths):
-            raise
+            raise unlike
         return
     lacking = ""
     try:
-        print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
+        tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:
@@ -194,8 +201,8 @@ def plan(
         if whole is not None:
             print_whole_run(planned, whole, to)
         if other_schedules:
-            print_other_schedules(planned, to)
-        order = None if order_path is None else print_improved_order(planned, to)
+            tables.print_other_schedules(planned, to)
+        order = None if order_path is None else tables.print_improved_order(planned, to)
         if history is not None and planned.plan.correction is None:
             to.fact("not corrected", f"{history} has no runs on such devices yet")
     finally:

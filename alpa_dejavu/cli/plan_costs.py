@@ -11,8 +11,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.name_ranges import name_ranges
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, new_table
-from alpa_dejavu.problem import checks
-from alpa_dejavu.problem.limits import MOST_STEPS, at_most
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningResult
@@ -111,6 +109,9 @@ def asked_steps(
         raise ValueError(f"{' and '.join(names)} are given, but must be one option alone; leave out the others")
     if batch is None:
         raise ValueError(f"{names[0]} is {asked[names[0]]}, but must come with --batch; say the samples of a step")
+    from alpa_dejavu.problem import checks
+    from alpa_dejavu.problem.limits import MOST_STEPS, at_most
+
     at_most(names[0], asked[names[0]] or 0, MOST_STEPS, "give what the training has")
     from alpa_dejavu.planning.given.whole_run import steps_of_samples, steps_of_tokens
 
@@ -147,6 +148,8 @@ def check_copies(host_fails_every_days: float | None, copy_every: int | None) ->
         ValueError: the days aren't above 0, or steps between copies are given without the days.
     """
     if host_fails_every_days is not None:
+        from alpa_dejavu.problem import checks
+
         checks.positive("plan", "--host-fails-every", host_fails_every_days)
     elif copy_every is not None:
         raise ValueError(f"--copy-every is {copy_every}, but must come with --host-fails-every; say in how many days a "

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from alpa_dejavu.cli.interrupts import interrupts_raised
-from alpa_dejavu.problem import Cluster
+
+if TYPE_CHECKING:
+    from alpa_dejavu.problem import Cluster
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import scipy.stats
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
@@ -106,6 +105,7 @@ def _busy_cores(together: int, alone: int, cores: float, waiting: float) -> floa
     """How many cores are busy on average while so many devices compute together with others of their process, each of
     which waits that share of its time whatever the others do, and so many alone in theirs.
     """
-    working = np.arange(together + 1)
-    shares = scipy.stats.binom.pmf(working, together, 1 - waiting)
-    return float(shares @ np.minimum(alone + working, cores))
+    shares = np.ones(1)  # the binomial distribution of how many of them compute
+    for _ in range(together):
+        shares = np.convolve(shares, (waiting, 1 - waiting))
+    return float(shares @ np.minimum(alone + np.arange(together + 1), cores))

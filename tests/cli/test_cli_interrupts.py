@@ -38,15 +38,18 @@ def interrupted(done):
     return (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["numpy", "click", "alpa_dejavu.cli.plan", "alpa_dejavu.cli.doctor"])
-def test_while_it_is_imported(module):
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("numpy", "plan"), ("click", "plan"), ("alpa_dejavu.cli.plan", "plan"), ("alpa_dejavu.cli.doctor", "doctor")],
+)
+def test_while_it_is_imported(module, command):
     code = (
         "class Interrupts:\n"
         "    def find_spec(self, name, *_):\n"
         f"        if name == {module!r}: {INTERRUPT}\n"
         "sys.meta_path.insert(0, Interrupts())\n"
     )
-    assert interrupted(process(code, "--version"))
+    assert interrupted(process(code, command, "--help"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""What a command imports: what it uses, and what takes long to import only once something is shown."""
+
+import subprocess
+import sys
+
+import pytest
+
+from alpa_dejavu.calibration.history.history_file import VARIABLE
+from alpa_dejavu.cli.commands import sentences_of
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+
+HEAVY = "numpy", "scipy", "numba", "jax", "pydantic", "plotly", "pandas", "sklearn", "yaml", "tqdm"
+HELP = "import click; from alpa_dejavu.cli.main import main; main(['--help'], standalone_mode=False)"
+PARSED = """
+import click
+from alpa_dejavu.cli.main import main
+with click.Context(main, info_name="alpa-dejavu"):
+    main.commands["plan"].make_context("plan", "--model gpt-1.3b --cluster p3.16xlarge --batch 8".split())
+"""
+
+
+def modules_after(code):
+    ended = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\nimport sys; print(); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", ended], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(("code", "most"), [(HELP, 12), (PARSED, 32)])
+def test_nothing_heavy_is_imported_before_a_command_shows_something(code, most):
+    modules = modules_after(code)
+    assert not modules & set(HEAVY)
+    own = [name for name in modules if name.partition(".")[0] == "alpa_dejavu"]
+    assert len(own) <= most, sorted(own)
+
+
+def test_planning_imports_neither_jax_nor_what_fits_and_draws():
+    imports = "import alpa_dejavu.planning.by_name, alpa_dejavu.planning.changed.kept, alpa_dejavu.cli.tables"
+    modules = modules_after(imports)
+    assert not modules & {*HEAVY} - {"numpy"}
+
+
+def test_help_lists_the_first_sentence_of_each_command():
+    imported = {name: main.commands[name] for name in main.commands}
+    assert sentences_of(main.commands) == sentences_of(imported)
+
+
+def test_a_command_is_imported_once_and_no_other_name_is_one():
+    assert main.commands["plan"] is main.commands["plan"]
+    assert "sys" not in main.commands
+    assert main.commands.get("_warm-up") is None
+
+
+def test_options_name_what_is_imported_later():
+    options = {option.name: option for option in main.commands["plan"].params}
+    assert f"[default: {DEFAULT_RISK}]" in options["risk"].help
+    assert options["history"].envvar == VARIABLE
