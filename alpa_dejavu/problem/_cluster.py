@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, final
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -287,8 +290,22 @@ class Cluster:
         """
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin, memory) for host in host_names)
-        links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
-        return cls(name, hosts, links)
+        row = (between,) * len(hosts)
+        return cls(name, hosts, tuple((*row[:n], within, *row[n + 1 :]) for n in range(len(hosts))))
+
+    def __hash__(self) -> int:
+        # Of thousands of hosts there are millions of links.
+        return hash((self.name, self.hosts, self.cores, self.reduction_servers))
+
+    @functools.cached_property
+    def link_numbers(self) -> tuple[list[Link], NDArray[np.int64]]:
+        """Returns the different links of the cluster, and for each two hosts which of them joins these, shape (H, H)."""
+        count = len(self.hosts)
+        every = np.fromiter(map(id, itertools.chain.from_iterable(self.links)), dtype=np.int64, count=count**2)
+        _, first, same = np.unique(every, return_index=True, return_inverse=True)
+        numbers: dict[Link, int] = {}
+        objects = [numbers.setdefault(self.links[n // count][n % count], len(numbers)) for n in first.tolist()]
+        return list(numbers), np.array(objects)[same].reshape(count, count)
 
     @property
     def shared(self) -> bool:
@@ -319,16 +336,20 @@ class Cluster:
         """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links
         between them.
         """
-        links = tuple(tuple(self.links[a][b] for b in hosts) for a in hosts)
+        links = tuple((self.links[n][n],) for n in hosts)
+        if len(hosts) > 1:
+            chosen = operator.itemgetter(*hosts)
+            links = tuple(map(chosen, chosen(self.links)))
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:
         """Returns the slowest link among the given hosts (by index): of the least rate, then of the longest latency."""
         if not hosts:
             raise ValueError(f"cluster {self.name}: no hosts are given, so there is no link between them")
-        chosen = sorted(set(hosts))
-        pairs = [self.links[a][b] for a in chosen for b in chosen if a != b] or [self.links[chosen[0]][chosen[0]]]
-        return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))
+        chosen, (links, numbers) = sorted(set(hosts)), self.link_numbers
+        among = numbers[np.ix_(chosen, chosen)]
+        several = among[~np.eye(len(chosen), dtype=np.bool_)] if len(chosen) > 1 else among.ravel()
+        return min((links[n] for n in np.unique(several)), key=lambda link: (link.bytes_per_s, -link.latency_s))
 
     def check_rates(self) -> None:
         """Checks that no link of the cluster is faster than the memory of the devices at its two ends.
@@ -336,15 +357,14 @@ class Cluster:
         Raises:
             ValueError: a link is faster; the message names its hosts.
         """
-        memory = [host.device.memory_bytes_per_s * host.num_devices for host in self.hosts]
-        for a, row in enumerate(self.links):
-            for b, link in enumerate(row):
-                # Devices that are parts of one CPU have each other's share of the memory while these wait.
-                most = sum(memory) if self.shared else min(memory[a], memory[b])
-                rate = max(link.bytes_per_s, link.sending[1])
-                if rate > most:
-                    raise ValueError(
-                        f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
-                        f"{units.byte_rate(rate)}, but the memory of the devices at its ends {units.byte_rate(most)}; "
-                        "look at its unit, or measure it again"
-                    )
+        links, numbers = self.link_numbers
+        memory = np.array([host.device.memory_bytes_per_s * host.num_devices for host in self.hosts])
+        # Devices that are parts of one CPU have each other's share of the memory while these wait.
+        most = np.full(numbers.shape, memory.sum()) if self.shared else np.minimum.outer(memory, memory)
+        rates = np.array([max(link.bytes_per_s, link.sending[1]) for link in links])[numbers]
+        for a, b in np.argwhere(rates > most)[:1].tolist():
+            raise ValueError(
+                f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
+                f"{units.byte_rate(float(rates[a, b]))}, but the memory of the devices at its ends "
+                f"{units.byte_rate(float(most[a, b]))}; look at its unit, or measure it again"
+            )

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Annotated, final
 
+import numpy as np
+
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Rare
 from alpa_dejavu._util.format_fields import MOST, Bytes, Positive, Text, listed, stated, whole
@@ -123,40 +125,36 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     >>> host_kinds(named_cluster("p3.16xlarge", 4))
     (0, 0, 0, 0)
     """
-    kinds: list[int] = []
-    first: list[int] = []
-    uses = Counter(medium for row in cluster.links for link in row for medium in link.shares)
+    links, numbers = cluster.link_numbers
+    figures = dict[tuple[Link, int], int]()
+    same = [figures.setdefault((dataclasses.replace(n, shares=()), len(n.shares)), len(figures)) for n in links]
+    to = np.array(same)[numbers]
+    ends, of_host = np.ascontiguousarray(to.T), [dataclasses.replace(host, name="") for host in cluster.hosts]
+    shared = any(link.shares for link in links)
+    uses = Counter(medium for row in cluster.links for link in row for medium in link.shares) if shared else None
+
+    def alike(a: int, b: int) -> bool:
+        equal = (to[a] == to[b]) & (ends[a] == ends[b])
+        equal[[a, b]] = to[a, a] == to[b, b], to[a, b] == to[b, a]
+        return of_host[a] == of_host[b] and bool(equal.all()) and (uses is None or _same_media(cluster, a, b, uses))
+
+    kinds, first = list[int](), list[int]()
     for host in range(len(cluster.hosts)):
-        kind = next((kind for kind, other in enumerate(first) if _alike(cluster, host, other, uses)), len(first))
+        kind = next((kind for kind, other in enumerate(first) if alike(host, other)), len(first))
         if kind == len(first):
             first.append(host)
         kinds.append(kind)
     return tuple(kinds)
 
 
-def _alike(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
-    ours, theirs, links = cluster.hosts[a], cluster.hosts[b], cluster.links
-    if dataclasses.replace(ours, name="") != dataclasses.replace(theirs, name=""):
-        return False
-    pairs = [(links[a][a], links[b][b]), (links[a][b], links[b][a])]
-    for c in range(len(cluster.hosts)):
-        if c not in (a, b):
-            pairs += [(links[a][c], links[b][c]), (links[c][a], links[c][b])]
-    return all(_same_figures(*pair) for pair in pairs) and (not uses or _same_media(cluster, pairs, uses))
-
-
-def _same_figures(link: Link, other: Link) -> bool:
-    return link == other or (
-        len(link.shares) == len(other.shares) > 0
-        and dataclasses.replace(link, shares=()) == dataclasses.replace(other, shares=())
-    )
-
-
-def _same_media(cluster: Cluster, pairs: Sequence[tuple[Link, Link]], uses: Counter[str]) -> bool:
-    """Whether media keep what goes over them when two hosts change places: `pairs` are the links that they exchange.
+def _same_media(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
+    """Whether media keep what goes over them when hosts a and b change places.
 
     The media of the one become those of the other. What links of other hosts go over as well has to stay.
     """
+    links, others = cluster.links, [host for host in range(len(cluster.hosts)) if host not in (a, b)]
+    pairs = [(links[a][a], links[b][b]), (links[a][b], links[b][a])]
+    pairs += [pair for c in others for pair in ((links[a][c], links[b][c]), (links[c][a], links[c][b]))]
     renamed: dict[str, str] = {}
     exchanged = Counter[str]()
     for own, other in pairs:
