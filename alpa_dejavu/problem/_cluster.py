@@ -7,8 +7,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
