@@ -34,7 +34,7 @@ def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[
     (0, 2, 3)
     """
     first = tuple(hosts)
-    if len(first) < 3 or len({cluster.links[a][b] for a, b in itertools.permutations(first, 2)}) == 1:
+    if len(first) < 3 or len(cluster.link_kinds.between(sorted(first))) == 1:
         return first
     return min(_orders(cluster, first), key=lambda order: _cost(cluster, order, logical_mesh))
 

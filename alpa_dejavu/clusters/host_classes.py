@@ -65,8 +65,9 @@ def slow_inside(cluster: Cluster) -> bool:
     >>> slow_inside(example_cluster())
     False
     """
-    inside = [cluster.links[n][n] for n, host in enumerate(cluster.hosts) if host.num_devices > 1]
-    between = [link for a, row in enumerate(cluster.links) for b, link in enumerate(row) if a != b]
+    kinds = cluster.link_kinds
+    several = {n for n, host in zip(kinds.within, cluster.hosts, strict=True) if host.num_devices > 1}
+    inside, between = [kinds.links[n] for n in several], kinds.between(range(len(cluster.hosts)))
     if not inside or not between or cluster.shared:
         return False
     collective = max(link.bytes_per_s for link in inside), min(link.bytes_per_s for link in between)

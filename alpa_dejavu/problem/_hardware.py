@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Annotated, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Rare
 from alpa_dejavu._util.format_fields import MOST, Bytes, Positive, Text, listed, stated, whole
@@ -125,38 +128,46 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     """
     kinds: list[int] = []
     first: list[int] = []
-    uses = Counter(medium for row in cluster.links for link in row for medium in link.shares)
-    for host in range(len(cluster.hosts)):
-        kind = next((kind for kind, other in enumerate(first) if _alike(cluster, host, other, uses)), len(first))
+    links = cluster.link_kinds
+    counts = np.bincount(links.numbers.ravel(), minlength=len(links.links)).tolist()
+    uses = Counter[str]()
+    for link, count in zip(links.links, counts, strict=True):
+        uses.update(dict.fromkeys(link.shares, count))
+    by_figures: dict[tuple[Link, int], int] = {}
+    named = [(dataclasses.replace(link, shares=()), len(link.shares)) for link in links.links]
+    figures = np.array([by_figures.setdefault(key, len(by_figures)) for key in named])[links.numbers]
+    of_names = [dataclasses.replace(host, name="") for host in cluster.hosts]
+    for host, ours in enumerate(of_names):
+        alike = (n for n, other in enumerate(first) if of_names[other] == ours and _same_links(figures, host, other))
+        kind = next((n for n in alike if not uses or _same_media(cluster, host, first[n], uses)), len(first))
         if kind == len(first):
             first.append(host)
         kinds.append(kind)
     return tuple(kinds)
 
 
-def _alike(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
-    ours, theirs, links = cluster.hosts[a], cluster.hosts[b], cluster.links
-    if dataclasses.replace(ours, name="") != dataclasses.replace(theirs, name=""):
-        return False
+def _same_links(figures: NDArray[np.intp], a: int, b: int) -> bool:
+    """Whether the figures of links, by their numbers of shape (hosts, hosts), stay if two hosts change places."""
+    others = np.ones(len(figures), dtype=np.bool_)
+    others[[a, b]] = False
+    return bool(
+        figures[a, a] == figures[b, b]
+        and figures[a, b] == figures[b, a]
+        and (figures[a] == figures[b])[others].all()
+        and (figures[:, a] == figures[:, b])[others].all()
+    )
+
+
+def _same_media(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
+    """Whether media keep what goes over them when two hosts change places.
+
+    The media of the one become those of the other. What links of other hosts go over as well has to stay.
+    """
+    links = cluster.links
     pairs = [(links[a][a], links[b][b]), (links[a][b], links[b][a])]
     for c in range(len(cluster.hosts)):
         if c not in (a, b):
             pairs += [(links[a][c], links[b][c]), (links[c][a], links[c][b])]
-    return all(_same_figures(*pair) for pair in pairs) and (not uses or _same_media(cluster, pairs, uses))
-
-
-def _same_figures(link: Link, other: Link) -> bool:
-    return link == other or (
-        len(link.shares) == len(other.shares) > 0
-        and dataclasses.replace(link, shares=()) == dataclasses.replace(other, shares=())
-    )
-
-
-def _same_media(cluster: Cluster, pairs: Sequence[tuple[Link, Link]], uses: Counter[str]) -> bool:
-    """Whether media keep what goes over them when two hosts change places: `pairs` are the links that they exchange.
-
-    The media of the one become those of the other. What links of other hosts go over as well has to stay.
-    """
     renamed: dict[str, str] = {}
     exchanged = Counter[str]()
     for own, other in pairs:

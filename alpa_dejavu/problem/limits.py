@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_HOSTS = 1024
+MOST_HOSTS = 2048
 MOST_DEVICES_PER_HOST = 1024
 MOST_LAYERS = 256
 MOST_WIDTH = 2**24
