@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["device_order"]
@@ -35,7 +34,7 @@ def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[
     (0, 2, 3)
     """
     first = tuple(hosts)
-    if len(first) < 3 or len({kinds_of(cluster)[host] for host in first}) == 1:
+    if len(first) < 3 or len(cluster.link_kinds.between(sorted(first))) == 1:
         return first
     return min(_orders(cluster, first), key=lambda order: _cost(cluster, order, logical_mesh))
 

@@ -9,8 +9,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import numpy as np
-
 from alpa_dejavu.problem import Cluster, ClusterSummary, Submesh, host_kinds
 
 __all__ = [
@@ -82,10 +80,9 @@ def slow_inside(cluster: Cluster) -> bool:
     >>> slow_inside(example_cluster())
     False
     """
-    links, numbers = cluster.link_numbers
-    own, several = np.diagonal(numbers), np.array([host.num_devices > 1 for host in cluster.hosts])
-    counts = np.bincount(numbers.ravel(), minlength=len(links)) - np.bincount(own, minlength=len(links))
-    inside, between = [links[n] for n in set(own[several].tolist())], [links[n] for n in np.flatnonzero(counts)]
+    kinds = cluster.link_kinds
+    several = {n for n, host in zip(kinds.within, cluster.hosts, strict=True) if host.num_devices > 1}
+    inside, between = [kinds.links[n] for n in several], kinds.between(range(len(cluster.hosts)))
     if not inside or not between or cluster.shared:
         return False
     collective = max(link.bytes_per_s for link in inside), min(link.bytes_per_s for link in between)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import types
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -174,12 +175,25 @@ class InterstageTransfer:
         inside = len(sending | receiving) == 1
         shares = min(len(before), len(after)) if inside else min(len(sending), len(receiving))
         unlike: dict[tuple[int, int, bool, int], _Ends] = {}
-        for a, b in itertools.product(sorted(sending), sorted(receiving)):
+        both = sorted(sending & receiving)
+        ends = [sorted(some if at_a_time else self._unlike(some, both)) for some in (sending, receiving)]
+        for a, b in itertools.product(*ends):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
         seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
         forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
+
+    def _unlike(self, hosts: Iterable[int], common: Iterable[int]) -> set[int]:
+        """Returns those of some hosts that have every kind of link to others: the first two of each kind, so that one
+        of them differs from any other host, and the first of each kind that both ends have.
+        """
+        kinds, chosen, counts = kinds_of(self._cluster), set[int](), Counter[int]()
+        for host in sorted(hosts):
+            counts[kinds[host]] += 1
+            if counts[kinds[host]] <= 2:
+                chosen.add(host)
+        return chosen.union({kinds[host]: host for host in common}.values())
 
     def table(self, space: SearchSpace) -> InterstageTable:
         """Returns the seconds of transfers between stages on any two submeshes of a search space, across a cut before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -21,7 +22,7 @@ from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import Latency, LatencyModel, latency_model
 from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
-from alpa_dejavu.problem import Cluster, Device, Host, Operators
+from alpa_dejavu.problem import Device, Host, Operators
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
@@ -111,11 +112,11 @@ class RuntimeProfile:
             factor = factor * (self.computed_s(device_s, launches(operators)) / device_s)
         return Latency(predicted.mean_s * factor, predicted.spread_s * factor)
 
-    def hosts(self, cluster: Cluster) -> list[Host]:
-        """Returns a cluster's hosts with as much memory of each device as the framework leaves to a plan."""
+    def hosts(self, hosts: Iterable[Host]) -> list[Host]:
+        """Returns hosts with as much memory of each device as the framework leaves to a plan."""
         if self.own_bytes is None:
-            return list(cluster.hosts)
-        return [dataclasses.replace(host, device=self._left_of(host.device)) for host in cluster.hosts]
+            return list(hosts)
+        return [dataclasses.replace(host, device=self._left_of(host.device)) for host in hosts]
 
     def _left_of(self, device: Device) -> Device:
         gpu = gpu_of(device.name)

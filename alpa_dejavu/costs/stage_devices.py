@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import range_sum
 from alpa_dejavu.clusters.gpus import gpu_of
-from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.kernels import check_fused
-from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, SearchSpace, Submesh
+from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operators, SearchSpace, Submesh
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
@@ -47,7 +47,7 @@ class StagePlaces:
     def __init__(self, model: Model, cluster: Cluster) -> None:
         self._cluster, self._dtype = cluster, _usual_dtype(model)
         self._like: dict[tuple[object, ...], StageDevices] = {}
-        self._groups: dict[tuple[StageDevices, tuple[object, ...], int], list[Group]] = {}
+        self._groups: dict[tuple[StageDevices, tuple[int, ...], int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
         """Returns the devices of a stage, given the index of the host of each device."""
@@ -76,7 +76,7 @@ class StagePlaces:
         return (
             self.on(on_hosts)
             if hosts is not None
-            else self._known((submesh,), on_hosts, range(len(self._cluster.hosts)))
+            else self._known((submesh,), on_hosts, [of_kind[0] for of_kind in members_of_kinds(self._cluster)])
         )
 
     def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
@@ -90,17 +90,16 @@ class StagePlaces:
         """Returns the groups of devices that communicate along an axis of a stage's mesh, as `MeshConfig.groups` has
         them; of several on hosts of the same kinds, which take equally long, only one.
         """
-        key = devices, config.division_key, axis
+        degrees = config.data_parallel, config.tensor_parallel, config.context_parallel
+        key = devices, (*degrees, config.expert_parallel, config.sharded), axis
         if key not in self._groups:
-            hosts = devices.hosts
-            every = [tuple(hosts[n] for n in group) for group in config.groups(axis)]
-            kinds, distinct = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
-            for group in dict.fromkeys(every):
-                number = {host: n for n, host in enumerate(dict.fromkeys(group))}
-                distinct.setdefault(tuple((number[host], kinds[host]) for host in group), group)
-            at_a_time = len(every) * self._abreast(hosts)
-            cluster = self._apart if self._cluster.apart(len(set(hosts))) else self._cluster
-            self._groups[key] = [Group(cluster, group, at_a_time) for group in distinct.values()]
+            members = np.array(devices.hosts)[config.group_members(axis)]
+            at_a_time = len(members) * self._abreast(devices.hosts)
+            cluster = self._apart if self._cluster.apart(len(set(devices.hosts))) else self._cluster
+            alike = np.stack([_first_places(members), np.array(kinds_of(self._cluster))[members]], axis=1)
+            distinct = {row.tobytes(): n for n, row in reversed(list(enumerate(alike)))}
+            groups = (tuple(members[n].tolist()) for n in sorted(distinct.values()))
+            self._groups[key] = [Group(cluster, group, at_a_time) for group in groups]
         return self._groups[key]
 
     @functools.cached_property
@@ -122,17 +121,40 @@ class StagePlaces:
         return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in used.items()))
 
 
+def _first_places(members: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Returns for each device of each group, whose hosts `members` has, the first place in the group of a device of its
+    host; shape (groups, devices of each). Groups have the same where they are spread over hosts in the same way.
+
+    >>> _first_places(np.array([[5, 5, 7, 5], [7, 7, 2, 7]])).tolist()
+    [[0, 0, 2, 0], [0, 0, 2, 0]]
+    """
+    order = np.argsort(members, axis=1, kind="stable")
+    by_host = np.take_along_axis(members, order, axis=1)
+    begins = np.ones(members.shape, dtype=np.bool_)
+    begins[:, 1:] = by_host[:, 1:] != by_host[:, :-1]
+    starts = np.maximum.accumulate(np.where(begins, np.arange(members.shape[1]), 0), axis=1)
+    places = np.empty_like(order)
+    np.put_along_axis(places, order, np.take_along_axis(order, starts, axis=1), axis=1)
+    return places
+
+
 def _least_share(hosts: Sequence[Host]) -> HostShare | None:
     shares = [host.memory.share(host.num_devices) for host in hosts if host.memory is not None]
     return HostShare.least(shares) if shares and all(host.memory is not None for host in hosts) else None
 
 
+def _forward_operators(model: Model) -> list[tuple[Operators, int]]:
+    """Returns the operators of forward passes, each with how many layers have them."""
+    counts = collections.Counter(id(layer.forward) for layer in model.layers)
+    unlike = {id(layer.forward): layer.forward for layer in model.layers}
+    return [(operators, counts[key]) for key, operators in unlike.items()]
+
+
 def _usual_dtype(model: Model) -> str:
     """Returns the dtype of most of the products' operations."""
     work: dict[str, float] = {"float32": 0.0}
-    for layer in model.layers:
-        operators = layer.forward
-        flop = operators.flop * operators.count * operators.is_product
+    for operators, count in _forward_operators(model):
+        flop = operators.flop * operators.count * operators.is_product * count
         for dtype in set(operators.dtype.tolist()):
             work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
     return max(work, key=lambda dtype: work[dtype])
@@ -195,8 +217,7 @@ def check_computable(model: Model, cluster: Cluster) -> None:
 
 def _needs(model: Model) -> tuple[bool, float]:
     """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
-    forward = {id(layer.forward): layer.forward for layer in model.layers}
-    records = [record for operators in forward.values() for record in operators.records]
+    records = [record for operators, _ in _forward_operators(model) for record in operators.records]
     narrow = any(record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped") for record in records)
     heads = (float(record.input_shapes[0][-1]) for record in records if record.kind == "attention")
     return narrow, max(heads, default=0.0)

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
-from alpa_dejavu.costs.runtime import CostModels
+from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
-from alpa_dejavu.problem import Cluster, Host, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 
@@ -250,7 +251,7 @@ def cost_table(
     costs = StageCostModel(model, cluster, models)
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
-    limits, usable = _memory_limits(models.runtime.hosts(cluster), space, margin)
+    limits, usable = _memory_limits(models.runtime, cluster, space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(COST_KINDS), *shape))
     successors = np.full(shape, -1, dtype=np.int64)
@@ -299,9 +300,14 @@ def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
     return MemoryLimits(device_bytes, *(() if share is None else (share.num_bytes, share.nvme_bytes)))
 
 
-def _memory_limits(hosts: Sequence[Host], space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
+def _memory_limits(
+    runtime: RuntimeProfile, cluster: Cluster, space: SearchSpace, margin: MemoryMargin
+) -> tuple[FloatArray, FloatArray]:
     """The memory that each submesh's smallest device has, and that the margin leaves of one; each of shape (S,)."""
-    used = [range(len(hosts))] * len(space.submeshes) if space.hosts is None else space.hosts
-    has, leaves = [host.device.memory_bytes for host in hosts], list(map(margin.usable_bytes, hosts))
-    least = [(min(has[n] for n in numbers), min(leaves[n] for n in numbers)) for numbers in used]
-    return np.array([has for has, _ in least]), np.array([leaves for _, leaves in least])
+    kinds, members = np.array(kinds_of(cluster)), members_of_kinds(cluster)
+    hosts = runtime.hosts(cluster.hosts[of_kind[0]] for of_kind in members)
+    every = [range(len(hosts))] * len(space.submeshes)
+    used = every if space.hosts is None else [np.unique(kinds[list(numbers)]).tolist() for numbers in space.hosts]
+    figures = np.array([(host.device.memory_bytes, margin.usable_bytes(host)) for host in hosts])
+    has, leaves = np.array([figures[list(of_kinds)].min(axis=0) for of_kinds in used]).T
+    return has, leaves

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, final
 
@@ -223,6 +222,34 @@ class Host:
 
 
 @final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinkKinds:
+    """The different links among H hosts, in the order in which the rows of `Cluster.links` first have them.
+
+    Attributes:
+        links: the different links.
+        numbers: shape (H, H), the place among them of the link from each host to each other, or within it.
+    """
+
+    links: tuple[Link, ...]
+    numbers: NDArray[np.int32]
+
+    @functools.cached_property
+    def within(self) -> tuple[int, ...]:
+        """Returns the place of the link within each host."""
+        return tuple(np.diagonal(self.numbers).tolist())
+
+    def between(self, hosts: Sequence[int]) -> list[Link]:
+        """Returns the different links from one to another of some hosts, given by their indices, in their order."""
+        numbers = self.numbers if len(hosts) == len(self.numbers) else self.numbers[np.ix_(hosts, hosts)]
+        apart = np.where(np.eye(len(hosts), dtype=np.bool_), len(self.links), numbers).ravel()
+        present = np.flatnonzero(np.bincount(apart, minlength=len(self.links))[: len(self.links)])
+        if len(present) > 1:
+            present = present[np.argsort([np.argmax(apart == number) for number in present])]
+        return [self.links[number] for number in present.tolist()]
+
+
+@final
 @dataclasses.dataclass(frozen=True)
 class Cluster:
     """The hosts that a plan may use, and the links between them.
@@ -245,7 +272,7 @@ class Cluster:
 
     name: str
     hosts: tuple[Host, ...]
-    links: tuple[tuple[Link, ...], ...]
+    links: tuple[tuple[Link, ...], ...] = dataclasses.field(hash=False)
     cores: int | None = None
     media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     reduction_servers: tuple[ReductionServer, ...] = ()
@@ -290,22 +317,21 @@ class Cluster:
         """
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin, memory) for host in host_names)
-        row = (between,) * len(hosts)
-        return cls(name, hosts, tuple((*row[:n], within, *row[n + 1 :]) for n in range(len(hosts))))
-
-    def __hash__(self) -> int:
-        # Of thousands of hosts there are millions of links.
-        return hash((self.name, self.hosts, self.cores, self.reduction_servers))
+        count = len(hosts)
+        links = tuple((between,) * n + (within,) + (between,) * (count - 1 - n) for n in range(count))
+        return cls(name, hosts, links)
 
     @functools.cached_property
-    def link_numbers(self) -> tuple[list[Link], NDArray[np.int64]]:
-        """Returns the different links of the cluster, and for each two hosts which of them joins these, shape (H, H)."""
-        count = len(self.hosts)
-        every = np.fromiter(map(id, itertools.chain.from_iterable(self.links)), dtype=np.int64, count=count**2)
-        _, first, same = np.unique(every, return_index=True, return_inverse=True)
-        numbers: dict[Link, int] = {}
-        objects = [numbers.setdefault(self.links[n // count][n % count], len(numbers)) for n in first.tolist()]
-        return list(numbers), np.array(objects)[same].reshape(count, count)
+    def link_kinds(self) -> LinkKinds:
+        """Returns the different links of the cluster, and which of them joins which hosts."""
+        listed = list(itertools.chain.from_iterable(self.links))
+        ids = np.fromiter(map(id, listed), np.int64, len(listed))
+        objects = dict(zip(map(id, listed), listed, strict=True))
+        kinds: dict[Link, int] = {}
+        of_objects = np.array([kinds.setdefault(link, len(kinds)) for link in objects.values()], dtype=np.int32)
+        order = np.argsort(list(objects))
+        numbers = of_objects[order][np.searchsorted(np.array(list(objects))[order], ids)]
+        return LinkKinds(tuple(kinds), numbers.reshape(len(self.hosts), len(self.hosts)))
 
     @property
     def shared(self) -> bool:
@@ -336,20 +362,17 @@ class Cluster:
         """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links
         between them.
         """
-        links = tuple((self.links[n][n],) for n in hosts)
-        if len(hosts) > 1:
-            chosen = operator.itemgetter(*hosts)
-            links = tuple(map(chosen, chosen(self.links)))
+        links = tuple(tuple(map(self.links[a].__getitem__, hosts)) for a in hosts)
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:
         """Returns the slowest link among the given hosts (by index): of the least rate, then of the longest latency."""
         if not hosts:
             raise ValueError(f"cluster {self.name}: no hosts are given, so there is no link between them")
-        chosen, (links, numbers) = sorted(set(hosts)), self.link_numbers
-        among = numbers[np.ix_(chosen, chosen)]
-        several = among[~np.eye(len(chosen), dtype=np.bool_)] if len(chosen) > 1 else among.ravel()
-        return min((links[n] for n in np.unique(several)), key=lambda link: (link.bytes_per_s, -link.latency_s))
+        chosen = sorted(set(hosts))
+        if len(chosen) == 1:
+            return self.links[chosen[0]][chosen[0]]
+        return min(self.link_kinds.between(chosen), key=lambda link: (link.bytes_per_s, -link.latency_s))
 
     def check_rates(self) -> None:
         """Checks that no link of the cluster is faster than the memory of the devices at its two ends.
@@ -357,14 +380,14 @@ class Cluster:
         Raises:
             ValueError: a link is faster; the message names its hosts.
         """
-        links, numbers = self.link_numbers
         memory = np.array([host.device.memory_bytes_per_s * host.num_devices for host in self.hosts])
+        rates = np.array([max(link.bytes_per_s, link.sending[1]) for link in self.link_kinds.links])
+        rate = rates[self.link_kinds.numbers]
         # Devices that are parts of one CPU have each other's share of the memory while these wait.
-        most = np.full(numbers.shape, memory.sum()) if self.shared else np.minimum.outer(memory, memory)
-        rates = np.array([max(link.bytes_per_s, link.sending[1]) for link in links])[numbers]
-        for a, b in np.argwhere(rates > most)[:1].tolist():
+        most = np.full_like(rate, memory.sum()) if self.shared else np.minimum.outer(memory, memory)
+        for a, b in np.argwhere(rate > most)[:1].tolist():
             raise ValueError(
                 f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
-                f"{units.byte_rate(float(rates[a, b]))}, but the memory of the devices at its ends "
-                f"{units.byte_rate(float(most[a, b]))}; look at its unit, or measure it again"
+                f"{units.byte_rate(rate[a, b])}, but the memory of the devices at its ends "
+                f"{units.byte_rate(most[a, b])}; look at its unit, or measure it again"
             )

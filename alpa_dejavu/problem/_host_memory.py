@@ -90,4 +90,4 @@ class HostShare:
     @classmethod
     def least(cls, shares: Iterable[HostShare]) -> HostShare:
         """Returns for each figure the least one of several shares, as a stage on several hosts has it."""
-        return cls(*map(min, zip(*map(dataclasses.astuple, shares), strict=True)))
+        return cls(*map(min, zip(*map(dataclasses.astuple, dict.fromkeys(shares)), strict=True)))

@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alpa_dejavu._util.dataclass_format import chosen
 from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
@@ -155,17 +158,18 @@ class MeshConfig:
         >>> MeshConfig((4, 2), 4, 2, sharded=2).groups(REPLICATED)
         [(0, 4), (2, 6), (1, 5), (3, 7)]
         """
+        return [tuple(group) for group in self.group_members(axis).tolist()]
+
+    def group_members(self, axis: int) -> NDArray[np.intp]:
+        """Returns the groups of an axis as `groups` has them, in an array of shape (groups, devices of each)."""
         data, tensor, ways = self.data_parallel, self.tensor_parallel, self.ways(axis)
+        devices = np.arange(data * tensor)
         if axis == TENSOR:
-            return [tuple(range(n, n + tensor)) for n in range(0, data * tensor, tensor)]
-        spread = axis in (REPLICATED, EXPERT_REPLICATED)
-        apart = data // ways if spread else 1
-        firsts = range(apart) if spread else range(0, data, ways)
-        return [
-            tuple((first + n * apart) * tensor + place for n in range(ways))
-            for place in range(tensor)
-            for first in firsts
-        ]
+            return devices.reshape(data, tensor)
+        by_place = devices.reshape(data, tensor).T
+        if axis in (REPLICATED, EXPERT_REPLICATED):
+            return by_place.reshape(tensor, ways, data // ways).swapaxes(1, 2).reshape(-1, ways)
+        return by_place.reshape(-1, ways)
 
     @property
     def batch_forced(self) -> bool:

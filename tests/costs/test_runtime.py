@@ -150,7 +150,7 @@ def test_a_runtime_leaves_what_the_data_sheet_has_but_no_more_than_a_lower_figur
     cluster, own_bytes = named_cluster("dgx-h100", 1), 2e9
     (host,) = cluster.hosts
     runtime = RuntimeProfile("own", own_bytes=own_bytes)
-    assert runtime.hosts(cluster)[0].device.memory_bytes == 80 * 2**30 - own_bytes
+    assert runtime.hosts(cluster.hosts)[0].device.memory_bytes == 80 * 2**30 - own_bytes
     little = dataclasses.replace(host.device, memory_bytes=20 * 2.0**30)
     shared = dataclasses.replace(cluster, hosts=(dataclasses.replace(host, device=little),))
-    assert runtime.hosts(shared)[0].device.memory_bytes == 20 * 2**30
+    assert runtime.hosts(shared.hosts)[0].device.memory_bytes == 20 * 2**30

@@ -80,7 +80,8 @@ class Origin:
         identity = "" if calibration is None else calibration.identity
         sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
         hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
-        links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
+        figures = [dataclasses.astuple(link) for link in cluster.link_kinds.links]
+        links = [[figures[n] for n in row] for row in cluster.link_kinds.numbers.tolist()]
         fingerprints = _digest([model.training, sizes]), _digest([hosts, links, cluster.cores])
         return cls(*fingerprints, " + ".join(kinds), predictor, identity)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ class Group:
     concurrent: int = 1
 
     def __post_init__(self) -> None:
-        if not self.hosts or not all(0 <= host < len(self.cluster.hosts) for host in self.hosts):
+        if not self.hosts or min(self.hosts) < 0 or max(self.hosts) >= len(self.cluster.hosts):
             raise ValueError(f"group: hosts is {self.hosts}, but must name hosts 0..{len(self.cluster.hosts) - 1}")
         if self.concurrent < 1:
             raise ValueError(f"group: concurrent is {self.concurrent}, but at least one group takes part")
@@ -46,6 +47,16 @@ class Group:
     def size(self) -> int:
         """Returns how many devices take part in the group's collectives."""
         return len(self.hosts)
+
+    @functools.cached_property
+    def members(self) -> Mapping[int, int]:
+        """Returns how many of the devices each host has, by the hosts' indices, in the order of the devices."""
+        return Counter(self.hosts)
+
+    @functools.cached_property
+    def slowest_link(self) -> Link:
+        """Returns the slowest link among the hosts of the devices; that within the host if all are in one."""
+        return self.cluster.slowest_link(list(self.members))
 
 
 class CommunicationModel(abc.ABC):
@@ -86,14 +97,14 @@ class AlphaBeta(CommunicationModel):
         if collective not in COLLECTIVES:
             raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
         sizes = np.asarray(num_bytes, dtype=np.float64)
-        link = group.cluster.slowest_link(group.hosts)
+        link = group.slowest_link
         if collective == "send":
             latency_s, rate = link.sending
             return np.where(sizes > 0, latency_s + sizes * group.concurrent / rate, 0.0)
         rounds = (group.size - 1) * RING_PASSES.get(collective, 1)
         if rounds == 0:
             return np.zeros_like(sizes)
-        members = Counter(group.hosts).values()
+        members = group.members.values()
         sharing = group.concurrent if len(members) > 1 else 1
         leaving = max(inside * (group.size - inside) for inside in members) if len(members) > 1 else rounds
         shares = leaving if collective == "all_to_all" else rounds
@@ -132,7 +143,7 @@ class MeasuredAlphaBeta(CommunicationModel):
         whether the group's slowest link was measured; if not, both ends are the seconds themselves.
         """
         seconds = self.seconds(collective, num_bytes, group)
-        link = group.cluster.slowest_link(group.hosts)
+        link = group.slowest_link
         spread = self.spread.get(link, {})
         sigma = self._sigma(collective, seconds, group, link, spread) if spread else np.zeros_like(seconds)
         factor = np.exp(REACH_90 * sigma)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, final
 
@@ -105,7 +104,7 @@ def _ways(collective: str, group: Group) -> list[_Way]:
     if collective == "all_to_all":
         return [_exchange(group)]
     passes = RING_PASSES[collective]
-    members = dict(sorted(Counter(group.hosts).items()))
+    members = dict(sorted(group.members.items()))
     counts = set(members.values())
     ways = [_flat(group, members, order, passes) for order in ring_orders(group.cluster, members, group.concurrent)]
     if len(members) > 1 and len(counts) == 1 and counts != {1}:
@@ -136,7 +135,7 @@ def _two_levels(group: Group, members: Mapping[int, int], order: Sequence[int], 
 
 def _exchange(group: Group) -> _Way:
     """Returns the rounds of an all-to-all: in round k each device sends its share to the k-th after it."""
-    members, size = Counter(group.hosts), group.size
+    members, size = group.members, group.size
     steps = []
     for ahead in range(1, size):
         hops = [(host, group.hosts[(n + ahead) % size]) for n, host in enumerate(group.hosts)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -86,8 +85,8 @@ class NetworkFigures:
 
     def across_s(self, collective: str, sizes: Array, group: Group, inside: NcclFigures, kind: str) -> Array:
         """Returns the seconds of a collective of a group that spans hosts for each size in bytes."""
-        cluster, members, size = group.cluster, Counter(group.hosts), group.size
-        link, hosts, most = cluster.slowest_link(group.hosts), len(members), max(members.values())
+        cluster, members, size = group.cluster, group.members, group.size
+        link, hosts, most = group.slowest_link, len(members), max(members.values())
         part = min(count / cluster.hosts[host].num_devices for host, count in members.items())
         cards = max(link.bytes_per_s * part, min(link.bytes_per_s, _NIC_BYTES_PER_S))
         byte_s = 1 / (min(cards, link.bytes_per_s / group.concurrent) * self.share)
@@ -148,7 +147,7 @@ class Nccl(CommunicationModel):
             return AlphaBeta().seconds(collective, sizes, group)
         kind, host = kind_of(group), _narrowest(group)
         inside = self.figures or _figures(kind)
-        if len(set(group.hosts)) == 1:
+        if len(group.members) == 1:
             seconds = inside.inside_s(collective, sizes, group.size, group.cluster.links[host][host], kind)
         else:
             network = self.network or _network("sockets" if _has_sockets(group) else "rdma")
@@ -178,7 +177,7 @@ def _long(num_bytes: Array) -> Array:
 def _narrowest(group: Group) -> int:
     """Returns the index of the host of a group whose devices have the slowest links to each other."""
     links = group.cluster.links
-    return min(sorted(set(group.hosts)), key=lambda host: links[host][host].bytes_per_s)
+    return min(sorted(group.members), key=lambda host: links[host][host].bytes_per_s)
 
 
 def kind_of(group: Group) -> str:
@@ -192,7 +191,7 @@ def kind_of(group: Group) -> str:
 
 
 def _has_sockets(group: Group) -> bool:
-    return group.cluster.slowest_link(group.hosts).bytes_per_s < _NIC_BYTES_PER_S
+    return group.slowest_link.bytes_per_s < _NIC_BYTES_PER_S
 
 
 def _rests_on(collective: str, group: Group) -> tuple[str, bool]:
@@ -200,7 +199,7 @@ def _rests_on(collective: str, group: Group) -> tuple[str, bool]:
     kind, device = kind_of(group), group.cluster.hosts[_narrowest(group)].device
     if collective == "send":
         return "nothing", False
-    if len(set(group.hosts)) > 1:
+    if len(group.members) > 1:
         return "across", _has_sockets(group)
     if device.name.startswith(_MEASURED):
         return kind, True

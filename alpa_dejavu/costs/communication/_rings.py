@@ -97,8 +97,8 @@ def ring_hops(order: Sequence[int]) -> list[Hop]:
 
 
 def _all_equal(cluster: Cluster, hosts: Sequence[int]) -> bool:
-    first = cluster.links[hosts[0]][hosts[1]]
-    return not first.shares and all(cluster.links[a][b] == first for a in hosts for b in hosts if a != b)
+    different = cluster.link_kinds.between(sorted(hosts))
+    return len(different) == 1 and not different[0].shares
 
 
 def _cost(cluster: Cluster, order: Sequence[int], members: Mapping[int, int], concurrent: int) -> _Cost:

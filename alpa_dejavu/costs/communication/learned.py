@@ -81,11 +81,11 @@ class LearnedCommunication(CommunicationModel):
         return lower, upper, predicted.in_domain.reshape(sizes.shape)
 
     def _predicted(self, collective: str, sizes: Array, group: Group) -> PredictedSeconds | None:
-        hosts = len(set(group.hosts))
+        hosts = len(group.members)
         fitted = self.within if hosts == 1 else self.across
         if fitted is None or collective not in MEASURED or group.size == 1:
             return None
-        link = group.cluster.slowest_link(group.hosts)
+        link = group.slowest_link
         # One device holds so much of an all-to-all; the fit counts what all hold together.
         whole = sizes * (group.size if collective == "all_to_all" else 1)
         flat = np.maximum(whole.ravel(), 1.0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
@@ -122,7 +121,7 @@ def group_split(group: Group, num_bytes: float) -> ReductionSplit | None:
     among the hosts that send or receive over it. Of a server a stage has the share that it has of the cluster's hosts,
     as other stages may synchronise meanwhile.
     """
-    cluster, hosts = group.cluster, sorted(set(group.hosts))
+    cluster, hosts = group.cluster, sorted(group.members)
     if len(hosts) < 2 or not cluster.reduction_servers:
         return None
     part = len(hosts) / len(cluster.hosts)
@@ -133,7 +132,12 @@ def group_split(group: Group, num_bytes: float) -> ReductionSplit | None:
 
 def _host_rates(group: Group, hosts: Sequence[int]) -> list[float]:
     """Returns the bytes per second that each host of a group can send, and receive at the same time."""
-    cluster = group.cluster
+    cluster, kinds = group.cluster, group.cluster.link_kinds
+    if not any(link.shares for link in kinds.links):
+        of_kinds = np.array([link.group_bytes_per_s(group.size) for link in kinds.links])
+        between = of_kinds[kinds.numbers[np.ix_(hosts, hosts)]]
+        np.fill_diagonal(between, np.inf)
+        return np.minimum(between.min(axis=0), between.min(axis=1)).tolist()
     pairs = [(a, b) for a in hosts for b in hosts if a != b]
     ends: dict[str, tuple[set[int], set[int]]] = {}
     for a, b in pairs:
@@ -162,12 +166,12 @@ def served_s(model: CommunicationModel, num_bytes: FloatArray, group: Group) -> 
     if split is None:
         return None
     inside = np.zeros_like(num_bytes)
-    for host, members in Counter(group.hosts).items():
+    for host, members in group.members.items():
         inside_host = Group(group.cluster, (host,) * members, group.concurrent)
         both = (model.seconds(kind, num_bytes, inside_host) for kind in ("reduce_scatter", "all_gather"))
         inside = np.maximum(inside, sum(both, np.zeros_like(num_bytes)))
-    across = Group(group.cluster, tuple(sorted(set(group.hosts))), group.concurrent)
+    across = Group(group.cluster, tuple(sorted(group.members)), group.concurrent)
     nominal_s = AlphaBeta().seconds("all_reduce", num_bytes, across)
     slower = np.maximum(model.seconds("all_reduce", num_bytes, across) / np.where(nominal_s > 0, nominal_s, 1.0), 1.0)
-    latency_s = max(group.cluster.links[a][b].latency_s for a, b in itertools.permutations(across.hosts, 2))
+    latency_s = max(link.latency_s for link in group.cluster.link_kinds.between(across.hosts))
     return np.where(num_bytes > 0, inside + slower * (2 * latency_s + num_bytes * split.seconds), 0.0)

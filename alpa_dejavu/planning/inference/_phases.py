@@ -64,7 +64,7 @@ class Pricer:
     @property
     def left(self) -> Sequence[Host]:
         """Returns the cluster's hosts with as much memory of each device as the runtime leaves."""
-        return self._prices.models.runtime.hosts(self._prices.cluster)
+        return self._prices.models.runtime.hosts(self._prices.cluster.hosts)
 
     def by_engine(self, shape: ServingShape, tokens: int) -> bool:
         """Returns whether the auto-sharding engine divides the weights among a stage's devices, if a prompt has so many

@@ -159,7 +159,7 @@ def _candidate(task: PlanningTask, answer: StrategyPlan) -> Candidate:
     candidate = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
     timeline = candidate.timeline
     assert timeline is not None, "it was simulated"
-    left = task.prices.models.runtime.hosts(candidate.cluster)
+    left = task.prices.models.runtime.hosts(candidate.cluster.hosts)
     for n, (stage, numbers) in enumerate(zip(timeline.stages, candidate.placed, strict=True)):
         in_flight, hosts = candidate.run.in_flight(len(stages) - 1 - n), [left[number] for number in numbers]
         kept = stage.activation_bytes * in_flight

@@ -151,7 +151,7 @@ def _fastest(
     many micro-batches of so many samples; no stages if memory doesn't do.
     """
     costs, config, num_layers = task.stage_costs(samples), config_of(1, 1), task.model.num_layers
-    memory, left = task.margin.needed(costs.memory(config)), task.models.runtime.hosts(task.cluster)
+    memory, left = task.margin.needed(costs.memory(config)), task.models.runtime.hosts(task.cluster.hosts)
     # A column for the layers that are done: the least seconds of the slowest stage up to them, stage by stage.
     done_s, came_from = np.array([0.0, *[np.inf] * num_layers]), []
     for n, host in enumerate(hosts):
