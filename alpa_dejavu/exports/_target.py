@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports._outline import Outline, sizes_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Files: TypeAlias = Mapping[str, str | bytes]
 """Files by their names, which are relative to the folder that they are written to, each with its content."""
-_LONGEST = 100
 
 
 class Writer(abc.ABC):
@@ -167,13 +166,3 @@ class Target:
     runtime: Runtime | None = None
     tried: str = "nothing was tried with the real thing"
     reader: Reader | None = None
-
-
-def short(value: Any) -> str:
-    """Returns a value as an error shows it, cut where it is long.
-
-    >>> short("a" * 1000)[-9:]
-    'aaaaa ...'
-    """
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

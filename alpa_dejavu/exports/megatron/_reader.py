@@ -18,8 +18,8 @@ from alpa_dejavu.exports._command_line import (
     wrong_line,
 )
 from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports._settings import Setting, settings_of
-from alpa_dejavu.exports._target import Foreign, short
+from alpa_dejavu.exports._settings import Setting, settings_of, short
+from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._sizes import WrongArgumentError, precision_of, sizes_of_arguments
 from alpa_dejavu.exports.megatron._writer import blocks_of_layout
 from alpa_dejavu.layers.models import Transformer

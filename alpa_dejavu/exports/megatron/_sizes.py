@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu.exports._command_line import MOST_DIGITS
-from alpa_dejavu.exports._target import short
+from alpa_dejavu.exports._settings import short
 from alpa_dejavu.layers.models import Transformer
 
 _NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
 from alpa_dejavu.exports._outline import Outline, commented, heading, runs
-from alpa_dejavu.exports._target import Files, short
+from alpa_dejavu.exports._settings import short
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
