@@ -96,7 +96,6 @@ class Configuration:
         sign: what errors show in front of names.
         mend: the remedy that errors end in, where `wrong` adds none.
         ignored: sentences on what was left aside, with its line.
-        texts: whether numbers are texts.
     """
 
     values: Mapping[str, Any]
@@ -104,7 +103,6 @@ class Configuration:
     sign: str = ""
     mend: str = ""
     ignored: tuple[str, ...] = ()
-    texts: bool = False
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -121,8 +119,6 @@ class Configuration:
             ValueError: it is another value, or missing and has no default; so do the other methods.
         """
         value = self.get(name, default)
-        if self.texts and isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value[:10])
         if not _is_whole(value) or not (value == default or least <= value < _MOST):
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)

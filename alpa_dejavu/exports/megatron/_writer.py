@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
@@ -16,6 +17,7 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"
+LAYOUT: Final = "pipeline-model-parallel-layout"
 
 
 def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
@@ -69,7 +71,7 @@ def plan_arguments(outline: Outline, hides: bool = False) -> dict[str, str | Non
         "pipeline-model-parallel-size": str(outline.pipeline),
     }
     if len(outline.blocks) > 1:
-        arguments["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
+        arguments[LAYOUT] = layout_of(outline.blocks)
     arguments |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
     if outline.tensor_parallel > 1:
         arguments |= {"sequence-parallel": None}
