@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from alpa_dejavu._util import units
@@ -193,11 +192,6 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
             f"{model.num_blocks} blocks and a head; plan again with --for {target}"
         )
     return model
-
-
-def runs(values: Sequence[object]) -> list[tuple[object, int]]:
-    """Returns values that are alike in a row once, each with its number."""
-    return [(value, len(list(alike))) for value, alike in itertools.groupby(values)]
 
 
 _WIDTH = 110

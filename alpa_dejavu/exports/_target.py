@@ -59,11 +59,8 @@ class PlanWriter(Writer):
 @final
 @dataclasses.dataclass(frozen=True)
 class OutlineWriter(Writer):
-    """A writer for a runtime of equal stages, whose files follow from the plan's outline and its model's sizes.
-
-    Attributes:
-        runtime: the runtime's name.
-        files: the function that makes the files.
+    """A writer for a runtime of equal stages, by its name and the function that makes the files of a plan's outline and
+    its model's sizes.
     """
 
     runtime: str
@@ -103,15 +100,11 @@ class CostedWriter(Writer):
 
     def write(self, plan: Plan, model: Transformer | None) -> Files:
         """Returns the files; of the model its layers matter, not the sizes."""
-        return self.files(plan, self.costs or _afresh(plan))
+        from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-
-def _afresh(plan: Plan) -> StageCostModel:
-    from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
-
-    costs = PlanEstimator(plan).estimate(plan).table.stage_costs
-    assert costs is not None, "a table that was priced keeps its prices"
-    return costs
+        costs = self.costs or PlanEstimator(plan).estimate(plan).table.stage_costs
+        assert costs is not None, "a table that was priced keeps its prices"
+        return self.files(plan, costs)
 
 
 @final
