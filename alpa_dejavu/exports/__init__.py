@@ -18,32 +18,13 @@ if TYPE_CHECKING:
     from alpa_dejavu.exports._targets import TARGETS, export, named_target
 
 __all__ = [
-    "TARGETS",
-    "Files",
-    "Foreign",
-    "Imported",
-    "Reader",
-    "Target",
-    "Writer",
-    "export",
-    "import_plan",
-    "named_target",
+    "TARGETS", "Files", "Foreign", "Imported", "Reader", "Target", "Writer", "export", "import_plan", "named_target",
     "read_model",
-]
+]  # fmt: skip
 
 __getattr__, __dir__ = loaded_when_used(
     __name__,
-    {
-        "export": "_targets",
-        "Foreign": "_target",
-        "Reader": "_target",
-        "Imported": "_import",
-        "import_plan": "_import",
-        "read_model": "_model_file",
-        "Files": "_target",
-        "Target": "_target",
-        "Writer": "_target",
-        "TARGETS": "_targets",
-        "named_target": "_targets",
-    },
+    dict.fromkeys(("TARGETS", "export", "named_target"), "_targets")
+    | dict.fromkeys(("Files", "Foreign", "Reader", "Target", "Writer"), "_target")
+    | {"Imported": "_import", "import_plan": "_import", "read_model": "_model_file"},
 )

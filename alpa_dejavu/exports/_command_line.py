@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu.exports._settings import short
 from alpa_dejavu.exports._shell import Script, ShellCommand
 from alpa_dejavu.exports._shell_words import Unknown, Word, text_of, unknown_in
-from alpa_dejavu.exports._target import short
 
 _REMEDY = "give a script or a command line with the arguments of the run"
 MOST_DIGITS = 18

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports.megatron import megatron_sizes
 from alpa_dejavu.layers.models import Transformer
 
@@ -80,66 +80,37 @@ def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Tr
     heads = data.get("architectures") or []
     if not isinstance(heads, list) or not all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in heads):
         raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
-    config = _Config(file, _CLASSES[kind])
+    config = Configuration(_CLASSES[kind] | data, lambda name, why: file.problem((name,) if name else (), why))
     try:
         return _gpt2(config, sequence) if kind == "gpt2" else _llama(config, kind, sequence)
     except ValueError as error:
         if str(error).startswith("transformer: "):
-            raise file.problem((), str(error).removeprefix("transformer: ")) from None
+            raise config.wrong("", str(error).removeprefix("transformer: ")) from None
         raise
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class _Config:
-    """A configuration of Hugging Face's with the values that its class has where a key is missing."""
-
-    file: CheckedFile[dict[str, Any]]
-    defaults: Mapping[str, Any]
-
-    def __getitem__(self, key: str) -> Any:
-        return self.file.data.get(key, self.defaults.get(key))
-
-    def number(self, key: str, default: int | None = None) -> int:
-        """Returns a whole number; the default stands for null, too."""
-        value = self[key]
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < (1 if default is None else 0):
-            raise self.wrong(key, f"{key} is {value!r}, but must be a whole number of at least 1")
-        return value
-
-    def yes(self, key: str, default: bool = False) -> bool:
-        """Returns whether something is so; null stands for the default."""
-        value = self[key]
-        if value is not None and not isinstance(value, bool):
-            raise self.wrong(key, f"{key} is {value!r}, but must be true or false")
-        return default if value is None else value
-
-    def precision(self) -> str:
-        """Returns the dtype of the parameters; half precision where none is said."""
-        key = "torch_dtype" if self["dtype"] is None else "dtype"
-        value = str(self[key] or "bfloat16").removeprefix("torch.")
-        if value not in _PRECISIONS:
-            raise self.wrong(key, f"{key} is {self[key]!r}, but must be one of {', '.join(_PRECISIONS)}")
-        return value
-
-    def activation(self, key: str, allowed: tuple[str, ...]) -> None:
-        """Checks the function between the products of feed-forward layers."""
-        if self[key] is not None and self[key] not in allowed:
-            raise self.wrong(key, f"{key} is {self[key]!r}, but must be {allowed[0]} to be planned")
-
-    def wrong(self, key: str, why: str) -> ValueError:
-        return self.file.problem((key,), why)
+def _precision(config: Configuration) -> str:
+    """Returns the dtype of the parameters; half precision where none is said."""
+    key = "torch_dtype" if config.get("dtype") is None else "dtype"
+    value = str(config.get(key, "bfloat16")).removeprefix("torch.")
+    if value not in _PRECISIONS:
+        raise config.must_be(key, f"one of {', '.join(_PRECISIONS)}")
+    return value
 
 
-def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
+def _check_activation(config: Configuration, key: str, allowed: tuple[str, ...]) -> None:
+    """Checks the function between the products of feed-forward layers."""
+    if config.get(key) not in (None, *allowed):
+        raise config.must_be(key, f"{allowed[0]} to be planned")
+
+
+def _llama(config: Configuration, kind: str, sequence: int | None) -> Transformer:
     experts = config.number("num_local_experts", 0) or config.number("num_experts", 0)
     blocks, wide = config.number("num_hidden_layers"), config.number("intermediate_size")
-    dense = config["mlp_only_layers"] or []
+    dense = config.get("mlp_only_layers", [])
     if experts and dense != [*range(len(dense) if isinstance(dense, list) else 0)]:
-        raise config.wrong("mlp_only_layers", f"mlp_only_layers is {dense!r}, but must be the first blocks alone")
-    config.activation("hidden_act", _SILU)
+        raise config.must_be("mlp_only_layers", "the first blocks alone")
+    _check_activation(config, "hidden_act", _SILU)
     tokens = sequence or config.number("max_position_embeddings")
     _check_window(config, kind, tokens, blocks)
     base, scaling = _rotary(config)
@@ -155,7 +126,7 @@ def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
         feed_forward=config.number("moe_intermediate_size", wide) if experts else wide,
         biases=_biases(config, kind),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
-        tied=config.yes("tie_word_embeddings"),
+        tied=config.flag("tie_word_embeddings"),
         num_experts=experts,
         experts_per_token=config.number("num_experts_per_tok", 2) if experts else 0,
         shared_feed_forward=shared,
@@ -164,30 +135,30 @@ def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
         dense_feed_forward=wide if experts and dense else 0,
         rotary_base=base,
         rotary_scaling=scaling,
-        precision=config.precision(),
+        precision=_precision(config),
     )
 
 
-def _biases(config: _Config, kind: str) -> str:
+def _biases(config: Configuration, kind: str) -> str:
     """Which products have a bias: what a kind's class doesn't read changes nothing."""
     if kind in ("qwen2", "qwen2_moe"):
-        return "qkv" if kind == "qwen2" or config.yes("qkv_bias", True) else "none"
-    attention = kind in ("llama", "qwen3", "qwen3_moe") and config.yes("attention_bias")
-    fed = kind == "llama" and config.yes("mlp_bias")
+        return "qkv" if kind == "qwen2" or config.flag("qkv_bias", True) else "none"
+    attention = kind in ("llama", "qwen3", "qwen3_moe") and config.flag("attention_bias")
+    fed = kind == "llama" and config.flag("mlp_bias")
     return {(True, True): "all", (True, False): "attention", (False, True): "feed_forward"}.get(
         (attention, fed), "none"
     )
 
 
-def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
+def _check_window(config: Configuration, kind: str, tokens: int, blocks: int) -> None:
     """Checks that each token sees all before it: windows of attention aren't planned."""
     if kind in ("mistral", "mixtral"):
         first = 0
-    elif kind.startswith("qwen") and config.yes("use_sliding_window"):
+    elif kind.startswith("qwen") and config.flag("use_sliding_window"):
         first = config.number("max_window_layers", 0)
     else:
         first = blocks
-    types = config["layer_types"]
+    types = config.get("layer_types")
     if types is not None:
         if not isinstance(types, list) or not all(layer in ("full_attention", "sliding_attention") for layer in types):
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
@@ -201,13 +172,13 @@ def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
         )
 
 
-def _rotary(config: _Config) -> tuple[int, float]:
+def _rotary(config: Configuration) -> tuple[int, float]:
     """The base of the wavelengths by which positions rotate, and the factor of long ones, as Llama 3.1 has it."""
-    key = "rope_scaling" if config["rope_parameters"] is None else "rope_parameters"
-    scaling = config[key] or {}
+    key = "rope_scaling" if config.get("rope_parameters") is None else "rope_parameters"
+    scaling = config.get(key) or {}
     if not isinstance(scaling, dict):
-        raise config.wrong(key, f"{key} is {scaling!r}, but must be an object, or null")
-    base = scaling.get("rope_theta", config["rope_theta"])
+        raise config.must_be(key, "an object, or null")
+    base = scaling.get("rope_theta", config.get("rope_theta"))
     if isinstance(base, bool) or not isinstance(base, int | float) or base < 1 or base != int(base):
         raise config.wrong("rope_theta", f"rope_theta is {base!r}, but must be a whole number of at least 1")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -216,19 +187,17 @@ def _rotary(config: _Config) -> tuple[int, float]:
     usual = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
     factor = scaling.get("factor")
     if kind != "llama3" or any(scaling.get(name, value) != value for name, value in usual.items()):
-        raise config.wrong(key, f"{key} is {scaling!r}, but must be as Llama 3.1 has it, or null, to be planned")
+        raise config.must_be(key, "as Llama 3.1 has it, or null, to be planned")
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise config.wrong(key, f"{key} has the factor {factor!r}, but must have a number")
     return int(base), float(factor)
 
 
-def _gpt2(config: _Config, sequence: int | None) -> Transformer:
-    config.activation("activation_function", _GELU)
+def _gpt2(config: Configuration, sequence: int | None) -> Transformer:
+    _check_activation(config, "activation_function", _GELU)
     rows = config.number("n_positions")
     if sequence is not None and sequence > rows:
-        raise config.wrong(
-            "n_positions", f"n_positions is {rows}, but must be at least the {sequence} tokens asked for"
-        )
+        raise config.must_be("n_positions", f"at least the {sequence} tokens asked for")
     return Transformer(
         hidden=config.number("n_embd"),
         num_blocks=config.number("n_layer"),
@@ -240,6 +209,6 @@ def _gpt2(config: _Config, sequence: int | None) -> Transformer:
         rotary=False,
         rms_norm=False,
         biases="all",
-        tied=config.yes("tie_word_embeddings", True),
-        precision=config.precision(),
+        tied=config.flag("tie_word_embeddings", True),
+        precision=_precision(config),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from alpa_dejavu._util import units
@@ -74,10 +75,10 @@ class Outline:
         blocks = [stage.num_layers for stage in plan.stages]
         blocks[0] -= 1
         blocks[-1] -= 1
-        return cls(
-            plan.batch, plan.num_micro_batches, plan.schedule, first.logical_mesh[0], math.prod(first.logical_mesh[1:]),
-            tuple(blocks), tuple(stage.remat == "layer" for stage in plan.stages), first.zero, first.offloaded,
-        )  # fmt: skip
+        across, along = first.logical_mesh[0], math.prod(first.logical_mesh[1:])
+        remat = tuple(stage.remat == "layer" for stage in plan.stages)
+        batch, count = plan.batch, plan.num_micro_batches
+        return cls(batch, count, plan.schedule, across, along, tuple(blocks), remat, first.zero, first.offloaded)
 
     @property
     def chunks(self) -> int:
@@ -107,11 +108,9 @@ class Outline:
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """Returns the first and the last layer of each stage, where embeddings are layer 0."""
-        ends = [1]
-        for number in self.blocks:
-            ends.append(ends[-1] + number)
-        starts, last = [0, *ends[1:-1]], len(self.blocks) - 1
-        return tuple((start, ends[n + 1] - (n < last)) for n, start in enumerate(starts))
+        bounds = [0, *itertools.accumulate(self.blocks[1:], initial=self.blocks[0] + 1)]
+        bounds[-1] += 1
+        return tuple((start, end - 1) for start, end in itertools.pairwise(bounds))
 
     def plan(self, cluster: Cluster, model: Transformer) -> Plan:
         """Returns the plan that this outline stands for on a cluster, whose hosts are taken in their order; its seconds
@@ -125,7 +124,16 @@ class Outline:
                 f"the stages have {self.num_blocks} blocks, but must have the model's {model.num_blocks}; give the "
                 "configuration of the model that runs"
             )
-        self._check(cluster)
+        if self.num_devices != cluster.num_devices:
+            raise ValueError(
+                f"the stages have {self.num_devices} devices, but must have the {cluster.num_devices} of "
+                f"{cluster.name}; give the cluster that it runs on, by --cluster and --hosts"
+            )
+        if self.batch % (self.num_micro_batches * self.data_parallel):
+            raise ValueError(
+                f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
+                f"{self.data_parallel} data-parallel replicas; give a batch that these divide"
+            )
         config = MeshConfig((self.data_parallel, self.tensor_parallel), self.data_parallel, self.tensor_parallel)
         places = _places(cluster, config.data_parallel * config.tensor_parallel, self.pipeline)
         on = schedule_form(self.schedule).submesh_of(len(self.blocks))
@@ -143,27 +151,15 @@ class Outline:
             cluster=cluster.name, planning_s={}, model=model.text, batch=self.batch, layer_option="manual",
         )  # fmt: skip
 
-    def _check(self, cluster: Cluster) -> None:
-        if self.num_devices != cluster.num_devices:
-            raise ValueError(
-                f"the stages have {self.num_devices} devices, but must have the {cluster.num_devices} of "
-                f"{cluster.name}; give the cluster that it runs on, by --cluster and --hosts"
-            )
-        if self.batch % (self.num_micro_batches * self.data_parallel):
-            raise ValueError(
-                f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
-                f"{self.data_parallel} data-parallel replicas; give a batch that these divide"
-            )
-
 
 def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tuple[str, ...]]]:
     """The submesh and the hosts of each of so many stages of equally many devices, one behind the other."""
     owners = [host.name for host in cluster.hosts for _ in range(host.num_devices)]
     places = []
     for n in range(count):
-        hosts = tuple(dict.fromkeys(owners[n * size : (n + 1) * size]))
-        per_host = size // len(hosts)
-        if any(owners[n * size : (n + 1) * size].count(name) != per_host for name in hosts):
+        own = collections.Counter(owners[n * size : (n + 1) * size])
+        hosts, per_host = tuple(own), size // len(own)
+        if {*own.values()} != {per_host}:
             raise NoPlanError(
                 f"stage {n} has {size} devices, which aren't equally many on each of {', '.join(hosts)}; give the "
                 "cluster that it runs on"
@@ -184,8 +180,7 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
             f"model is {plan.model!r}, but must be a transformer of known sizes for {target} to be told them; give "
             "--model, a known name, a config.json, or the sizes as 'transformer:hidden=N,...'"
         )
-    why = RUNTIMES[target].why_not_written(model)
-    if why:
+    if why := RUNTIMES[target].why_not_written(model):
         raise ValueError(f"{why} to be written for {target}; give another model, or write for another runtime")
     if model.num_layers != plan.num_layers:
         raise ValueError(
@@ -193,11 +188,6 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
             f"{model.num_blocks} blocks and a head; plan again with --for {target}"
         )
     return model
-
-
-def runs(values: Sequence[object]) -> list[tuple[object, int]]:
-    """Returns values that are alike in a row once, each with its number."""
-    return [(value, len(list(alike))) for value, alike in itertools.groupby(values)]
 
 
 _WIDTH = 110
@@ -231,7 +221,7 @@ def commented(lines: Iterable[str], sign: str = "#") -> str:
     """Returns lines as comments, each behind a sign."""
     text = ""
     for line in lines:
-        inside = "  " * (len(line) - len(line.lstrip()) > 0) + "  "
+        inside = "    " if line.startswith(" ") else "  "
         for part in textwrap.wrap(line, _WIDTH, subsequent_indent=inside, break_on_hyphens=False) or [""]:
             text += f"{sign} {part}".strip(" ") + "\n"
     return text

@@ -1,4 +1,5 @@
-"""The settings of other runtimes' configurations, each with what a reader does with it, as `settings.csv` has them.
+"""The settings of other runtimes' configurations: what a reader does with each, as `settings.csv` has it, and their
+values, checked as they are asked for.
 
 Without effect are those that change neither the model nor its division, its memory or its price: data, tokenizers,
 learning rates, checkpoints, logging, and choices of kernels beside the ones that prices rest on.
@@ -11,22 +12,34 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
-from typing import Any, final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, final
 
+from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.near_names import near
 
 _TABLE = pathlib.Path(__file__).with_name("settings.csv")
+_LONGEST = 100
+_MOST: Final = 10**9
+"""Numbers of configurations are less."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Setting:
+def short(value: Any) -> str:
+    """Returns a value as an error shows it, cut where it is long.
+
+    >>> short("a" * 1000)[-9:]
+    'aaaaa ...'
+    """
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+class Setting(NamedTuple):
     """A setting of a runtime's configuration.
 
     Attributes:
         use: "applied"; "off", which is refused but for some values; "refused"; or "aside", which is without effect.
-        allowed: the values that leave all as it is, of one that is off.
+        allowed: the values that leave all as it is, of one that is off; none: those that switch a feature off.
         words: how many values an argument of a command line has: none, one, or (2) any number.
         why: why it is refused, as the end of a sentence.
     """
@@ -35,6 +48,24 @@ class Setting:
     allowed: tuple[Any, ...] = ()
     words: int = 0
     why: str = ""
+
+    def leaves(self, value: Any) -> bool:
+        """Returns whether a value of one that is off leaves all as it is."""
+        if self.allowed:
+            return value is None or any(type(value) is type(other) and value == other for other in self.allowed)
+        return _is_off(value)
+
+
+def _is_off(value: Any) -> bool:
+    """Returns whether a feature's value switches it off: null, false, nothing, or groups that aren't enabled.
+
+    >>> _is_off({"weights": {"shared_parameters": {"enabled": False}, "different_groups": {"a": {"bits": 8}}}})
+    True
+    """
+    if not isinstance(value, dict):
+        return value is None or value is False
+    key = next((key for key in ("enabled", "deepcompile", "shared_parameters") if key in value), None)
+    return all(map(_is_off, value.values() if key is None else (value[key],)))
 
 
 @functools.cache
@@ -45,16 +76,148 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
         for row in csv.DictReader(file):
             if row["runtime"] == runtime:
                 use, value = row["use"], row["value"]
-                setting = Setting(
+                sections.setdefault(row["section"], {})[row["name"]] = Setting(
                     use,
                     allowed=tuple(json.loads(value)) if use == "off" else (),
                     words=int(value) if use in ("applied", "aside") and value else 0,
                     why=value if use == "refused" else "",
                 )
-                sections.setdefault(row["section"], {})[row["name"]] = setting
     return sections
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """A runtime's configuration.
+
+    Attributes:
+        values: the values of settings by their names; those within sections have dots between.
+        wrong: makes the error that says what is wrong with a setting, with its line.
+        sign: what errors show in front of names.
+        mend: the remedy that errors end in, where `wrong` adds none.
+        ignored: sentences on what was left aside, with its line.
+    """
+
+    values: Mapping[str, Any]
+    wrong: Callable[[str, str], ValueError]
+    sign: str = ""
+    mend: str = ""
+    ignored: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a setting's value; the default stands for null, too."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def number(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """Returns a whole number of at least the least one, or the default, which may be less.
+
+        Raises:
+            ValueError: it is another value, or missing and has no default; so do the other methods.
+        """
+        value = self.get(name, default)
+        if not _is_whole(value) or not (value == default or least <= value < _MOST):
+            raise self.must_be(name, f"a whole number of at least {least}", default)
+        return int(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Returns whether something is so."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise self.must_be(name, "true or false")
+        return value
+
+    def one_of(self, name: str, choices: Collection[str], default: str = "") -> str:
+        """Returns one of some texts."""
+        value = self.get(name, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.must_be(
+                name, f"one of {', '.join(choices)}" if len(choices) > 2 else " or ".join(choices), default
+            )
+        return value
+
+    def must_be(self, name: str, what: str, default: Any = None) -> ValueError:
+        """Returns the error of a setting that must be something else."""
+        value = self.get(name, default)
+        return self.wrong(name, f"{self.sign}{name} is {short(value)}, but must be {what}{self.mend}")
+
+    def replicas(self, name: str, num_devices: int, stages: int, along: int = 1) -> int:
+        """Returns how many replicas of so many stages of so many tensor-parallel devices a cluster has."""
+        across, rest = divmod(num_devices, stages * along) if stages * along else (0, 0)
+        if rest or not across:
+            devices = f" of {along} tensor-parallel devices" if along != 1 else ""
+            raise self.wrong(
+                name, f"{stages} stages{devices} must divide the {num_devices} devices of the cluster; give the "
+                "cluster that it runs on, by --cluster and --hosts",
+            )  # fmt: skip
+        return across
+
+
+def checked_settings(
+    runtime: str,
+    data: Mapping[str, Any],
+    wrong: Callable[[tuple[str, ...], str], ValueError],
+    line_of: Callable[[tuple[str, ...]], int | None],
+    mend: str = "",
+) -> Configuration:
+    """Returns the configuration of a file in sections, whose settings are all known and planned.
+
+    Args:
+        runtime: the runtime's name, as `settings.csv` has it.
+        data: the file's data.
+        wrong: makes the error of a place in it.
+        line_of: tells the line of a place.
+        mend: the remedy that errors end in, where `wrong` adds none.
+
+    Raises:
+        ValueError: a setting isn't known, or is of what isn't planned; says in which line.
+    """
+    sections, values, aside = settings_of(runtime), dict[str, Any](), dict[int, list[str]]()
+    for place, value in _places(data, sections):
+        settings, key, shown = sections[place[-2] if place[1:] else ""], place[-1], ".".join(place)
+        setting = settings.get(key, settings.get("*"))
+        if setting is None:
+            raise wrong(place, unknown_setting(shown, key, settings))
+        if len(place) == 1 and key in sections and value is not None and not isinstance(value, dict):
+            raise wrong(place, f"{key} is {short(value)}, but must be a section of settings{mend}")
+        if setting.use == "off" and not setting.leaves(value):
+            remedy = f"make it {setting.allowed[0]!r}" if setting.allowed else "leave it out, or switch it off"
+            raise wrong(place, f"{shown} is {short(value)}, which isn't planned; {remedy}")
+        values[shown] = value
+        if setting.use == "aside" or "*" in settings:
+            aside.setdefault(line_of(place) or 0, []).append(shown)
+    ignored = ((f"line {line}: " if line else "") + ", ".join(names) for line, names in aside.items())
+    return Configuration(
+        values, lambda name, why: wrong(tuple(filter(None, name.split("."))), why), "", mend, tuple(ignored)
+    )
+
+
+def json_settings(runtime: str, file: CheckedFile[dict[str, Any]]) -> Configuration:
+    """Returns the configuration of a JSON file, as `checked_settings` does."""
+    return checked_settings(runtime, file.data, file.problem, lambda place: file.line_of(file.text, place))
+
+
+def _places(
+    data: Mapping[str, Any], sections: Collection[str], outer: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in data.items():
+        yield (*outer, key), value
+        if key in sections and isinstance(value, dict) and len(outer) < 2:
+            yield from _places(value, sections, (*outer, key))
 
 
 def unknown_setting(shown: str, name: str, names: Iterable[str]) -> str:
     """Returns what is wrong with a setting that a runtime isn't known to have."""
     return f"{shown} isn't known, so it may change what is planned{near(name, names)}; leave it out if it doesn't"
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole_numbers(values: Any) -> bool:
+    """Returns whether something is a list of whole numbers."""
+    return isinstance(values, list) and all(map(_is_whole, values))

@@ -101,12 +101,12 @@ class ShellText:
         """Yields the pieces of a word up to a quote or a brace that ends it, None between words; `divides` says whether
         blanks of variables are between words.
         """
-        begin, quoted = self.line, ends == '"'
+        begin, in_quotes, in_braces = self.line, ends == '"', ends == "}"
         while self.at < len(self.text):
             line, character = self.line, self.text[self.at]
             if plain := self.next(_PLAIN[ends]):
                 if ends:
-                    yield from self._lines(plain[0], line, quoted)
+                    yield from self._lines(plain[0], line, False)
                 else:
                     several = Unknown(line, "braces make several words of it; write them out")
                     yield WordPiece(plain[0], line, several if _BRACES.search(plain[0]) else None)
@@ -115,38 +115,36 @@ class ShellText:
                 return
             elif character == "\\":
                 behind, self.at = self.text[self.at + 1 : self.at + 2], self.at + 2
-                if behind != "\n" or ends == "}":
-                    yield WordPiece(behind if not quoted or behind in '"$`\\' else f"\\{behind}", line, quoted=True)
-            elif not quoted and (single := self.next(_SINGLE)):
-                text = single[1] if single[2] is None else single[2].replace("\\n", "\n").replace("\\t", "\t")
+                if behind != "\n" or in_braces:
+                    kept_too = in_quotes and behind not in '"$`\\'
+                    yield WordPiece(f"\\{behind}" if kept_too else behind, line, quoted=in_braces)
+            elif not in_quotes and (single := self.next(_SINGLE)):
+                escaped = (single[2] or "").replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
                 yield WordPiece("", line)
-                yield from self._lines(text if single[2] is None else text.replace("\\'", "'"), line, True)
+                yield from self._lines(single[1] or escaped, line, in_braces)
             elif character == '"' or (not ends and self.text.startswith('$"', self.at)):
                 self.at += 1 + (character == "$")
                 if self.text.startswith('"', self.at):  # else what is in it may be no word at all
                     yield WordPiece("", line)
-                yield from self._pieces('"', False)
+                inside = self._pieces('"', False)
+                yield from (piece and piece._replace(quoted=True) for piece in inside) if in_braces else inside
             elif character in "$`":
                 elements = self._expanded(line)
                 self._variables.spend(sum(1 + len(piece.text) for word in elements for piece in word), line)
-                if divides:
-                    yield from divided(elements)
-                elif quoted:
-                    yield from (piece and piece._replace(quoted=True) for piece in whole(elements, line))
-                else:
-                    yield from kept(whole(elements, line), line) if ends else whole(elements, line)
+                pieces = divided(elements) if divides else whole(elements, line)
+                yield from kept(pieces, line) if in_braces else pieces
             elif character in "<>" and self.text.startswith("(", self.at + 1):
-                begin, self.at = self.at, self.behind_parentheses(self.at + 1)
-                yield WordPiece(self.text[begin : self.at], line, Unknown(line, "a command writes it; write it out"))
+                start, self.at = self.at, self.behind_parentheses(self.at + 1)
+                yield WordPiece(self.text[start : self.at], line, Unknown(line, "a command writes it; write it out"))
             elif character == "'":
-                raise unread(line, "No closing quotation", "end the quote in it")
+                raise self._open_quote(line)
             else:
                 return
         if ends:
-            why = (
-                ("No closing quotation", "end the quote in it") if quoted else ("a brace doesn't end", "end it with }")
-            )
-            raise unread(begin, *why)
+            raise self._open_quote(begin) if in_quotes else unread(begin, "a brace doesn't end", "end it with }")
+
+    def _open_quote(self, line: int) -> SyntaxError:
+        return unread(line, "No closing quotation", "end the quote in it")
 
     def _lines(self, text: str, line: int, quoted: bool) -> Iterator[WordPiece]:
         """Yields a text in pieces, each of one line."""
@@ -166,7 +164,7 @@ class ShellText:
         why = "it is the output of a command; write it out"
         if text[begin] == "`":
             if self.next(_TICKS) is None:
-                raise unread(line, "No closing quotation", "end the quote in it")
+                raise self._open_quote(line)
         elif text.startswith("$(", begin):
             self.at = self.behind_parentheses(begin + 1)
             why = "it is reckoned; write the number out" if text.startswith("$((", begin) else why

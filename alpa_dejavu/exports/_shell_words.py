@@ -74,8 +74,7 @@ def whole(elements: Iterable[Word], line: int) -> Iterator[WordPiece | None]:
     """Yields the pieces of elements that are a word each, whatever is in them."""
     for n, element in enumerate(elements):
         yield from (None,) if n else ()
-        yield WordPiece("", line)
-        yield from element
+        yield from element or (WordPiece("", line),)
 
 
 def divided(elements: Iterable[Word]) -> Iterator[WordPiece | None]:
@@ -94,7 +93,7 @@ def divided(elements: Iterable[Word]) -> Iterator[WordPiece | None]:
 def kept(pieces: Iterable[WordPiece | None], line: int) -> Word:
     """Returns words as a variable keeps them: as one, with blanks between; quotes inside of it count no more."""
     return tuple(
-        WordPiece(" ", line) if piece is None else piece._replace(quoted=False)
+        WordPiece(" ", line) if piece is None else piece._replace(quoted=False) if piece.quoted else piece
         for piece in pieces if piece is None or piece.text
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports._outline import Outline, sizes_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Files: TypeAlias = Mapping[str, str | bytes]
 """Files by their names, which are relative to the folder that they are written to, each with its content."""
-_LONGEST = 100
 
 
 class Writer(abc.ABC):
@@ -60,11 +59,8 @@ class PlanWriter(Writer):
 @final
 @dataclasses.dataclass(frozen=True)
 class OutlineWriter(Writer):
-    """A writer for a runtime of equal stages, whose files follow from the plan's outline and its model's sizes.
-
-    Attributes:
-        runtime: the runtime's name.
-        files: the function that makes the files.
+    """A writer for a runtime of equal stages, by its name and the function that makes the files of a plan's outline and
+    its model's sizes.
     """
 
     runtime: str
@@ -104,15 +100,11 @@ class CostedWriter(Writer):
 
     def write(self, plan: Plan, model: Transformer | None) -> Files:
         """Returns the files; of the model its layers matter, not the sizes."""
-        return self.files(plan, self.costs or _afresh(plan))
+        from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-
-def _afresh(plan: Plan) -> StageCostModel:
-    from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
-
-    costs = PlanEstimator(plan).estimate(plan).table.stage_costs
-    assert costs is not None, "a table that was priced keeps its prices"
-    return costs
+        costs = self.costs or PlanEstimator(plan).estimate(plan).table.stage_costs
+        assert costs is not None, "a table that was priced keeps its prices"
+        return self.files(plan, costs)
 
 
 @final
@@ -167,13 +159,3 @@ class Target:
     runtime: Runtime | None = None
     tried: str = "nothing was tried with the real thing"
     reader: Reader | None = None
-
-
-def short(value: Any) -> str:
-    """Returns a value as an error shows it, cut where it is long.
-
-    >>> short("a" * 1000)[-9:]
-    'aaaaa ...'
-    """
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
-from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports._target import CostedWriter, Files, OutlineWriter, PlanWriter, Reader, Target
+from alpa_dejavu.exports._target import CostedWriter, OutlineWriter, PlanWriter, Target
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
@@ -25,45 +23,37 @@ if TYPE_CHECKING:
 _RULES = "checked by rules from its documentation"
 
 
-def _outlined(
-    name: str,
-    release: str,
-    files: Callable[[Plan, Outline, Transformer], Files],
-    tried: str,
-    reader: Reader | None = None,
-) -> Target:
-    """Returns the target of a runtime of equal stages."""
-    return Target(name, release, OutlineWriter(name, files), RUNTIMES[name], tried, reader)
-
-
 _ALL = (
     Target(
         "alpa", "Alpa 0.2.3", PlanWriter(lambda plan: {"alpa_plan.py": alpa_code(plan)}), RUNTIMES["alpa"],
         "local clusters of CPU devices run such scripts",
     ),
-    _outlined(
-        "megatron", megatron.RELEASE, megatron.megatron_files,
-        "its own argument parser and validation, of megatron-core 0.19.2 on a CPU, took such scripts; no step was run",
-        megatron.read_megatron,
+    *(
+        Target(name, release, OutlineWriter(name, files), RUNTIMES[name], tried, reader)
+        for name, release, files, tried, reader in (
+            (
+                "megatron", megatron.RELEASE, megatron.megatron_files, "its own argument parser and validation, of "
+                "megatron-core 0.19.2 on a CPU, took such scripts; no step was run", megatron.read_megatron,
+            ),
+            (
+                "torchtitan", torchtitan.RELEASE, torchtitan.torchtitan_files,
+                f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch "
+                "2.13.0's pipelining ran the schedules; no step of torchtitan was run", torchtitan.read_torchtitan,
+            ),
+            (
+                "deepspeed", deepspeed.RELEASE, deepspeed.deepspeed_files,
+                f"{_RULES}, and by DeepSpeed 0.19.8's own configuration and pipeline module on a CPU; no step was run",
+                deepspeed.read_deepspeed,
+            ),
+            (
+                "galvatron", galvatron.RELEASE, galvatron.galvatron_files,
+                f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
+                galvatron.read_galvatron,
+            ),
+            ("maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run", None),
+            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run", None),
+        )
     ),
-    _outlined(
-        "torchtitan", torchtitan.RELEASE, torchtitan.torchtitan_files,
-        f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch 2.13.0's "
-        "pipelining ran the schedules; no step of torchtitan was run",
-        torchtitan.read_torchtitan,
-    ),
-    _outlined(
-        "deepspeed", deepspeed.RELEASE, deepspeed.deepspeed_files,
-        f"{_RULES}, and by DeepSpeed 0.19.8's own configuration and pipeline module on a CPU; no step was run",
-        deepspeed.read_deepspeed,
-    ),
-    _outlined(
-        "galvatron", galvatron.RELEASE, galvatron.galvatron_files,
-        f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
-        galvatron.read_galvatron,
-    ),
-    _outlined("maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run"),
-    _outlined("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run"),
     Target(
         "chakra", "Chakra's schema 0.0.4, as ASTRA-sim 2 reads it", CostedWriter(chakra_files),
         tried="a replayer of our own has replayed such traces; ASTRA-sim itself wasn't run",
@@ -111,29 +101,22 @@ def export(
     """
     target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
     if target.runtime is not None:
-        why = list(hindrances(plan, target.name, target.runtime))
-        if why:
-            raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
+        if why := "; ".join(map(str, hindrances(plan, target.name, target.runtime))):
+            raise ValueError(f"{target.name} can't run the plan: {why}")
         if model is not None and (frozen := target.runtime.why_not_frozen(model.text)):
             raise ValueError(f"{target.name} can't train the model: {frozen}; {WITHOUT_FROZEN}")
     sizes = transformer_size(plan.model) if model is None else model
     files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}
-    existing = [path for path in paths.values() if path.exists() or path.is_symlink()]
-    if existing and not force:
-        raise ValueError(
-            f"{existing[0]} is already there, but must not be; give another folder, or --force to replace it"
-        )
-    for path in paths.values():
-        _make_folder(path.parent)
+    for path in () if force else paths.values():
+        if path.exists() or path.is_symlink():
+            raise ValueError(f"{path} is already there, but must not be; give another folder, or --force to replace it")
+    for inner in {path.parent: None for path in paths.values()}:
+        try:
+            inner.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{inner} can't be made: {error.strerror or error}; give another folder") from None
     for name, path in paths.items():
         content = files[name]
         write_whole_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
     return list(paths.values())
-
-
-def _make_folder(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} can't be made: {error.strerror or error}; give another folder") from None

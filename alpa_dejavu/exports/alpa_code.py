@@ -7,6 +7,7 @@ import pprint
 from typing import Any
 
 from alpa_dejavu.clusters.placement import alpas_hosts
+from alpa_dejavu.exports._outline import one_line
 from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Plan, StagePlan
 
@@ -35,8 +36,7 @@ def alpa_code(plan: Plan) -> str:
     data, stage_option = ("", _manual_option(plan)) if _alpa_places_it(plan) else (_written_out(plan), _OWN_OPTION)
     ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option + stage_option else ""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
-    title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: {plan.predicted}."
-    title = title.encode("unicode_escape").decode("ascii").replace('"', "'")
+    title = one_line(f"{plan.model or 'A model'} on {plan.cluster}{batch}: {plan.predicted}.")
     return (
         f'"""{title}"""\n\n'
         f"import alpa\n{ours}\n"
@@ -53,11 +53,7 @@ def alpa_code(plan: Plan) -> str:
 
 def alpa_options(stage: StagePlan) -> dict[str, Any]:
     """Returns the options of Alpa's auto-sharding pass for a stage by name, always with those for its ZeRO level."""
-    return {
-        **stage.options,
-        "prefer_reduce_scatter": stage.zero == 2,
-        "force_zero_stage_3": stage.zero == 3,
-    }
+    return {**stage.options, "prefer_reduce_scatter": stage.zero == 2, "force_zero_stage_3": stage.zero == 3}
 
 
 def remat_layers(plan: Plan) -> list[int]:
@@ -68,24 +64,20 @@ def remat_layers(plan: Plan) -> list[int]:
 
 def _alpa_places_it(plan: Plan) -> bool:
     """Whether Alpa, which knows no names, gives each stage the hosts that the plan names, in their order."""
-    hardware = plan.hardware
-    if hardware is None or not hardware.alike:
-        return False
-    placed = alpas_hosts([s.submesh for s in plan.stages], len(hardware.hosts), hardware.hosts[0].num_devices)
-    if placed is None:
-        return False
-    names = [tuple(hardware.hosts[number].name for number in numbers) for numbers in placed]
+    hosts = plan.hardware.hosts if plan.hardware is not None and plan.hardware.alike else ()
+    placed = alpas_hosts([stage.submesh for stage in plan.stages], len(hosts), hosts[0].num_devices) if hosts else None
+    names = [tuple(hosts[number].name for number in numbers) for numbers in placed or ()]
     return names == [stage.hosts for stage in plan.stages]
 
 
 def _manual_option(plan: Plan) -> str:
-    rows = [
-        ("forward_stage_layer_ids", plan.layer_ids),
-        ("submesh_physical_shapes", [(s.submesh.num_hosts, s.submesh.devices_per_host) for s in plan.stages]),
-        ("submesh_logical_shapes", [stage.logical_mesh for stage in plan.stages]),
-        ("submesh_autosharding_option_dicts", [alpa_options(stage) for stage in plan.stages]),
-    ]
-    fields = "".join(f"        {name}={_literal(value, len(name) + 9)},\n" for name, value in rows)
+    rows = {
+        "forward_stage_layer_ids": plan.layer_ids,
+        "submesh_physical_shapes": [(s.submesh.num_hosts, s.submesh.devices_per_host) for s in plan.stages],
+        "submesh_logical_shapes": [stage.logical_mesh for stage in plan.stages],
+        "submesh_autosharding_option_dicts": [alpa_options(stage) for stage in plan.stages],
+    }
+    fields = "".join(f"        {name}={_literal(value, len(name) + 9)},\n" for name, value in rows.items())
     return f"alpa.ManualStageOption(\n{fields}    )"
 
 

@@ -17,65 +17,55 @@ __all__ = ["RELEASE", "jaxpp_files"]
 
 RELEASE = "JaxPP, update 26.09"
 _CLASSES = {"1f1b": "Std1F1B", "1f1b_overlap_friendly": "Eager1F1B", "zb_h1": "ZeroBubble"}
-_CHUNKED = "Interleaved1F1B"
+_SHARING = {
+    0: "ZeRO level 0: parameters and optimizer's state aren't sharded along 'data'.",
+    2: "ZeRO level 2: shard the optimizer's state along 'data', by its NamedSharding; parameters aren't.",
+    3: "ZeRO level 3: shard parameters, gradients and optimizer's state along 'data', by their NamedSharding.",
+}
 
 
 def jaxpp_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the Python that marks a model's stages for JaxPP, and a schedule without a class as CSV."""
-    files = {"jaxpp_plan.py": _module(plan, outline, sizes)}
-    if _made(outline) is None:
-        tasks = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
-        files["schedule.csv"] = schedule_text(tasks)
-    return files
-
-
-def _made(outline: Outline) -> str | None:
-    """The schedule by its class; None: it has none."""
-    if outline.schedule.startswith("interleaved"):
-        if outline.num_micro_batches % len(outline.blocks):  # its own class asks for that
-            return None
-        return f"jaxpp.{_CHUNKED}(num_stages={len(outline.blocks)}, mpmd_dim={outline.pipeline})"
-    name = _CLASSES.get(outline.schedule)
-    return None if name is None else f"jaxpp.{name}({outline.pipeline})"
-
-
-def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
-    enters = [layers[0] for layers in outline.layers[1:]]
-    remat = [layer for again, layers in zip(outline.remat, outline.layers, strict=True) if again
-             for layer in range(max(layers[0], 1), min(layers[1], sizes.num_blocks) + 1)]  # fmt: skip
+    stages, schedule = len(outline.blocks), _schedule(outline)
+    remat = [layer for again, (first, last) in zip(outline.remat, outline.layers, strict=True) if again
+             for layer in range(max(first, 1), min(last, sizes.num_blocks) + 1)]  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",
         f"Layers in order: embeddings (0), {sizes.num_blocks} blocks, and the head ({sizes.num_blocks + 1}).",
         "ENTERS are the first layers of the plan's stages but the first one's; REMAT the blocks of stages with remat.",
         f"The batch comes in {outline.num_micro_batches} micro-batches along its first axis, of "
         f"{outline.micro_batch * outline.data_parallel} samples each.",
-        _sharing(outline.zero),
+        _SHARING[outline.zero],
     ]  # fmt: skip
-    schedule = _made(outline)
-    return commented(lines) + filled(
+    text = commented(lines) + filled(
         "jaxpp_plan",
-        enters=_wrapped(enters),
+        enters=_wrapped([first for first, _ in outline.layers[1:]]),
         remat=_wrapped(remat),
         micro_batches=outline.num_micro_batches,
         shape=(outline.pipeline, outline.data_parallel, outline.tensor_parallel),
         schedule=outline.schedule,
-        made=schedule or f"Planned(num_stages={len(outline.blocks)})",
+        made=schedule or f"Planned(num_stages={stages})",
         own="" if schedule else filled("jaxpp_schedule"),
     )
+    if schedule:
+        return {"jaxpp_plan.py": text}
+    tasks = named_schedule(outline.schedule, stages, outline.num_micro_batches)
+    return {"jaxpp_plan.py": text, "schedule.csv": schedule_text(tasks)}
 
 
-def _sharing(zero: int) -> str:
-    if zero == 3:
-        return "ZeRO level 3: shard parameters, gradients and optimizer's state along 'data', by their NamedSharding."
-    if zero == 2:
-        return "ZeRO level 2: shard the optimizer's state along 'data', by its NamedSharding; parameters aren't."
-    return "ZeRO level 0: parameters and optimizer's state aren't sharded along 'data'."
+def _schedule(outline: Outline) -> str:
+    """Returns the call that makes the schedule; empty: JaxPP has no class of it."""
+    if not outline.schedule.startswith("interleaved"):
+        name = _CLASSES.get(outline.schedule)
+        return f"jaxpp.{name}({outline.pipeline})" if name else ""
+    if outline.num_micro_batches % len(outline.blocks):  # its own class asks for that
+        return ""
+    return f"jaxpp.Interleaved1F1B(num_stages={len(outline.blocks)}, mpmd_dim={outline.pipeline})"
 
 
 def _wrapped(numbers: list[int]) -> str:
     """Numbers as a set, in lines of 20."""
-    if not numbers:
-        return "frozenset()"
-    rows = [numbers[n : n + 20] for n in range(0, len(numbers), 20)]
-    lines = "".join(f"    {', '.join(map(str, row))},\n" for row in rows)
-    return "frozenset({\n" + lines + "})" if len(rows) > 1 else f"frozenset({{{', '.join(map(str, numbers))}}})"
+    rows = [", ".join(map(str, numbers[n : n + 20])) for n in range(0, len(numbers), 20)]
+    if len(rows) > 1:
+        return "frozenset({\n" + "".join(f"    {row},\n" for row in rows) + "})"
+    return f"frozenset({{{rows[0]}}})" if rows else "frozenset()"

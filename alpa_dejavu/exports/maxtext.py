@@ -17,21 +17,34 @@ RELEASE = "MaxText 0.2.5"
 def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the YAML of MaxText's settings, which is based on its `base.yml`."""
     hosts = len({host for stage in plan.stages for host in stage.hosts})
-    parts = [
-        ("The model, by the sizes that were planned for.", _model(sizes)),
-        (
-            "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
-            "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.",
+    batch: dict[str, Any] = {
+        "per_device_batch_size": outline.batch / outline.num_devices,
+        "num_pipeline_microbatches": outline.num_micro_batches,
+        "num_layers_per_pipeline_stage": outline.blocks[0],
+        "num_pipeline_repeats": 1,
+    }
+    if outline.pipeline == 1:
+        batch = {
+            "per_device_batch_size": outline.batch / outline.num_devices / outline.num_micro_batches,
+            "gradient_accumulation_steps": outline.num_micro_batches,
+        }
+    memory = {
+        "remat_policy": "full" if outline.remat[0] else "none",
+        "scan_layers": outline.pipeline == 1,
+        "optimizer_memory_host_offload": bool(outline.offload.optimizer),
+    }
+    parts = {
+        "The model, by the sizes that were planned for.": _model(sizes),
+        "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
+        "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.":
             _mesh(outline, plan.num_devices // hosts),
-        ),
-        ("The plan's batch over its devices, and its micro-batches.", _batch(outline)),
-        ("The plan's remat and offload, which MaxText has alike in all stages.", _memory(outline)),
-        ("Yours: what follows trains on made-up tokens.", {"run_name": "planned", "dataset_type": "synthetic"}),
-    ]
-    text = commented(heading(plan, outline, RELEASE))
-    text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
-    text += "base_config: base.yml\n"
-    for comment, settings in parts:
+        "The plan's batch over its devices, and its micro-batches.": batch,
+        "The plan's remat and offload, which MaxText has alike in all stages.": memory,
+        "Yours: what follows trains on made-up tokens.": {"run_name": "planned", "dataset_type": "synthetic"},
+    }  # fmt: skip
+    run = "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"
+    text = commented([*heading(plan, outline, RELEASE), "", run]) + "base_config: base.yml\n"
+    for comment, settings in parts.items():
         text += "\n" + commented([comment]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
     return {"maxtext_plan.yml": text}
 
@@ -43,8 +56,10 @@ def _value(value: Any) -> str:
 
 
 def _model(sizes: Transformer) -> dict[str, Any]:
+    plain = "qwen3" if sizes.qk_norm else "qwen2" if sizes.biases == "qkv" else "llama2"
+    with_experts = "qwen3_moe" if sizes.qk_norm else "mixtral"
     settings: dict[str, Any] = {
-        "decoder_block": _block(sizes),
+        "decoder_block": "gpt3" if not sizes.gated else with_experts if sizes.num_experts else plain,
         "base_emb_dim": sizes.hidden,
         "base_num_decoder_layers": sizes.num_blocks,
         "base_num_query_heads": sizes.num_heads,
@@ -57,61 +72,25 @@ def _model(sizes: Transformer) -> dict[str, Any]:
         "logits_via_embedding": sizes.tied,
         "dtype": sizes.precision,
     }
-    if sizes.rotary:
-        settings |= {"rope_max_timescale": sizes.rotary_base}
-    if sizes.rotary_scaling > 1:
-        settings |= {"rope_type": "llama3.1", "rope_use_scale": True}
+    settings |= {"rope_max_timescale": sizes.rotary_base} if sizes.rotary else {}
+    settings |= {"rope_type": "llama3.1", "rope_use_scale": True} if sizes.rotary_scaling > 1 else {}
     if sizes.num_experts:
         settings |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
-    if not sizes.rotary:
-        settings |= {"trainable_position_size": sizes.sequence}
-    return settings
-
-
-def _block(sizes: Transformer) -> str:
-    """The kind of blocks, by MaxText's name."""
-    if not sizes.gated:
-        return "gpt3"
-    if sizes.num_experts:
-        return "qwen3_moe" if sizes.qk_norm else "mixtral"
-    return "qwen3" if sizes.qk_norm else "qwen2" if sizes.biases == "qkv" else "llama2"
+    return settings | ({} if sizes.rotary else {"trainable_position_size": sizes.sequence})
 
 
 def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
     """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
-    axis = "fsdp" if outline.zero == 3 else "data"
     settings: dict[str, Any] = {
         f"{net}_{name}_parallelism": 1 for net in ("ici", "dcn") for name in ("data", "fsdp", "tensor", "pipeline")
     }
-    left = per_host
-    for name, size in (
-        ("tensor", outline.tensor_parallel), (axis, outline.data_parallel), ("pipeline", outline.pipeline)
-    ):  # fmt: skip
-        inside = next(n for n in range(min(size, left), 0, -1) if size % n == 0 and left % n == 0)
+    sizes = {
+        "tensor": outline.tensor_parallel,
+        "fsdp" if outline.zero == 3 else "data": outline.data_parallel,
+        "pipeline": outline.pipeline,
+    }
+    for name, size in sizes.items():
+        inside = next(n for n in range(min(size, per_host), 0, -1) if size % n == 0 and per_host % n == 0)
         settings[f"ici_{name}_parallelism"], settings[f"dcn_{name}_parallelism"] = inside, size // inside
-        left //= inside
-    if outline.zero == 2:
-        settings["shard_optimizer_over_data"] = True
-    return settings
-
-
-def _batch(outline: Outline) -> dict[str, Any]:
-    if outline.pipeline == 1:
-        return {
-            "per_device_batch_size": outline.batch / outline.num_devices / outline.num_micro_batches,
-            "gradient_accumulation_steps": outline.num_micro_batches,
-        }
-    return {
-        "per_device_batch_size": outline.batch / outline.num_devices,
-        "num_pipeline_microbatches": outline.num_micro_batches,
-        "num_layers_per_pipeline_stage": outline.blocks[0],
-        "num_pipeline_repeats": 1,
-    }
-
-
-def _memory(outline: Outline) -> dict[str, Any]:
-    return {
-        "remat_policy": "full" if outline.remat[0] else "none",
-        "scan_layers": outline.pipeline == 1,
-        "optimizer_memory_host_offload": bool(outline.offload.optimizer),
-    }
+        per_host //= inside
+    return settings | ({"shard_optimizer_over_data": True} if outline.zero == 2 else {})

@@ -34,7 +34,6 @@ _WHOSE = {
     DATA: "data-parallel", EXPERT_REPLICATED: "data-parallel", CONTEXT: "context-parallel", SHARDED: "sharded",
     REPLICATED: "replicated",
 }  # fmt: skip
-_SCHEDULES = ("1f1b", "gpipe")
 _MOST_BYTES = 2**31 - 1
 """The bytes between stages are read as a whole number of 32 bits."""
 _PROCESS_NS = 100
@@ -73,9 +72,9 @@ def simai_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
 
 def _check_alike(plan: Plan) -> None:
     """Raises ValueError unless all stages of a plan are alike, under a schedule that SimAI's formula is of."""
-    first, schedules = plan.stages[0], ", ".join(_SCHEDULES)
-    if plan.schedule not in _SCHEDULES:
-        raise ValueError(f"schedule is {plan.schedule!r}, but must be one of {schedules} for simai; plan for that")
+    first = plan.stages[0]
+    if plan.schedule not in ("1f1b", "gpipe"):
+        raise ValueError(f"schedule is {plan.schedule!r}, but must be one of 1f1b, gpipe for simai; plan for that")
     for n, stage in enumerate(plan.stages):
         if stage.num_layers != first.num_layers:
             raise ValueError(
@@ -118,25 +117,18 @@ def _layers(work: StageWork) -> Iterator[str]:
 
 def _by_layer(parts: Iterable[WorkPart]) -> list[list[WorkPart]]:
     """Returns a pass's parts, those of each layer as a list that begins with its computing."""
-    columns: list[list[WorkPart]] = []
+    layers: list[list[WorkPart]] = []
     for part in parts:
-        if part.collective and columns:
-            columns[-1].append(part)
-        else:
-            columns.append([part])
-    return columns
+        if not part.collective or not layers:
+            layers.append([])
+        layers[-1].append(part)
+    return layers
 
 
 def _columns(parts: Sequence[WorkPart]) -> Iterator[tuple[int, str, int]]:
     """Yields for computing with the collectives behind it the columns of one line after the other."""
-    if not parts:
-        return
-    nanoseconds = max(1, round(parts[0].seconds * _NS_PER_S))
-    for part in parts[1:]:
-        yield nanoseconds, *_sent(part)
-        nanoseconds = 1
-    if len(parts) == 1:
-        yield nanoseconds, "NONE", 0
+    for n, sent in enumerate([_sent(part) for part in parts[1:]] or [("NONE", 0)] if parts else []):
+        yield max(1, round(parts[0].seconds * _NS_PER_S)) if n == 0 else 1, *sent
 
 
 def _sent(part: WorkPart) -> tuple[str, int]:
@@ -154,8 +146,7 @@ def _once(work: StageWork) -> Iterator[str]:
 
 
 def _line(name: str, *passes: tuple[int, str, int]) -> str:
-    columns = [name, -1, *itertools.chain(*passes), _PROCESS_NS]
-    return "\t".join(map(str, columns))
+    return "\t".join(map(str, (name, -1, *itertools.chain(*passes), _PROCESS_NS)))
 
 
 def _between(num_bytes: float) -> int:

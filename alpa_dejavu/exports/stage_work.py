@@ -7,6 +7,7 @@ which collectives there are, of how many bytes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, final
 
@@ -16,7 +17,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.planning import given_stages
-from alpa_dejavu.problem import AxisCollectives, MeshConfig, Plan
+from alpa_dejavu.problem import MeshConfig, Plan
 from alpa_dejavu.simulation import StageTimes
 
 __all__ = ["StageWork", "WorkPart", "stage_works"]
@@ -54,11 +55,11 @@ class StageWork:
 
 
 def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) -> list[StageWork]:
-    """Returns what each stage of a plan does.
+    """Returns what each stage of a plan does, in parts that add up to its seconds in `times`.
 
     Args:
         plan: the plan.
-        times: the seconds of each of its stages: parts add up to these.
+        times: the seconds of each of its stages.
         costs: the model of costs by which layers are told apart, for the plan's model and cluster.
 
     Raises:
@@ -88,21 +89,15 @@ class _WorkPricer:
     def work(self, times: StageTimes) -> StageWork:
         """Returns what the stage does in each pass."""
         forward, backward = self.costs.computed_s(self.devices, self.config)[:2]
+        sent_s, weight_s = (times.backward_collective_s, times.backward_copies_s), times.backward_weight_s
         ahead = self._pass("forward", forward, times.forward_s, times.forward_collective_s, times.forward_copies_s)
-        weight_s = times.backward_weight_s
-        back = self._pass("backward", backward, times.backward_s, times.backward_collective_s, times.backward_copies_s)
-        by_input = self._pass(
-            "backward", backward, times.backward_s - weight_s, times.backward_collective_s, times.backward_copies_s
-        )
-        by_weight = self._computing("weights of", backward, weight_s, reverse=True)
-        update_s = times.per_step_s - times.synchronisation_s
         parts = {
             "forward": ahead,
-            "backward": back,
-            "backward by input": by_input,
-            "backward by weight": by_weight,
+            "backward": self._pass("backward", backward, times.backward_s, *sent_s),
+            "backward by input": self._pass("backward", backward, times.backward_s - weight_s, *sent_s),
+            "backward by weight": self._computing("weights of", backward, weight_s, reverse=True),
             "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
-            "update": [WorkPart("optimizer", update_s)],
+            "update": [WorkPart("optimizer", times.per_step_s - times.synchronisation_s)],
         }
         return StageWork(self.config, {name: tuple(passed) for name, passed in parts.items()})
 
@@ -116,11 +111,7 @@ class _WorkPricer:
         computed = self._computing(phase, seconds, max(whole_s - collective_s, 0.0), back)
         sent = [self._layer_sends(phase, layer) for layer in self._order(back)]
         last = self._combined(phase)
-        every = _scaled(
-            [collective for sends in (*sent, last) for collective in sends],
-            collective_s - copies_s,
-            f"{phase} exchanges",
-        )
+        every = _scaled(itertools.chain(*sent, last), collective_s - copies_s, f"{phase} exchanges")
         counts = [len(sends) for sends in sent]
         if sum(counts) + len(last) != len(every):  # no collective is known, but some seconds are
             counts = [0] * len(counts)
@@ -164,15 +155,13 @@ class _WorkPricer:
 
     def _combined(self, phase: str) -> list[tuple[WorkPart, float]]:
         """Returns the collectives of all layers together."""
-
-        def entry(collective: AxisCollectives, seconds: FloatArray) -> tuple[WorkPart, float]:
-            num_bytes = float((collective.num_bytes * collective.counts)[self.layers])
-            return self._part(f"{phase} all layers", collective.kind, collective.axis, num_bytes), float(
-                seconds[self.layers]
-            )
-
-        every = self.costs.combined(self.devices, self.config, phase)
-        return [entry(collective, seconds) for collective, seconds in every if self.config.ways(collective.axis) > 1]
+        parts = []
+        for collective, seconds in self.costs.combined(self.devices, self.config, phase):
+            if self.config.ways(collective.axis) > 1:
+                num_bytes = float((collective.num_bytes * collective.counts)[self.layers])
+                part = self._part(f"{phase} all layers", collective.kind, collective.axis, num_bytes)
+                parts.append((part, float(seconds[self.layers])))
+        return parts
 
     def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> WorkPart:
         before_bytes = num_bytes / self.config.ways(axis) if kind == "all_gather" else num_bytes

@@ -133,7 +133,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         (TENSOR, PIPELINE + "pipeline_parallel_split_points = ['x']", "must be stages of all 32"),
         (TENSOR, PIPELINE + "pipeline_parallel_layers_per_stage = 6", "can't have 3 stages on each"),
         (TENSOR, PIPELINE + "pipeline_parallel_microbatch_size = 3", "cut into whole micro-batches"),
-        ("[parallelism]", "[paralelism]", r"line 16: \[paralelism\] isn't known"),
+        ("[parallelism]", "[paralelism]", r"line 16: paralelism isn't known"),
         ("seq_len = 4096", "global_batch_size = 10", "line 13: .* is 10, but must be a multiple of 16"),
         ("seq_len = 4096", "seq_len = 4096.5", "line 14: training.seq_len is 4096.5, but must be a whole number"),
         ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),

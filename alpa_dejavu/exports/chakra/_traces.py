@@ -7,17 +7,18 @@ of the simulated step becomes a row of nodes that wait for each other; what the 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
 from typing import final
 
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.interstage import CutBytes
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.chakra import _schema as schema
-from alpa_dejavu.exports.chakra._ranks import Ranks
 from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import MeshConfig, Plan
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation import StageTimes
 from alpa_dejavu.simulation.plan_times import plan_times
@@ -27,39 +28,62 @@ _US_PER_S = 1e6
 _WAYS = {"forward send": 1, "backward send": -1}
 
 
-def rank_traces(
-    plan: Plan, times: Sequence[StageTimes], works: Sequence[StageWork], cuts: CutBytes, ranks: Ranks
-) -> list[bytes]:
-    """Returns the trace of each rank.
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Ranks:
+    """The ranks of the devices that a plan uses: host by host, so that simulators whose ranks of one host are next to
+    each other have them so. The devices of a logical mesh are next to each other along its last axis.
 
-    Args:
-        plan: the plan.
-        times: the seconds of each of its stages.
-        works: what each stage does in its passes.
-        cuts: what a micro-batch sends across a cut before each layer.
-        ranks: the ranks of the plan's devices.
+    Attributes:
+        of_submesh: the ranks of each submesh of the pipeline, in the order of its logical mesh.
     """
-    schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
-    builder = _TraceBuilder(plan, schedule, times, works, cuts, ranks)
-    program = step_program(times, plan.num_micro_batches, schedule)
-    columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
-    for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
-        builder.add(number, kind, stage, batch, [task for task in waits if task >= 0])
-    return builder.finished()
+
+    of_submesh: tuple[tuple[int, ...], ...]
+    _groups: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Ranks:
+        """Returns the ranks of a plan's devices; where a host has several submeshes, they take its devices in order."""
+        hosts = [host.name for host in (plan.hardware or hosts_by_names(plan)).hosts]
+        used = plan.devices_of_hosts
+        order = dict.fromkeys([*(name for name in hosts if name in used), *used])
+        ends = itertools.accumulate((used[name] for name in order), initial=0)
+        next_rank = dict(zip(order, ends, strict=False))
+        submeshes = []
+        for stage in plan.on_submeshes:
+            ranks: list[int] = []
+            for name in stage.hosts:
+                begin = next_rank[name]
+                next_rank[name] += stage.submesh.devices_per_host
+                ranks += range(begin, next_rank[name])
+            submeshes.append(tuple(ranks))
+        return cls(tuple(submeshes))
+
+    def groups(self, submesh: int, config: MeshConfig, axis: int) -> tuple[int, ...]:
+        """Returns for each device of a submesh the number of its group of an axis, as `MeshConfig.groups` has them."""
+        ranks, number = self.of_submesh[submesh], dict[int, int]()
+        for group in config.groups(axis):
+            # ASTRA-sim takes 0 for the group of all ranks.
+            its_number = self._groups.setdefault(tuple(ranks[n] for n in group), len(self._groups) + 1)
+            number |= dict.fromkeys(group, its_number)
+        return tuple(number[n] for n in range(len(ranks)))
+
+    @property
+    def numbered_groups(self) -> dict[str, list[int]]:
+        """Returns the ranks of all groups that were asked for, by the group's number as text."""
+        return {str(number): list(group) for group, number in self._groups.items()}
 
 
 class _Lane:
     """The traces of the ranks of one submesh, whose nodes are numbered alike."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        self.ranks = ranks
+        self.ranks, self.clock = ranks, _Micros()
         self.records: list[list[bytes]] = [[schema.metadata()] for _ in ranks]
-        self.clock = _Micros()
-        self._next = 1
 
     def add(self, name: str, kind: int, waits_for: Sequence[int], micros: int, attributes: Sequence[bytes]) -> int:
-        """Adds a node to each rank's trace, with attributes for each or for all; returns its number."""
-        number, self._next = self._next, self._next + 1
+        """Adds a node to each rank's trace, with the attributes of each; returns its number."""
+        number = len(self.records[0])
         head = schema.node(number, name, kind, waits_for, micros)
         nodes = {own: schema.delimited(head + own) for own in dict.fromkeys(attributes)}
         for records, own in zip(self.records, attributes, strict=True):
@@ -88,7 +112,7 @@ class _TraceBuilder:
     times: Sequence[StageTimes]
     works: Sequence[StageWork]
     cuts: CutBytes
-    ranks: Ranks
+    ranks: _Ranks
 
     def __post_init__(self) -> None:
         self._lanes = [_Lane(ranks) for ranks in self.ranks.of_submesh]
@@ -116,28 +140,21 @@ class _TraceBuilder:
             after = (self._part(lane, submesh, stage, name, part, after),)
         self._last[number, submesh] = after
 
-    def finished(self) -> list[bytes]:
+    def finished(self) -> dict[int, bytes]:
         """Returns the traces by rank."""
-        traces = {
-            rank: b"".join(records)
-            for lane in self._lanes
-            for rank, records in zip(lane.ranks, lane.records, strict=True)
-        }
-        return [traces[rank] for rank in sorted(traces)]
+        records = (pair for lane in self._lanes for pair in zip(lane.ranks, lane.records, strict=True))
+        return {rank: b"".join(own) for rank, own in sorted(records)}
 
     def _parts(self, kind: str, stage: int, batch: int) -> Sequence[WorkPart]:
-        parts, work = self.works[stage].parts.get(kind, ()), self.works[stage].parts
-        schedule = self.schedule
+        work, schedule = self.works[stage].parts, self.schedule
         gives = kind in ("backward", "backward by weight")
-        if gives and (schedule.updates_each or batch == schedule.last_gradients[stage]):
-            return (*parts, *work["synchronise"])
-        return parts
+        synchronises = gives and (schedule.updates_each or batch == schedule.last_gradients[stage])
+        return (*work.get(kind, ()), *(work["synchronise"] if synchronises else ()))
 
     def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: WorkPart, after: Sequence[int]) -> int:
         micros, config = lane.clock.of(part.seconds), self.works[stage].config
         if not part.collective:
-            own = [schema.attributes(is_cpu_op=False)] * len(lane.ranks)
-            return lane.add(name, schema.COMPUTE, after, micros, own)
+            return lane.add(name, schema.COMPUTE, after, micros, [schema.attributes(is_cpu_op=False)] * len(lane.ranks))
         own = [
             schema.attributes(
                 is_cpu_op=False,
@@ -192,8 +209,13 @@ def chakra_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
     Raises:
         ValueError: the costs are of a model with another number of layers.
     """
-    times, ranks = plan_times(plan), Ranks.of(plan)
+    times, ranks = plan_times(plan), _Ranks.of(plan)
+    schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
     works = stage_works(plan, times, costs)
-    traces = rank_traces(plan, times, works, costs.interstage.bytes, ranks)
-    files: dict[str, str | bytes] = {f"step.{rank}.et": trace for rank, trace in enumerate(traces)}
+    builder = _TraceBuilder(plan, schedule, times, works, costs.interstage.bytes, ranks)
+    program = step_program(times, plan.num_micro_batches, schedule)
+    columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
+    for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
+        builder.add(number, kind, stage, batch, [task for task in waits if task >= 0])
+    files: dict[str, str | bytes] = {f"step.{rank}.et": trace for rank, trace in builder.finished().items()}
     return {**files, "groups.json": json.dumps(ranks.numbered_groups, indent=1) + "\n"}

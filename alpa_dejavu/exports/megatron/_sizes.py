@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Final
 
-from alpa_dejavu.exports._command_line import MOST_DIGITS
-from alpa_dejavu.exports._target import short
+from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.layers.models import Transformer
 
-_NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
+_NUMBERS: Final = {
+    "num-layers": "num_blocks", "hidden-size": "hidden", "num-attention-heads": "num_heads", "seq-length": "sequence",
+}  # fmt: skip
+"""The arguments that must be there, with the fields of a transformer that they say."""
+_FLAGS: Final = {
+    "swiglu": ("gated", True),
+    "qk-layernorm": ("qk_norm", True),
+    "untie-embeddings-and-output-weights": ("tied", False),
+    "moe-shared-expert-gate": ("shared_gate", True),
+}
+"""Arguments without a value, with the field that they say, and what it is where they are there."""
 _FREQUENCY = re.compile(r"[\d,\[\]()+* ]{1,500}")
 _MOST_BLOCKS = 100_000
 _UNIT = 128
-
-
-@final
-class WrongArgumentError(ValueError):
-    """An argument has a value that can't be planned.
-
-    Args:
-        name: the argument's name, without dashes.
-        said: what is wrong, with the remedy.
-    """
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(why)
-        self.name = name
 
 
 def size_arguments(model: Transformer) -> dict[str, str | None]:
@@ -60,133 +54,119 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         arguments |= {"moe-shared-expert-intermediate-size": model.shared_feed_forward}
     if model.precision == "float8":
         arguments |= {"fp8-format": "hybrid"}
-    flags = {
-        "swiglu": model.gated,
-        "disable-bias-linear": model.biases != "all",
-        "add-qkv-bias": model.biases == "qkv",
-        "qk-layernorm": model.qk_norm,
-        "untie-embeddings-and-output-weights": not model.tied,
-        "moe-shared-expert-gate": model.shared_gate,
-        "fp16": model.precision == "float16",
-        "bf16": model.precision in ("bfloat16", "float8"),
-    }
-    arguments |= {name: None for name, is_set in flags.items() if is_set}
+    flags = {name: getattr(model, field) == value for name, (field, value) in _FLAGS.items()}
+    biases = {"disable-bias-linear": model.biases != "all", "add-qkv-bias": model.biases == "qkv"}
+    precisions = {"fp16": model.precision == "float16", "bf16": model.precision in ("bfloat16", "float8")}
+    swiglu = {"swiglu": flags.pop("swiglu")}
+    arguments |= {name: None for name, is_set in (swiglu | biases | flags | precisions).items() if is_set}
     return {name: None if value is None else str(value) for name, value in arguments.items()}
 
 
-def sizes_of_arguments(arguments: Mapping[str, Any]) -> Transformer:
-    """Returns the transformer that Megatron's arguments say, by name.
+def sizes_of_arguments(config: Configuration) -> Transformer:
+    """Returns the transformer that Megatron's arguments say.
 
     Raises:
-        WrongArgumentError: one that is needed is missing, or isn't a number, or says another kind of model.
+        ValueError: one that is needed is missing, or isn't a number, or says another kind of model.
     """
-    missing = [name for name in _NEEDED if name not in arguments]
-    if missing:
-        why = f"--{missing[0]} is missing, but must be there to know the model; add it, or give --model"
-        raise WrongArgumentError(missing[0], why)
-    experts = _number(arguments, "num-experts", 0)
-    hidden, blocks = _number(arguments, "hidden-size"), _number(arguments, "num-layers")
-    swiglu = "swiglu" in arguments
+    for name in _NUMBERS:
+        if name not in config:
+            why = f"--{name} is missing, but must be there to know the model; add it, or give --model"
+            raise config.wrong(name, why)
+    numbers = {field: config.number(name) for name, field in _NUMBERS.items()}
+    hidden, blocks, experts = numbers["hidden"], numbers["num_blocks"], config.number("num-experts", 0)
     # Megatron takes two thirds of the usual width for a gate, in multiples of 64.
-    wide = _number(arguments, "ffn-hidden-size", int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden)
-    bias = "none" if "disable-bias-linear" in arguments else "all"
-    if experts and bias == "all":
+    usual = int(4 * hidden * 2 / 3 / 64) * 64 if "swiglu" in config else 4 * hidden
+    wide = config.number("ffn-hidden-size", usual)
+    biases = "all" if "disable-bias-linear" not in config else "qkv" if "add-qkv-bias" in config else "none"
+    if experts and biases == "all":
         why = "experts with biases aren't planned; add --disable-bias-linear if there are none"
-        raise WrongArgumentError("num-experts", why)
-    dense = _dense_blocks(arguments, blocks) if experts else 0
-    rotary = _rotary(arguments)
-    return Transformer(
-        hidden=hidden,
-        num_blocks=blocks,
-        num_heads=_number(arguments, "num-attention-heads"),
-        vocabulary=_vocabulary(arguments),
-        sequence=_number(arguments, "seq-length"),
-        kv_heads=_number(arguments, "num-query-groups", 1) if "group-query-attention" in arguments else 0,
-        head_size=_number(arguments, "kv-channels", 0),
-        feed_forward=_number(arguments, "moe-ffn-hidden-size", wide) if experts else wide,
-        gated=swiglu,
+        raise config.wrong("num-experts", why)
+    dense, rotary = _dense_blocks(config, blocks) if experts else 0, _rotary(config)
+    fields: dict[str, Any] = dict(
+        **numbers,
+        vocabulary=_vocabulary(config),
+        kv_heads=config.number("num-query-groups", 1) if "group-query-attention" in config else 0,
+        head_size=config.number("kv-channels", 0),
+        feed_forward=config.number("moe-ffn-hidden-size", wide) if experts else wide,
         rotary=rotary,
-        rotary_base=_number(arguments, "rotary-base", 10000) if rotary else 10000,
-        rotary_scaling=_factor(arguments) if rotary and "use-rope-scaling" in arguments else 1.0,
-        rms_norm=_one_of(arguments, "normalization", ("LayerNorm", "RMSNorm")) == "RMSNorm",
-        biases="qkv" if bias == "none" and "add-qkv-bias" in arguments else bias,
-        qk_norm="qk-layernorm" in arguments,
-        tied="untie-embeddings-and-output-weights" not in arguments,
+        rotary_base=config.number("rotary-base", 10000) if rotary else 10000,
+        rotary_scaling=_factor(config) if rotary and "use-rope-scaling" in config else 1.0,
+        rms_norm=config.one_of("normalization", ("LayerNorm", "RMSNorm"), "LayerNorm") == "RMSNorm",
+        biases=biases,
         num_experts=experts,
-        experts_per_token=_number(arguments, "moe-router-topk", 2) if experts else 0,
-        shared_feed_forward=_number(arguments, "moe-shared-expert-intermediate-size", 0) if experts else 0,
-        shared_gate="moe-shared-expert-gate" in arguments,
+        experts_per_token=config.number("moe-router-topk", 2) if experts else 0,
+        shared_feed_forward=config.number("moe-shared-expert-intermediate-size", 0) if experts else 0,
         dense_blocks=dense,
         dense_feed_forward=wide if dense else 0,
-        precision=precision_of(arguments),
+        precision=precision_of(config),
+        **{field: (name in config) == value for name, (field, value) in _FLAGS.items()},
     )
+    try:
+        return Transformer(**fields)
+    except ValueError as error:
+        raise config.wrong("", str(error)) from None
 
 
-def precision_of(arguments: Mapping[str, Any]) -> str:
+def precision_of(config: Configuration) -> str:
     """Returns the dtype that arguments train in: single precision without one of Megatron's."""
-    if "bf16" in arguments and "fp16" in arguments:
-        raise WrongArgumentError("fp16", "--fp16 is beside --bf16, but must be alone; leave one out")
-    if "fp8-format" in arguments:
-        _one_of(arguments, "fp8-format", ("hybrid", "e4m3"))
-        if "bf16" not in arguments:
-            raise WrongArgumentError("fp8-format", "--fp8-format is without --bf16, which isn't priced; add --bf16")
+    if "bf16" in config and "fp16" in config:
+        raise config.wrong("fp16", "--fp16 is beside --bf16, but must be alone; leave one out")
+    if "fp8-format" in config:
+        config.one_of("fp8-format", ("hybrid", "e4m3"))
+        if "bf16" not in config:
+            raise config.wrong("fp8-format", "--fp8-format is without --bf16, which isn't priced; add --bf16")
         return "float8"
-    return "bfloat16" if "bf16" in arguments else "float16" if "fp16" in arguments else "float32"
+    return "bfloat16" if "bf16" in config else "float16" if "fp16" in config else "float32"
 
 
-def _rotary(arguments: Mapping[str, Any]) -> bool:
-    kind = _one_of(arguments, "position-embedding-type", ("learned_absolute", "rope"))
-    if "use-rotary-position-embeddings" in arguments or kind == "rope":
+def _rotary(config: Configuration) -> bool:
+    kind = config.one_of("position-embedding-type", ("learned_absolute", "rope"), "learned_absolute")
+    if "use-rotary-position-embeddings" in config or kind == "rope":
         return True
-    if "no-position-embedding" in arguments:
-        why = "--no-position-embedding is of a model without positions, which isn't planned; leave it out"
-        raise WrongArgumentError("no-position-embedding", why)
-    rows, tokens = (
-        _number(arguments, "max-position-embeddings", _number(arguments, "seq-length")),
-        arguments["seq-length"],
-    )
-    if str(rows) != str(tokens):
-        why = f"--max-position-embeddings is {rows}, but must be --seq-length, {tokens}, to be planned; make them equal"
-        raise WrongArgumentError("max-position-embeddings", why)
+    name = "no-position-embedding"
+    if name in config:
+        raise config.wrong(name, f"--{name} is of a model without positions, which isn't planned; leave it out")
+    name, tokens = "max-position-embeddings", config.number("seq-length")
+    rows = config.number(name, tokens)
+    if rows != tokens:
+        why = f"--{name} is {rows}, but must be --seq-length, {tokens}, to be planned; make them equal"
+        raise config.wrong(name, why)
     return False
 
 
-def _vocabulary(arguments: Mapping[str, Any]) -> int:
+def _vocabulary(config: Configuration) -> int:
     """The rows of the table of embeddings, as far as padding to multiples of 128 doesn't follow from them."""
-    unit = _number(arguments, "tensor-model-parallel-size", 1) * _UNIT
+    unit = config.number("tensor-model-parallel-size", 1) * _UNIT
     name = "padded-vocab-size"
-    if name in arguments:
-        rows = _number(arguments, name)
-    elif "vocab-size" in arguments:
-        rows = _number(arguments, "vocab-size")
-        name, step = "make-vocab-size-divisible-by", _number(arguments, "make-vocab-size-divisible-by", _UNIT)
-        if not step or step == _UNIT:
-            return rows
+    if name in config:
+        rows = config.number(name)
+    elif "vocab-size" in config:
+        tokens = config.number("vocab-size")
+        name, step = "make-vocab-size-divisible-by", config.number("make-vocab-size-divisible-by", _UNIT, least=0)
         step *= unit // _UNIT
-        usual, rows = -(-rows // unit) * unit, -(-rows // step) * step
-        if rows == usual:
-            return _number(arguments, "vocab-size")
+        rows = -(-tokens // step) * step if step else 0
+        if not step or rows == -(-tokens // unit) * unit:
+            return tokens
     else:
-        raise WrongArgumentError(
-            "vocab-size",
-            "--vocab-size is missing, but must be there to know the model, since no tokenizer is read; add it, or give "
-            "--model",
-        )
+        raise config.wrong(
+            "vocab-size", "--vocab-size is missing, but must be there to know the model, since no tokenizer is read; "
+            "add it, or give --model",
+        )  # fmt: skip
     if rows % unit:
         why = f"--{name} makes {rows} rows, but must make a multiple of {unit} to be planned; leave it out"
-        raise WrongArgumentError(name, why)
+        raise config.wrong(name, why)
     return rows
 
 
-def _dense_blocks(arguments: Mapping[str, Any], blocks: int) -> int:
+def _dense_blocks(config: Configuration, blocks: int) -> int:
     """How many of the first blocks have no experts."""
-    name, text = "moe-layer-freq", str(arguments.get("moe-layer-freq", "1"))
+    name = "moe-layer-freq"
+    text = str(config.get(name, "1"))
     if text == "1":
         return 0
-    wrong = WrongArgumentError(
-        name, f"--{name} is {short(text)}, but must be 1 or as '([0]*1+[1]*{max(blocks - 1, 1)})', with experts in all "
-        "blocks but the first ones; mend it",
-    )  # fmt: skip
+    wrong = config.must_be(
+        name, f"1 or as '([0]*1+[1]*{max(blocks - 1, 1)})', with experts in all blocks but the first ones"
+    )
     if not _FREQUENCY.fullmatch(text) or "[" not in text:
         raise wrong
     try:
@@ -204,42 +184,18 @@ def _repeated(node: ast.expr) -> list[int] | int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.List):
-        return [
-            element.value
-            for element in node.elts
-            if isinstance(element, ast.Constant) and isinstance(element.value, int)
-        ]
-    if not isinstance(node, ast.BinOp):
-        raise ValueError("another expression")
-    left, right = _repeated(node.left), _repeated(node.right)
-    if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-        return left + right
-    if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
-        return left * min(right, _MOST_BLOCKS // max(len(left), 1))
+        return [number for number in map(_repeated, node.elts) if isinstance(number, int)]
+    if isinstance(node, ast.BinOp):
+        left, right = _repeated(node.left), _repeated(node.right)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
+            return left * min(right, _MOST_BLOCKS // max(len(left), 1))
     raise ValueError("another expression")
 
 
-def _factor(arguments: Mapping[str, Any]) -> float:
-    value = arguments.get("rope-scaling-factor", "8.0")
+def _factor(config: Configuration) -> float:
     try:
-        return float(value)
+        return float(config.get("rope-scaling-factor", "8.0"))
     except ValueError:
-        why = f"--rope-scaling-factor is {short(value)}, but must be a number; mend it"
-        raise WrongArgumentError("rope-scaling-factor", why) from None
-
-
-def _one_of(arguments: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    value = arguments.get(name, choices[0])
-    if value not in choices:
-        why = f"--{name} is {short(value)}, but must be {' or '.join(choices)} to be planned; change it"
-        raise WrongArgumentError(name, why)
-    return str(value)
-
-
-def _number(arguments: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = arguments.get(name, default)
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS:
-        return int(value)
-    raise WrongArgumentError(name, f"--{name} is {short(value)}, but must be a whole number; mend it")
+        raise config.must_be("rope-scaling-factor", "a number") from None

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
-from alpa_dejavu.exports._outline import Outline, commented, heading, runs
-from alpa_dejavu.exports._target import Files, short
+from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._settings import short
+from alpa_dejavu.exports._target import Files
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"
+LAYOUT: Final = "pipeline-model-parallel-layout"
+_EACH_HOST: Final = (
+    "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
+    "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
+)
+_WHERE: Final = (
+    '--node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}" --master_port "${MASTER_PORT:-6000}"'
+)
 
 
 def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the script `run_megatron.sh`, with Megatron-LM's arguments for a plan and for the sizes of its model."""
     hosts = len({host for stage in plan.stages for host in stage.hosts})
     text = "#!/usr/bin/env bash\n" + commented(heading(plan, outline, RELEASE)) + "set -euo pipefail\n\n"
-    text += commented(
-        [
-            "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
-            "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
-        ]
-    )
+    text += commented(_EACH_HOST)
     if outline.zero == 3:
         text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # as Megatron-FSDP wants it\n\n"
     elif outline.tensor_parallel > 1:
         text += "export CUDA_DEVICE_MAX_CONNECTIONS=1  # as tensor parallelism wants it before Blackwell\n\n"
-    text += _array(
-        "DISTRIBUTED",
-        {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)},
-        '--node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}" --master_port "${MASTER_PORT:-6000}"',
-    )
-    text += "\n" + commented(["The model, by the sizes that were planned for."])
-    text += _array("MODEL", size_arguments(sizes))
-    text += "\n" + commented(_where_from(outline))
-    text += _array("PLAN", plan_arguments(outline, _hides(plan)))
-    text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
-    text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "mock-data": None} | _TOKENIZER)
+    processes = {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)}
+    own = {"train-iters": "100", "lr": "1e-4", "mock-data": None, "tokenizer-type": "NullTokenizer"}
+    text += _array("DISTRIBUTED", processes, f"  {_WHERE}\n") + "\n"
+    text += commented(["The model, by the sizes that were planned for."]) + _array("MODEL", size_arguments(sizes))
+    text += "\n" + commented(_where_from(outline)) + _array("PLAN", _plan_arguments(outline, _hides(plan)))
+    text += "\n" + commented(["Yours: what follows trains on made-up tokens."]) + _array("OWN", own)
     text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
     return {"run_megatron.sh": text}
-
-
-_TOKENIZER: dict[str, str | None] = {"tokenizer-type": "NullTokenizer"}
 
 
 def _hides(plan: Plan) -> bool:
@@ -56,66 +54,63 @@ def _hides(plan: Plan) -> bool:
     return runtime_profile(plan.priced_by.runtime).overlap != NO_OVERLAP
 
 
-def plan_arguments(outline: Outline, hides: bool = False) -> dict[str, str | None]:
-    """Returns Megatron's arguments for a plan, by name; None for those without a value.
-
-    Args:
-        outline: the plan.
-        hides: whether gradients are summed, and parameters gathered, while devices compute.
+def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
+    """Returns Megatron's arguments for a plan, by name; None for those without a value. `hides`: gradients are summed,
+    and parameters gathered, while devices compute.
     """
-    arguments: dict[str, str | None] = {
-        "tensor-model-parallel-size": str(outline.tensor_parallel),
-        "pipeline-model-parallel-size": str(outline.pipeline),
-    }
-    if len(outline.blocks) > 1:
-        arguments["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
-    arguments |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
-    if outline.tensor_parallel > 1:
-        arguments |= {"sequence-parallel": None}
-    if outline.zero == 2 or outline.offload.any:
-        arguments |= {"use-distributed-optimizer": None}
-    if outline.zero == 3:
-        arguments |= {
-            "use-distributed-optimizer": None, "use-megatron-fsdp": None,
-            "data-parallel-sharding-strategy": "optim_grads_params", "ckpt-format": "fsdp_dtensor",
-            "no-gradient-accumulation-fusion": None,
-        }  # fmt: skip
-    if outline.remat[0]:
-        arguments |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1"}
-    if outline.offload.any:
-        share = repr(outline.offload.optimizer)
-        arguments |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": share}
-        arguments |= {"use-precision-aware-optimizer": None}
-    if hides:
-        arguments |= {"overlap-grad-reduce": None}
-        arguments |= {"overlap-param-gather": None} if "use-distributed-optimizer" in arguments else {}
-    return arguments
+    offloads, sharded = outline.offload.any, outline.zero == 3
+    groups: Sequence[tuple[object, dict[str, str | None]]] = (
+        (True, {
+            "tensor-model-parallel-size": str(outline.tensor_parallel),
+            "pipeline-model-parallel-size": str(outline.pipeline),
+        }),
+        (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks)}),
+        (True, {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
+        (outline.tensor_parallel > 1, {"sequence-parallel": None}),
+        (outline.zero or offloads, {"use-distributed-optimizer": None}),
+        (sharded, {
+            "use-megatron-fsdp": None, "data-parallel-sharding-strategy": "optim_grads_params",
+            "ckpt-format": "fsdp_dtensor", "no-gradient-accumulation-fusion": None,
+        }),
+        (outline.remat[0], {
+            "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1",
+        }),
+        (offloads, {
+            "optimizer-cpu-offload": None, "optimizer-offload-fraction": repr(outline.offload.optimizer),
+            "use-precision-aware-optimizer": None,
+        }),
+        (hides, {"overlap-grad-reduce": None}),
+        (hides and (outline.zero or offloads), {"overlap-param-gather": None}),
+    )  # fmt: skip
+    return {name: value for applies, group in groups if applies for name, value in group.items()}
 
 
 def _where_from(outline: Outline) -> list[str]:
-    lines = [
-        "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch sizes: its",
-        "batch over its micro-batches and replicas.",
-    ]
-    if len(outline.blocks) > 1:
-        lines += [
+    """Returns what each group of the plan's arguments stands for."""
+    groups = (
+        (True, [
+            "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch sizes: "
+            "its", "batch over its micro-batches and replicas.",
+        ]),
+        (len(outline.blocks) > 1, [
             "The layout, which is experimental in Megatron-Core: E embeddings, t a block, L the loss; | ends a stage,",
             "and entry a * PP + b is virtual stage a of pipeline rank b.",
-        ]
-    if outline.zero == 2:
-        lines += ["The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step."]
-    if outline.zero == 3:
-        lines += ["Megatron-FSDP: the plan's ZeRO level 3."]
-    if outline.remat[0]:
-        lines += ["Recomputing: the plan's remat, of each block in all stages."]
-    if outline.offload.any:
-        lines += ["Offload: the share of the optimizer's state that the plan keeps in the memory of hosts."]
-    return lines
+        ]),
+        (outline.zero == 2, [
+            "The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step.",
+        ]),
+        (outline.zero == 3, ["Megatron-FSDP: the plan's ZeRO level 3."]),
+        (outline.remat[0], ["Recomputing: the plan's remat, of each block in all stages."]),
+        (outline.offload.any, [
+            "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.",
+        ]),
+    )  # fmt: skip
+    return [line for applies, lines in groups if applies for line in lines]
 
 
 def _array(name: str, arguments: Mapping[str, str | None], more: str = "") -> str:
-    lines = [f"  --{key}" + ("" if value is None else f" {shlex.quote(value)}") for key, value in arguments.items()]
-    return "\n".join([f"{name}=(", *lines, *([f"  {more}"] if more else []), ")", ""])
+    lines = (f"  --{key}" + ("" if value is None else f" {shlex.quote(value)}") for key, value in arguments.items())
+    return f"{name}=(\n" + "".join(f"{line}\n" for line in lines) + more + ")\n"
 
 
 _GROUP, _TIMES = re.compile(r"\(([^()]+)\)\*(\d{1,5})"), re.compile(r"([^()*])\*(\d{1,5})")
@@ -128,17 +123,11 @@ def layout_of(blocks: Sequence[int]) -> str:
     >>> layout_of([3, 2, 2, 1])
     'Et*3|(t*2|)*2tL'
     """
-    stages = [_times("t", number) for number in blocks]
+    stages = ["t" * number if number < 2 else f"t*{number}" for number in blocks]
     stages[0] = f"E{stages[0]}"
-    *before, last = stages
-    text = ""
-    for stage, number in runs(before):
-        text += f"({stage}|)*{number}" if number > 1 else f"{stage}|"
-    return f"{text}{last}L"
-
-
-def _times(letter: str, number: int) -> str:
-    return letter * number if number < 2 else f"{letter}*{number}"
+    groups = [(stage, len(list(alike))) for stage, alike in itertools.groupby(stages[:-1])]
+    text = "".join(f"({stage}|)*{number}" if number > 1 else f"{stage}|" for stage, number in groups)
+    return f"{text}{stages[-1]}L"
 
 
 def blocks_of_layout(layout: str) -> tuple[int, ...]:

@@ -5,16 +5,19 @@ that export writes. Nothing in either is run.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import pathlib
 import re
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu.exports._settings import Configuration, checked_settings
+
+Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
+Lines: TypeAlias = Mapping[tuple[str, ...], int]
 
 REMEDY: Final = "give a job's TOML of torchtitan's, or the torchtitan_plan.py of an export"
 _MOST = 1_000_000
@@ -33,29 +36,8 @@ _OWN = ("model_spec", "loss", "dataloader", "checkpoint", "hf_assets_path")
 """Arguments in Python that aren't looked into: the model, which is given, and what is the user's own."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class JobSettings:
-    """The settings of a configuration.
-
-    Attributes:
-        path: its file.
-        sections: the settings of each section, by their names.
-        lines: the line of each setting, by its section and its name; of a section by its name and "".
-    """
-
-    path: pathlib.Path
-    sections: Mapping[str, Mapping[str, Any]]
-    lines: Mapping[tuple[str, str], int]
-
-    def wrong(self, section: str, key: str, why: str) -> ValueError:
-        """Returns the error that says what is wrong with a setting, with its line."""
-        line = self.lines.get((section, key), self.lines.get((section, "")))
-        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {why}")
-
-
-def read_settings(path: pathlib.Path) -> JobSettings:
-    """Returns the settings of a job's TOML, or of the Python function that is written for a plan.
+def read_settings(path: pathlib.Path) -> Configuration:
+    """Returns the configuration of a job's TOML, or of the Python function that is written for a plan.
 
     Raises:
         ValueError: the file can't be read, or Python decides in it what isn't written out; says in which line.
@@ -63,43 +45,51 @@ def read_settings(path: pathlib.Path) -> JobSettings:
     text = read_text(path, REMEDY)
     if len(text) > _MOST:
         raise ValueError(f"{path} has {len(text)} characters, but must have {_MOST} at most; {REMEDY}")
-    return _of_python(path, text) if path.suffix == ".py" else _of_toml(path, text)
+    sections, lines = _of_python(path, text) if path.suffix == ".py" else _of_toml(path, text)
+
+    def wrong(place: tuple[str, ...], why: str) -> ValueError:
+        return _wrong(path, lines.get(place, lines.get(place[:1])), why)
+
+    return checked_settings("torchtitan", sections, wrong, lines.get, "; mend it")
 
 
-def _of_toml(path: pathlib.Path, text: str) -> JobSettings:
+def _wrong(path: pathlib.Path, line: int | None, why: str) -> ValueError:
+    return ValueError(f"{path}{'' if line is None else f', line {line}'}: {why}")
+
+
+def _of_toml(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     long_name = _LONG_NAME.search(text)
     if long_name is not None:
         line = text.count("\n", 0, long_name.start()) + 1
-        raise ValueError(f"{path}, line {line}: a name has more than 20 parts; {REMEDY}")
+        raise _wrong(path, line, f"a name has more than 20 parts; {REMEDY}")
     try:
         data = toml.loads(text)
-    except RecursionError:
-        raise ValueError(f"{path}: this isn't TOML: it is too deep; {REMEDY}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: this isn't TOML: {error}; {REMEDY}") from None
-    section, lines = "", {}
+    except (RecursionError, ValueError) as error:
+        why = "it is too deep" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{path}: this isn't TOML: {why}; {REMEDY}") from None
+    section, lines = "", dict[tuple[str, ...], int]()
     for number, row in enumerate(text.splitlines(), 1):
         if (begins := _SECTION.match(row)) is not None:
             section = begins[1]
-            lines[section, ""] = number
+            lines[(section,)] = number
         elif (key := _KEY.match(row)) is not None:
-            lines.setdefault((section, key[1]), number)
-    settings = JobSettings(path, data, lines)
+            lines.setdefault((section, key[1]) if section else (key[1],), number)
     for name, value in data.items():
         if not isinstance(value, dict):
-            raise settings.wrong("", name, f"{name} is outside of all sections; put it into one, or leave it out")
-    return settings
+            why = f"{name} is outside of all sections; put it into one, or leave it out"
+            raise _wrong(path, lines.get((name,)), why)
+    return data, lines
 
 
-def _of_python(path: pathlib.Path, text: str) -> JobSettings:
+def _of_python(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
         return _Module(path, tree).settings()
     except SyntaxError as error:
-        raise ValueError(f"{path}, line {error.lineno or 1}: this isn't Python: {error.msg}; {REMEDY}") from None
+        raise _wrong(path, error.lineno or 1, f"this isn't Python: {error.msg}; {REMEDY}") from None
     except (RecursionError, MemoryError):
         raise ValueError(f"{path}: this isn't Python that is read: it is too deep; {REMEDY}") from None
 
@@ -109,39 +99,34 @@ class _Module:
     """A Python file of functions, of which one returns the configuration, and others return its sections."""
 
     def __init__(self, path: pathlib.Path, tree: ast.Module) -> None:
-        self._path, self._lines = path, dict[tuple[str, str], int]()
+        self._path, self._lines = path, dict[tuple[str, ...], int]()
         self._returned: dict[str, ast.expr] = {}
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return) and node.body[-1].value:
-                if node.name != "model_spec":
-                    for inner in node.body[:-1]:
-                        if not (isinstance(inner, ast.Assign) and ast.unparse(inner) == "spec = model_spec()"):
-                            raise self._wrong(inner, "it may change what is planned; leave it out")
-                    self._returned[node.name] = node.body[-1].value
-            elif not (
-                isinstance(node, (ast.Import, ast.ImportFrom))
-                or (isinstance(node, ast.FunctionDef) and node.name == "model_spec")
-            ):
+            is_spec = isinstance(node, ast.FunctionDef) and node.name == "model_spec"
+            if is_spec or isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
+            last = node.body[-1] if isinstance(node, ast.FunctionDef) else None
+            if not (isinstance(node, ast.FunctionDef) and isinstance(last, ast.Return) and last.value):
                 raise self._wrong(node, "it may change what is planned; leave it out")
+            for inner in node.body[:-1]:
+                if not (isinstance(inner, ast.Assign) and ast.unparse(inner) == "spec = model_spec()"):
+                    raise self._wrong(inner, "it may change what is planned; leave it out")
+            self._returned[node.name] = last.value
 
-    def settings(self) -> JobSettings:
+    def settings(self) -> tuple[Sections, Lines]:
+        """Returns the sections of the one configuration, and the lines of their settings."""
         configs = [value for value in self._returned.values() if _called(value) == "Trainer.Config"]
         if len(configs) != 1:
             why = f"{self._path} has {len(configs)} functions that return a Trainer.Config, but must have one"
             raise ValueError(f"{why}; {REMEDY}")
-        sections = {}
-        for name, value in self._arguments(configs[0], ""):
-            if name not in _OWN:
-                self._lines[name, ""] = value.lineno
-                sections[name] = self._section(name, value)
-        return JobSettings(self._path, sections, self._lines)
+        arguments = self._arguments(configs[0])
+        return {name: self._section(name, value) for name, value in arguments if name not in _OWN}, self._lines
 
-    def _arguments(self, call: ast.expr, section: str) -> list[tuple[str, ast.expr]]:
+    def _arguments(self, call: ast.expr, *section: str) -> list[tuple[str, ast.expr]]:
         assert isinstance(call, ast.Call), "its name was asked for"
         if call.args or any(keyword.arg is None for keyword in call.keywords):
             raise self._wrong(call, "it has arguments without names; name them")
-        for keyword in call.keywords:
-            self._lines[section, keyword.arg or ""] = keyword.value.lineno
+        self._lines |= {(*section, keyword.arg or ""): keyword.value.lineno for keyword in call.keywords}
         return [(keyword.arg or "", keyword.value) for keyword in call.keywords]
 
     def _section(self, name: str, value: ast.expr) -> dict[str, Any]:
@@ -165,9 +150,9 @@ class _Module:
             raise self._wrong(node, f"{ast.unparse(node)[:60]!r} is decided as it runs; write it out") from None
 
     def _wrong(self, node: ast.expr | ast.stmt, why: str) -> ValueError:
-        return ValueError(f"{self._path}, line {node.lineno}: {why}")
+        return _wrong(self._path, node.lineno, why)
 
 
 def _called(node: ast.expr) -> str:
-    """The name of what is called; empty where nothing is."""
+    """Returns the name of what is called; empty where nothing is."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
