@@ -17,8 +17,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.planning.given.comparison import comparison_format
     from alpa_dejavu.planning.inference.serving_plan import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
-    from alpa_dejavu.playground.scenarios.runs_file import RunsData
-    from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
+    from alpa_dejavu.playground.scenarios.runs_file import RunsData, ScenarioData
     from alpa_dejavu.training.initialization.result_format import ResultData
 
     formats: dict[str, tuple[str, type[object]]] = {

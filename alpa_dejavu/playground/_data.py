@@ -19,13 +19,8 @@ Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitTask:
-    """Samples that are to be spread over n workers.
-
-    Attributes:
-        inputs, targets: the N training samples, first dimension the samples.
-        hosts: for each worker the index of its host, shape (n,).
-        compute_s: seconds of a gradient of each worker, shape (n,).
-        seed: of what is drawn.
+    """Samples, the first dimension of inputs and targets, that are to be spread over n workers, of each of which there
+    are the index of its host and the seconds of a gradient.
     """
 
     inputs: NDArray[Any]
@@ -52,11 +47,7 @@ class SplitTask:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shards:
-    """The samples of each worker.
-
-    Attributes:
-        rows: for each worker the indices of its samples.
-    """
+    """The samples of each worker, by their indices."""
 
     rows: tuple[Ints, ...]
 
@@ -79,17 +70,11 @@ class Split(abc.ABC):
         """
 
 
-Floats = NDArray[np.float64]
-
-
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Handed:
-    """Samples that a worker hands on.
-
-    Attributes:
-        rows: the indices of these samples, shape (k,), each as often as the worker hands it on.
-        targets: for each the number of the worker that gets it, shape (k,).
+    """The indices of samples that a worker hands on, shape (k,), each as often as it does, and for each of them the
+    number of the worker that gets it.
     """
 
     rows: Ints
@@ -104,8 +89,7 @@ class Epoch:
     An epoch is as many gradients as go once through a worker's samples on the mean of all workers at the beginning.
 
     Attributes:
-        worker: the number of the worker.
-        number: which epoch ends, from 1.
+        worker, number: the number of the worker, and which of its epochs ends, from 1.
         rows: the indices of the samples that the worker has, shape (m,).
         ages: how many epochs of the worker ended since each of these came, shape (m,); very many for the first ones.
         live: the numbers of the workers that are there, in order.
@@ -122,7 +106,7 @@ class Epoch:
     live: tuple[int, ...]
     mean_samples: float
     draws: Callable[..., np.random.Generator]
-    losses: Callable[[], Floats]
+    losses: Callable[[], NDArray[np.float64]]
 
     def amount(self, share: float) -> int:
         """Returns how many samples are a share of an epoch's: as many for all workers, but a worker keeps one."""
@@ -146,11 +130,6 @@ class Epoch:
         targets = self.partners(len(places))
         return Handed(self.rows[places[: len(targets)]], targets)
 
-    @property
-    def others(self) -> tuple[int, ...]:
-        """Returns the numbers of the other workers that are there."""
-        return tuple(number for number in self.live if number != self.worker)
-
 
 class DataMove(abc.ABC):
     """A policy of which samples a worker hands on at the end of each of its epochs, and to whom.
@@ -173,10 +152,8 @@ def _check_share(owner: str, share: float) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class RandomShare(DataMove):
-    """A random share of the samples goes to random workers, so that sizes stay. A share of 1 is a full shuffling.
-
-    Attributes:
-        share: how many samples are handed on, of an epoch's on the mean of all workers.
+    """A random share of the samples goes to random workers, so that sizes stay. It is that of an epoch's samples on the
+    mean of all workers; 1 is a full shuffling.
 
     References:
         Nguyen and others, Why Globally Re-shuffle? Revisiting Data Shuffling in Large Scale Deep Learning, IPDPS 2022.
@@ -194,10 +171,9 @@ class RandomShare(DataMove):
 @final
 @dataclasses.dataclass(frozen=True)
 class ByLoss(DataMove):
-    """The samples with the highest loss at the worker's parameters go to random workers.
+    """The samples with the highest loss at the worker's parameters go to random workers, a share as of `RandomShare`.
 
     Attributes:
-        share: how many samples are handed on, of an epoch's on the mean of all workers.
         rest: epochs for which a sample that came stays before others; at 0 they wander on at once, as a sample that a
             worker has none like has a high loss there.
     """

@@ -89,10 +89,8 @@ class WrongGradient(Fault):
     """A worker whose gradients are wrong for a while; those that are under way already aren't changed.
 
     Attributes:
-        worker: its number.
         attack: an attack of `alpa_dejavu.training.robust.attacks`: "sign-flip", "gaussian", "not-finite", "bit-flip" or
             "zero".
-        at_s, until_s: from when until when.
     """
 
     worker: int
@@ -134,13 +132,11 @@ class WrongStage(Fault):
     Without another worker, the same one computes them again, rightly.
 
     Attributes:
-        worker: its number.
-        stage: the number of the stage, from 0.
-        stages: how many there are: consecutive leaves of the parameters' pytree, about as many in each.
+        stage, stages: its number, from 0, and how many there are: consecutive leaves of the parameters' pytree, about
+            as many in each.
         factor: what the stage's parameters are multiplied by.
         share: the share of a gradient's micro-batches that are wrong.
         found: the share of wrong gradients that the monitor finds, drawn for each; 0: there is no monitor.
-        at_s, until_s: from when until when.
     """
 
     worker: int

@@ -22,7 +22,6 @@ class Problem:
     """A model and its data.
 
     Attributes:
-        name: for people.
         init: makes the parameters, a pytree of float32 arrays, of a jax random key.
         loss: the mean loss, a scalar, of the parameters on a batch `(inputs, targets)`.
         accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
@@ -87,8 +86,7 @@ def layer_widths(problem: Problem) -> tuple[int, ...]:
 
 
 def kept_units(widths: Sequence[int], rates: Sequence[float]) -> tuple[int, ...]:
-    """Returns how many units of each layer are kept: the nearest to their share, but one at least; of a block that is
-    left out none.
+    """Returns how many units of each layer are kept, the nearest to their share, but one; none of a left-out block.
 
     >>> kept_units((8, 16, 4), (0.25, 0.99, 1))
     (6, 1, 0)
@@ -98,11 +96,7 @@ def kept_units(widths: Sequence[int], rates: Sequence[float]) -> tuple[int, ...]
 
 
 def narrowed_problem(problem: Problem, rates: Sequence[float]) -> Problem:
-    """Returns a problem without the units that are left out: what is then computed is as much as that of it.
-
-    Raises:
-        ValueError: no narrower one is known.
-    """
+    """Returns a problem without the units that are left out: what is then computed is as much as that of it."""
     if problem.narrowed is None:
         raise ValueError(f"problem {problem.name}: narrowed is None, but must make a narrower one to have its "
                          "seconds predicted; give compute_s as numbers")  # fmt: skip
@@ -112,15 +106,9 @@ def narrowed_problem(problem: Problem, rates: Sequence[float]) -> Problem:
 def drop_multipliers(
     problem: Problem, params: Any, rates: Sequence[float], draw: np.random.Generator
 ) -> NDArray[np.float32] | None:
-    """Returns by what each parameter is multiplied where drawn units are left out, shape (P,): 0 for weights to a unit
-    that is left out, and from one; weights from units that are kept are raised so that the next layer's inputs are the
-    same in the mean. Of a block that is left out no weight is left, so that it adds nothing. None: all are kept.
-
-    Args:
-        problem: has the layers.
-        params: a pytree of the parameters, for its shapes.
-        rates: the share of each layer's units that is left out.
-        draw: draws them.
+    """Returns by what parameters are multiplied where drawn units, a share of each layer's, are left out, shape (P,):
+    0 for weights to such a unit, and from one; weights from units that are kept are raised so that the next layer's
+    inputs are the same in the mean. Of a block that is left out no weight is left. None: all are kept.
     """
     import jax
 
@@ -145,13 +133,8 @@ def drop_multipliers(
 
 
 def compute_seconds(problem: Problem, batch: int, device: Device, models: CostModels | None = None) -> float:
-    """Returns the predicted seconds of one gradient of a problem and a plain update by it, on one device.
-
-    Args:
-        problem: the model and its data.
-        batch: the samples of the gradient.
-        device: the device.
-        models: predict operators' latency; None: the analytic one, with what Alpa's runtime adds.
+    """Returns the predicted seconds of one gradient of a problem and a plain update by it, on one device, by models of
+    operators' latency; None: the analytic one, with what Alpa's runtime adds.
     """
     from alpa_dejavu.costs import CostModels
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +46,8 @@ def simulate(
     bytes for each parameter and step) may be interrupted: called again, it computes only those that are missing.
 
     Args:
-        job: what is trained, and how long a gradient takes.
-        cluster: the links that messages go over, each with its max-min fair share.
         exchange: how workers train together, or its name, one of `EXCHANGES`.
-        faults: workers and links that change meanwhile.
         conditions: what the run is checked against; `History.violated_s` says when each was first violated.
-        until: when it ends.
         seed: of parameters, batches, compute seconds and what exchanges draw.
         start: the parameters that all workers begin with, shape (P,), such as another history's `params`; None: those
             of the seed.
@@ -72,7 +68,10 @@ def simulate(
                          "until.steps, as time needn't go on")  # fmt: skip
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
-    journal = Journal(folder, {**run, "cluster": repr(cluster), **_described(job), **begun})
+    # What tells one job's results from another's; functions can't.
+    described = {**vars(job), "problem": None if job.problem is None else job.problem.name}
+    del described["optimizer"]
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **described, **begun})
     shards = job.split(cluster, seed)
     job = dataclasses.replace(job, shards=None if shards is None else shards.rows)
     learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
@@ -84,11 +83,14 @@ def simulate(
     for fault in faults:
         world.spawn(None, fault.run(world))
     world.begin(way)
-    with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
+    total = None if until.steps is None else until.steps * len(hosts)
+    shown = progress_bar(total=total, desc=type(way).__name__, unit=" steps") if progress else contextlib.nullcontext()
+    with shown as bar:
 
         def after_event() -> None:
             recorder.happened(world.now_s)
-            show(recorder.steps)
+            if bar is not None:
+                bar.update(recorder.steps - bar.n)
 
         try:
             end = world.run(after_event)
@@ -97,19 +99,3 @@ def simulate(
             return recorder.history(end)
         finally:
             journal.write()
-
-
-@contextlib.contextmanager
-def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int], object]]:
-    """Yields what is told how many steps are done."""
-    if not progress:
-        yield lambda steps: None
-        return
-    with progress_bar(total=total, desc=name, unit=" steps") as bar:
-        yield lambda steps: bar.update(steps - bar.n)
-
-
-def _described(job: Job) -> dict[str, object]:
-    """Returns what tells one job's results from another's; functions can't."""
-    told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "optimizer"}
-    return {**told, "problem": None if job.problem is None else job.problem.name}

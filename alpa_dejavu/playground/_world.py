@@ -35,15 +35,12 @@ Program: TypeAlias = Generator[Effect, Any, None]
 
 @final
 class Worker:
-    """A worker, as the programs on it see it.
+    """A worker, as the programs on it see it, with its number, from 0, and random numbers of its own.
 
     Attributes:
-        number: its number, from 0.
-        params: its parameters, shape (P,); never changed in place, but replaced.
-        state: its optimizer's state.
+        params, state: its parameters, shape (P,), and its optimizer's state; never changed in place, but replaced.
         version: how many times its parameters were updated or replaced by newer ones.
         world: all workers, and what an exchange may know of them.
-        generator: random numbers of its own.
     """
 
     def __init__(self, world: World, number: int, params: Vector, state: Any, generator: np.random.Generator) -> None:
@@ -76,10 +73,8 @@ class Worker:
     def receive(self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None) -> Receiving:
         """Yield it to wait for messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
 
-        Args:
-            tag: what the sender named; one program of a worker can wait for a tag at a time.
-            count: how many; a function is asked again with each message, and when workers come and go.
-            timeout_s: after so many seconds it gives those that are there.
+        One program of a worker can wait for a tag at a time. A function for how many is asked again with each message,
+        and when workers come and go. After `timeout_s` it gives those that are there.
         """
         return Receiving(self.number, tag, count, timeout_s)
 
@@ -91,17 +86,12 @@ class Worker:
         """Starts another program on this worker, such as a server's."""
         self.world.spawn(self, program)
 
-    def update(self, gradient: Vector, *sources: WorkerGradient, version: int | None = None) -> None:
-        """Updates parameters and optimizer's state by a gradient, shape (P,).
-
-        Args:
-            gradient: what the optimizer takes, such as a mean of several workers' gradients.
-            *sources: the gradients that it was made of: their staleness is counted, and that they aren't lost.
-            version: the version that staleness is counted from; None: the worker's own.
+    def update(self, gradient: Vector, *sources: WorkerGradient) -> None:
+        """Updates parameters and optimizer's state by a gradient, shape (P,), such as a mean of several workers' ones.
+        Of the sources that it was made of the staleness is counted, and that they aren't lost.
         """
-        now = self.version if version is None else version
         for source in sources:
-            self.world.recorder.applied(source, now - source.version)
+            self.world.recorder.applied(source, self.version - source.version)
         self.params, self.state = self.world.learner.updated(self.params, self.state, gradient)
         self.version += 1
 
@@ -267,8 +257,6 @@ class Exchange(abc.ABC):
         A server is a program that one of the workers spawns. A worker that was lost and comes back runs this anew,
         with the parameters that it had at the beginning.
 
-        Args:
-            worker: the worker that it runs on.
 
         >>> from alpa_dejavu.playground import Job, Until, simulate
         >>> from alpa_dejavu.testing import example_cluster

@@ -12,7 +12,6 @@ import math
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -145,18 +144,14 @@ class _Connection(_Window):
         while least < most:
             middle = (least + most + 1) // 2
             required = training[came_s[training] < moments[middle]]
-            if _connects(pairs[used_s >= moments[middle]], required, len(came_s)):
+            edges = pairs[used_s >= moments[middle]]
+            graph = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(len(came_s), len(came_s)))
+            _, parts = connected_components(graph, directed=True, connection="strong")
+            if len(set(parts[required].tolist())) <= 1:
                 least = middle
             else:
                 most = middle - 1
         return float(moments[least])
-
-
-def _connects(pairs: NDArray[np.int64], required: NDArray[np.int64], size: int) -> bool:
-    """Whether directed edges, shape (E, 2), connect each of some nodes with each other one of them."""
-    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
-    _, labels = connected_components(graph, directed=True, connection="strong")
-    return len(set(labels[required].tolist())) <= 1
 
 
 @final

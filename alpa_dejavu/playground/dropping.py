@@ -8,6 +8,7 @@ Out: the vectors that a search found, of which each worker takes the best that i
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -39,13 +40,9 @@ _JUDGED = 0.2
 @final
 @dataclasses.dataclass(frozen=True)
 class DropVector:
-    """The shares of each layer's units that are left out, what a gradient then takes, and what comes of it.
-
-    Attributes:
-        rates: a share for each layer.
-        seconds: of a gradient on the device, predicted for the network without these units.
-        memory_bytes: that the gradient takes.
-        loss: of the whole network, after the search's short training with such gradients alone.
+    """The shares of each layer's units that are left out, the seconds and bytes of memory that a gradient on the device
+    then takes, predicted for the network without these units, and the loss of the whole network after the search's
+    short training with such gradients alone.
     """
 
     rates: tuple[float, ...]
@@ -64,14 +61,10 @@ def pareto_front(
     is tried first.
 
     Args:
-        problem: the model and its data.
-        device: a gradient's seconds are those on it.
-        batch: samples of a gradient.
-        optimizer: of the short training; None: plain gradient descent at a rate of 0.1.
-        trials: how many vectors are tried.
-        steps: of the short training.
-        seeds: of the short trainings: the loss is their mean.
-        seed: of the search.
+        device, batch: a gradient's seconds are those on it, of so many samples.
+        optimizer, steps, seeds: of the short trainings, whose losses' mean counts; None: plain gradient descent at a
+            rate of 0.1.
+        trials, seed: of the search: how many vectors are tried.
         models: predict operators' latency; None: the analytic one.
         parts: what may be left out: "units" of layers, whole "blocks", or "both".
 
@@ -86,15 +79,24 @@ def pareto_front(
     """
     checks.count("pareto front", "trials", trials)
     checks.one_of("pareto front", "parts", parts, ("units", "blocks", "both"))
-    layers, judged, tried_vectors = (
-        narrowable(problem),
-        _judging_problem(problem, seed),
-        dict[tuple[int, ...], DropVector](),
+    layers, widths = narrowable(problem), layer_widths(problem)
+    inputs, targets = problem.train
+    order = np.random.default_rng(seed).permutation(len(targets))
+    judging, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
+    judged = dataclasses.replace(
+        problem, train=(inputs[rest], targets[rest]), held_out=(inputs[judging], targets[judging])
     )
     if not (problem.blocks if parts == "blocks" else layers):
         empty = "blocks is" if parts == "blocks" else "chain is"
         raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
-    widths = layer_widths(problem)
+
+    @functools.cache
+    def vector(kept: tuple[int, ...]) -> DropVector:
+        rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
+        losses = [_loss(judged, rates, batch, optimizer, steps, trained, device) for trained in seeds]
+        narrow = narrowed_problem(problem, rates)
+        seconds, num_bytes = compute_seconds(narrow, batch, device, models), compute_bytes(narrow, batch)
+        return DropVector(rates, seconds, num_bytes, float(np.mean(losses)))
 
     def figures_of(trial: Any) -> tuple[float, float, float]:
         for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
@@ -102,14 +104,8 @@ def pareto_front(
                 trial.suggest_int(f"layer {n}", 1, width)
             if layer.whole and parts != "units":
                 trial.suggest_categorical(f"block {n}", [True, False])
-        kept = _units_kept(trial.params, widths)
-        if kept not in tried_vectors:
-            rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
-            losses = [_loss(judged, rates, batch, optimizer, steps, trained, device) for trained in seeds]
-            narrow, loss = narrowed_problem(problem, rates), float(np.mean(losses))
-            seconds = compute_seconds(narrow, batch, device, models)
-            tried_vectors[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), loss)
-        return tried_vectors[kept].seconds, tried_vectors[kept].memory_bytes, tried_vectors[kept].loss
+        tried = vector(_units_kept(trial.params, widths))
+        return tried.seconds, tried.memory_bytes, tried.loss
 
     with quiet_optuna() as optuna:
         study = optuna.create_study(directions=["minimize"] * 3,
@@ -118,15 +114,11 @@ def pareto_front(
         study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
         study.optimize(figures_of, n_trials=trials)
         best = {_units_kept(trial.params, widths) for trial in study.best_trials}
-    return tuple(sorted((tried_vectors[kept] for kept in best), key=lambda vector: (vector.seconds, vector.loss)))
+    return tuple(sorted(map(vector, best), key=lambda tried: (tried.seconds, tried.loss)))
 
 
 def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_bytes: float = math.inf) -> DropVector:
-    """Returns the vector of least loss among those with which a gradient takes at most so many seconds and bytes.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Returns the vector of least loss among those with which a gradient takes at most so many seconds and bytes."""
     within = [vector for vector in front if vector.seconds <= seconds and vector.memory_bytes <= memory_bytes]
     if not within:
         least_s, least_bytes = (min(getattr(vector, name) for vector in front) for name in ("seconds", "memory_bytes"))
@@ -141,16 +133,6 @@ def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, 
     """Returns the units that a trial keeps of each layer, all of those that it says nothing of."""
     return tuple(
         params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in enumerate(widths)
-    )
-
-
-def _judging_problem(problem: Problem, seed: int) -> Problem:
-    """Returns a problem that is judged by a part of its training samples."""
-    inputs, targets = problem.train
-    order = np.random.default_rng(seed).permutation(len(targets))
-    judging, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
-    return dataclasses.replace(
-        problem, train=(inputs[rest], targets[rest]), held_out=(inputs[judging], targets[judging])
     )
 
 

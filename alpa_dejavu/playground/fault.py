@@ -42,12 +42,8 @@ T = TypeVar("T")
 @final
 @dataclasses.dataclass(frozen=True)
 class Crash(Fault):
-    """A worker that is lost at a time, with all that it holds and what is on its way to it or from it.
-
-    Attributes:
-        worker: its number.
-        at_s: when it is lost.
-        back_s: when it begins anew, with the parameters of the beginning; None: never.
+    """A worker that is lost at a time, with all that it holds and what is on its way to it or from it. At `back_s` it
+    begins anew, with the parameters of the beginning; None: never.
     """
 
     worker: int
@@ -73,12 +69,7 @@ class Crash(Fault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Join(Fault):
-    """A worker that isn't there at the beginning.
-
-    Attributes:
-        worker: its number; it is one of the job's workers.
-        at_s: when it begins, with the parameters of the beginning.
-    """
+    """A worker that isn't there at the beginning. At a time it begins, with the parameters of the beginning."""
 
     worker: int
     at_s: float
@@ -93,12 +84,8 @@ class Join(Fault):
 @final
 @dataclasses.dataclass(frozen=True)
 class SlowDown(Fault):
-    """A worker whose gradients take longer for a while.
-
-    Attributes:
-        worker: its number.
-        factor: how many times as long they take; those that are under way already aren't changed.
-        at_s, until_s: from when until when.
+    """A worker whose gradients take longer for a while. They take `factor` times as long; those that are under way
+    already aren't changed.
     """
 
     worker: int
@@ -118,12 +105,8 @@ class SlowDown(Fault):
 @final
 @dataclasses.dataclass(frozen=True)
 class LinkRate(Fault):
-    """A link between two hosts, or the ports within one, that has another rate for a while: congested, or cut.
-
-    Attributes:
-        hosts: indices of both hosts.
-        factor: the share of its own rate that it has; at 0 what is under way waits.
-        at_s, until_s: from when until when.
+    """A link between two hosts, or the ports within one, that has another rate for a while: congested, or cut. The
+    factor is the share of its own rate that it has; at 0 what is under way waits.
     """
 
     hosts: tuple[int, int]
@@ -150,7 +133,6 @@ class Partition(Fault):
 
     Attributes:
         groups: indices of the hosts of each group; hosts in none of them reach all.
-        at_s, until_s: from when until when.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -190,9 +172,8 @@ class DrawnCrashes(Fault):
     """Workers that are lost at random, each on its own.
 
     Attributes:
-        per_s: how often a worker that is there is lost in a second, on average.
+        per_s: how often a worker that is there is lost in a second, on average, until `until_s`.
         back_after_s: the mean of the seconds until a lost worker begins anew; None: it never does.
-        until_s: until when workers are lost.
     """
 
     per_s: float

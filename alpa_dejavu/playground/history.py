@@ -35,7 +35,8 @@ def _pairs(data: Any) -> NDArray[np.int64]:
     return _whole(data).reshape(-1, 2)
 
 
-_Floats, _Ints = NDArray[np.float64], NDArray[np.int64]
+_Floats: TypeAlias = NDArray[np.float64]
+_Ints: TypeAlias = NDArray[np.int64]
 _SECONDS = Stored(list[Seconds], _with_nulls, _real)
 _NUMBERS = Stored(list[Annotated[float, stated("a number")]], _with_nulls, _real)
 _NUMBERS_OR_NULLS = Stored(list[Annotated[float | None, stated("a number, or null")]], _with_nulls, _real)

@@ -29,11 +29,8 @@ Ints = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """When a simulation ends: at a virtual time, or when each worker has computed so many gradients.
-
-    Attributes:
-        seconds: virtual seconds; infinity: time doesn't end it.
-        steps: gradients of each worker; None: no number of them ends it.
+    """When a simulation ends: at virtual seconds, which may be infinite, or when each worker has computed so many
+    gradients; None: no number of them ends it.
     """
 
     seconds: float = math.inf
@@ -91,19 +88,14 @@ class Job:
         self._check_kinds()
         for samples in (self.batch,) if isinstance(self.batch, int) else self.batch:
             checks.count("job", "batch", samples)
-        checks.not_negative("job", "spread", self.spread)
+        checks.fields("job", self, "", "spread num_bytes sample_bytes")
         for seconds in np.atleast_1d(self.compute_s):
             checks.not_negative("job", "compute_s", float(seconds))
-        if self.num_bytes is not None:
-            checks.not_negative("job", "num_bytes", self.num_bytes)
-        elif self.problem is None:
+        if self.num_bytes is None and self.problem is None:
             raise ValueError("job: num_bytes is None without a problem, but messages need a size; give num_bytes")
-        if self.sample_bytes is not None:
-            checks.not_negative("job", "sample_bytes", self.sample_bytes)
-        shards = self.settled_shards() or ()
-        if not all(len(shard) for shard in shards):
-            empty = next(n for n, shard in enumerate(shards) if not len(shard))
-            raise ValueError(f"job: shards[{empty}] is empty, but each worker must have samples; give it some")
+        for n, shard in enumerate(self.settled_shards() or ()):
+            if not len(shard):
+                raise ValueError(f"job: shards[{n}] is empty, but each worker must have samples; give it some")
         if self.problem is None and (self.moves is not None or isinstance(self.shards, Split)):
             field = "shards" if self.moves is None else "moves"
             raise ValueError(f"job: {field} is {getattr(self, field)!r}, but must be None where time alone is "
@@ -119,11 +111,7 @@ class Job:
         return int(self.batch if isinstance(self.batch, int) else self.batch[worker])
 
     def worker_hosts(self, cluster: Cluster) -> tuple[int, ...]:
-        """Returns the index of each worker's host in a cluster.
-
-        Raises:
-            ValueError: a host isn't there, or something else is given for another number of workers.
-        """
+        """Returns the index of each worker's host in a cluster; raises ValueError where the job doesn't fit to it."""
         each_device = [n for n, host in enumerate(cluster.hosts) for _ in range(host.num_devices)]
         hosts = tuple(each_device if self.hosts is None else self.hosts)
         if not hosts or not all(0 <= host < len(cluster.hosts) for host in hosts):
@@ -166,11 +154,7 @@ class Job:
         return float(sum(array.nbytes // len(array) for array in self.problem.train))
 
     def split(self, cluster: Cluster, seed: int) -> Shards | None:
-        """Returns the samples of each worker in a run with a seed; None: all draw from all samples.
-
-        Raises:
-            ValueError: the job doesn't fit to the cluster, or the split leaves a worker without samples.
-        """
+        """Returns the samples of each worker in a run with a seed; None: all draw from all samples."""
         hosts = self.worker_hosts(cluster)
         if not isinstance(self.shards, Split):
             return None if self.shards is None else Shards(tuple(np.asarray(rows, np.int64) for rows in self.shards))
@@ -185,9 +169,6 @@ class Job:
         models predict: those of the problem without the units that the worker leaves out (`drop`).
 
         Args:
-            problem: the model and its data.
-            cluster: the cluster with the devices.
-            batch: samples of one gradient, of all workers or of each.
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
@@ -212,7 +193,6 @@ class Job:
         a gradient, and sends from the host of its first stage.
 
         Args:
-            problem: the model and its data; None: time alone.
             plan: the plan of one pipeline, or a plan for each of several that aren't alike.
             cluster: the cluster of all copies; a pipeline's hosts follow those of the one before.
             copies: how many pipelines there are of each plan.
@@ -243,14 +223,8 @@ def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> Non
 
 
 def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:
-    """Returns the samples of each worker's gradient, at least one, so that the slowest takes as short as can be.
-
-    Args:
-        total: the samples of all workers together.
-        sample_s: seconds that each worker takes for a sample.
-
-    Raises:
-        ValueError: there are fewer samples than workers.
+    """Returns how many of all samples each worker's gradient takes, at least one, so that the slowest takes as short as
+    can be, by the seconds that each worker takes for a sample.
 
     >>> local_batches(64, (1.0, 1.0, 3.0))
     (28, 27, 9)

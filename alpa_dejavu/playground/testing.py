@@ -33,19 +33,15 @@ def check_exchange(
     keeps_mean: bool = False,
     drops: bool = False,
 ) -> None:
-    """Checks that an exchange keeps its contract, with workers that take as long as each other, and at random: it ends,
-    no gradient is counted twice or forgotten, the loss falls, and all is the same again.
+    """Checks that an exchange keeps its contract, with an even number of workers that take as long as each other, and
+    at random: it ends, no gradient is counted twice or forgotten, the loss falls, and all is the same again.
 
     Args:
-        exchange: the exchange to check.
-        workers: the number of workers, on two hosts; it must be even.
         most_staleness: no gradient may be applied when parameters are more versions newer; None: they may be.
         keeps_mean: whether it must keep the mean of parameters that differ from worker to worker, and bring them
             together, where gradients change nothing: as mixing does whose matrices are doubly stochastic, and push-sum.
         drops: whether it may drop gradients, or leave those of slow workers waiting at the end.
 
-    Raises:
-        AssertionError: what is wrong.
 
     >>> from alpa_dejavu.playground.exchanges import AsynchronousServer
     >>> check_exchange(AsynchronousServer())
@@ -75,9 +71,6 @@ def check_exchange(
 def check_topology(topology: Topology) -> None:
     """Checks that a topology keeps its contract: nobody sends to itself, or twice; weights are above 0, and matrices
     doubly stochastic; what one worker has reaches all; the same round is the same again.
-
-    Raises:
-        AssertionError: what is wrong.
     """
     for size in (2, 3, 4, 7, 8, 16):
         spread = np.eye(size)
@@ -98,16 +91,11 @@ def check_topology(topology: Topology) -> None:
 
 
 def check_move(move: DataMove, *, workers: int = 4) -> None:
-    """Checks that a policy of moving samples keeps its contract, with workers that take as long as each other and at
-    random, and where one is lost: each sample is at one worker at most, and at one where none is on its way or lost,
-    links carry the bytes of what is moved and told, gradients are as many as without it, and all is the same again.
+    """Checks that a policy of moving samples keeps its contract, with an even number of workers that take as long as
+    each other and at random, and where one is lost: each sample is at one worker at most, and at one where none is on
+    its way or lost, links carry the bytes of what is moved and told, gradients are as many as without it, and all is
+    the same again.
 
-    Args:
-        move: the policy to check.
-        workers: the number of workers, on two hosts; it must be even.
-
-    Raises:
-        AssertionError: what is wrong.
 
     >>> from alpa_dejavu.playground.data import move
     >>> check_move(move("by-loss"))
@@ -160,7 +148,6 @@ class _WatchedPolicy(DataMove):
 
 @functools.cache
 def _line() -> Problem:
-    """Returns a small linear least-squares problem, whose parameters begin at random."""
     import jax
     import jax.numpy as jnp
 
@@ -193,31 +180,18 @@ def _check_counts(run: History, job: Job, workers: int, where: str, drops: bool)
 def _check_mean(exchange: Exchange, job: Job, cluster: Cluster, where: str) -> None:
     short, long = (simulate(job, cluster, exchange, until=Until(steps=steps), seed=1, looks=0) for steps in (1, 60))
     assert long.consensus[-1] < 0.05 * long.consensus[0], f"{where}: workers stay {long.consensus[-1]} apart"
-    first = _first_mean(job, cluster)
+    still = dataclasses.replace(job, compute_s=1.0)
+    first = simulate(still, cluster, "all-reduce", until=Until(seconds=0.5), seed=1, looks=0).params
     apart = np.abs(long.params - first).max()
     assert apart < 1e-5, f"{where}: the mean of all parameters moved by {apart}"
     assert short.consensus[0] > 0, f"{where}: all began at the same parameters"
 
 
-def _first_mean(job: Job, cluster: Cluster) -> Any:
-    from alpa_dejavu.playground.exchanges import AllReduce
-
-    still = dataclasses.replace(job, compute_s=1.0)
-    return simulate(still, cluster, AllReduce(), until=Until(seconds=0.5), seed=1, looks=0).params
-
-
 def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
-    """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker has
-    samples, each sample is there as often as the split says, sizes are those of speeds within one sample where it has
-    `by_speed`, and the same seed gives the same.
+    """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker, of
+    a multiple of three, has samples, each sample is there as often as the split says, sizes are those of speeds within
+    one sample where it has `by_speed`, and the same seed gives the same.
 
-    Args:
-        split: the split to check.
-        samples: the number of samples.
-        workers: the number of workers, on three hosts, with unlike speeds; a multiple of three.
-
-    Raises:
-        AssertionError: what is wrong.
 
     >>> from alpa_dejavu.playground.data import split
     >>> check_split(split("dirichlet", alpha=0.5))
@@ -232,8 +206,7 @@ def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
             task = SplitTask(inputs, targets, hosts, compute_s, seed)
             shards, again = split.split(task), split.split(task)
             _check_shards(shards, task, split, where)
-            same = all(map(np.array_equal, shards.rows, again.rows))
-            assert same, f"{where}: made again, it is another"
+            assert all(map(np.array_equal, shards.rows, again.rows)), f"{where}: made again, it is another"
 
 
 def _check_shards(shards: Shards, task: SplitTask, split: Split, where: str) -> None:

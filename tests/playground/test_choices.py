@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import pathlib
-import re
 
 import numpy as np
 import optax
@@ -22,7 +20,6 @@ from alpa_dejavu.playground.choices import (
 )
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
 from alpa_dejavu.testing import example_cluster
-from plans import example_plan
 
 GRADIENT_S = 0.01
 ROWS = (
@@ -45,6 +42,7 @@ def job(digits):
 
 def quadratic(matrix):
     """Half of x'Ax of the parameters, less a batch's mean."""
+
     def loss(params, batch):
         apart = params - batch[0].mean(axis=0)
         return 0.5 * apart @ matrix @ apart
@@ -132,29 +130,6 @@ def test_an_end_within_the_mix_is_kept(job):
     assert run.history is None
     assert run.time_s.tolist() == [0.0]
     assert run.mixing_s > 0.01
-
-
-def test_the_page_s_example_chooses_one_of_its_rows(capsys):
-    page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground-workers.md"
-    _, section = page.read_text(encoding="utf-8").split("## Choosing while training")
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    exec(block, {"__name__": "example"})
-    assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
-
-
-def test_cuts_differ_in_seconds_alone_so_the_fastest_is_the_answer(digits):
-    # Two cuts of one model are two step times of its pipelines. All else being equal, so is each step's loss.
-    plan = example_plan()
-    slow, fast = plan, dataclasses.replace(plan, step_s=plan.step_s / 3)
-    cluster = example_cluster(2, 2)
-    jobs = [Job.of_plan(digits, each, cluster, copies=2, optimizer=RATE) for each in (slow, fast)]
-    runs = [simulate(each, cluster, AllReduce(), until=Until(steps=12), seed=3, looks=6) for each in jobs]
-    assert runs[0].loss.tolist() == runs[1].loss.tolist()
-    assert runs[0].end_s > 2.5 * runs[1].end_s
-    rows = [[Choice("all", AllReduce())],
-            [Choice(name, changes={"compute_s": each.step_s}) for name, each in (("slow", slow), ("fast", fast))]]
-    found = configure_while_training(jobs[0], cluster, rows, until=Until(seconds=20.0), seed=3)
-    assert found.chosen.name == "all, fast"
 
 
 def test_a_training_goes_on_from_another_one_s_parameters(job):

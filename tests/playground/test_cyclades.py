@@ -142,18 +142,3 @@ def test_an_optimizer_with_moments_is_refused(sparse):
         simulate(job, example_cluster(1, 2), Cyclades(), until=Until(steps=1))
     with pytest.raises(ValueError, match="groups is 'cut', but must be one of 'random'"):
         Cyclades("cut")
-
-
-@pytest.mark.parametrize(("name", "batch", "steps"), [("sparse-least-squares", 32, 9), ("digits-mlp", 16, 4)])
-def test_groups_of_least_conflict_help_rounds_of_a_sparse_problem_and_harm_a_dense_one(name, batch, steps):
-    # On digits they put a class's samples together, so that workers' means are of unlike data.
-    job = Job(problem(name), 0.1, batch, optax.sgd(0.1))
-    runs = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=steps), looks=0)
-            for groups in ("random", "cosine")}  # fmt: skip
-    loss = {groups: run.loss[-1] for groups, run in runs.items()}
-    better, worse = ["cosine", "random"][:: 1 if name.startswith("sparse") else -1]
-    assert loss[better] < 0.9 * loss[worse]
-    # Finding them takes as long as a round.
-    longer = simulate(job, example_cluster(2, 4), Cyclades(), until=Until(steps=2 * steps), looks=0)
-    assert longer.end_s <= runs["cosine"].end_s
-    assert longer.loss[-1] < min(loss.values())

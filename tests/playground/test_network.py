@@ -29,17 +29,6 @@ def filled_at_once(capacity, flows):
     return rates
 
 
-def test_by_hand_two_links_and_three_messages():
-    # One message over both links, one on each alone; the narrow link gives 2 each, the wide one's other the rest.
-    network = Network()
-    narrow, wide = network.add_resource(4.0), network.add_resource(10.0)
-    for over in ((narrow, wide), (narrow,), (wide,)):
-        network.start(Flow(over, 100.0, 8.0, None), 0.0)
-    network.settle(0.0)
-    assert [flow.rate for flow in network.flows()] == [2.0, 2.0, 8.0]
-    assert network.next_s() == 1.0
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_settled_step_by_step_is_what_filling_all_anew_gives(seed):
     draw = np.random.default_rng(seed)
@@ -97,19 +86,6 @@ def test_what_shares_nothing_with_a_message_that_starts_is_not_looked_at(monkeyp
     assert set(looked) == {1}
 
 
-def test_a_link_that_is_cut_holds_its_messages_until_it_is_there_again():
-    network = Network()
-    link = network.add_resource(10.0)
-    network.start(Flow((link,), 100.0, 20.0, None), 0.0)
-    network.settle(0.0)
-    network.set_capacity(link, 0.0)
-    network.settle(1.0)
-    assert network.next_s() == math.inf
-    network.set_capacity(link, 5.0)
-    network.settle(7.0)
-    assert network.next_s() == 9.0
-
-
 def test_messages_of_one_stream_go_one_after_the_other_and_others_beside_them():
     network = Network()
     link = network.add_resource(10.0)
@@ -124,13 +100,3 @@ def test_messages_of_one_stream_go_one_after_the_other_and_others_beside_them():
         network.settle(now_s)
     assert ends == [("beside", 2.0), ("first", 3.0), ("second", 4.0), ("last", 4.0)]
     assert not network.busy("a")
-
-
-def test_a_stream_that_is_stopped_loses_what_waits_in_it():
-    network = Network()
-    link = network.add_resource(10.0)
-    for stream in ("a", "a", "b"):
-        network.start(Flow((link,), 100.0, 10.0, stream, stream), 0.0)
-    network.stop("a")
-    network.settle(0.0)
-    assert (network.pop().told, network.next_s()) == ("b", math.inf)

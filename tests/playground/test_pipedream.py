@@ -1,5 +1,7 @@
 """PipeDream: the age of what stages compute at, a serial re-implementation, and remedies."""
 
+from __future__ import annotations
+
 import jax
 import numpy as np
 import optax
@@ -7,7 +9,8 @@ import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
-from alpa_dejavu.playground.exchanges import AllReduce, PipeDream
+from alpa_dejavu.playground.exchanges import AllReduce, HetPipeWaves, PipeDream
+from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.testing import check_exchange
 from alpa_dejavu.testing import example_cluster
 from seen_training import Messages, counting_job
@@ -90,15 +93,6 @@ def test_remedies_keep_the_contract(remedy):
     check_exchange(PipeDream(3, remedy), most_staleness=1 if remedy == "2bw" else 2)
 
 
-@pytest.mark.parametrize(("rate", "momentum", "mends"), [(0.05, 0.9, True), (0.5, 0.0, False)])
-def test_prediction_mends_most_of_what_staleness_harms_with_momentum_alone(digits, rate, momentum, mends):
-    job = Job(digits, 0.1, optimizer=optax.sgd(rate, momentum=momentum))
-    loss = {way: sum(simulate(job, example_cluster(1, 1), way, until=Until(steps=200), looks=0, seed=seed).loss[-1]
-                     for seed in range(3)) for way in (AllReduce(), PipeDream(4), PipeDream(4, "predict"))}  # fmt: skip
-    fresh, stale, predicted = loss.values()
-    assert predicted - fresh < 0.5 * (stale - fresh) if mends else predicted > 1.5 * stale
-
-
 def test_one_stage_is_synchronous_training(digits):
     job = Job(digits, 0.1, spread=0.3, optimizer=optax.sgd(0.05, momentum=0.5))
     expected = simulate(job, example_cluster(1, 4), AllReduce(), until=Until(steps=6), looks=0)
@@ -119,3 +113,50 @@ def test_settings_that_can_t_be_are_said():
         PipeDream(remedy="none")
     with pytest.raises(ValueError, match=r"smoothing is 1\.5, but must be at least 0"):
         PipeDream(smoothing=1.5)
+
+
+@pytest.mark.parametrize("concurrent", [1, 2, 5])
+@pytest.mark.parametrize("distance", [0, 2])
+def test_staleness_is_the_papers_and_no_less(concurrent, distance):
+    # One worker is ten times as slow, so that the others are as far ahead as they may be.
+    most_local, most_global = 0, 0
+    for spread in (0.0, 0.7):
+        seen = Messages()
+        job = counting_job((10.0, 1.0, 1.0, 1.0), spread=spread)
+        simulate(job, example_cluster(1, 4), HetPipeWaves(concurrent, distance), until=Until(steps=6 * concurrent),
+                 faults=[seen], looks=0)  # fmt: skip
+        for gradient in seen.gradients:
+            lacks = gradient.step - np.rint(4 * gradient.at).astype(int)
+            most_local = max(most_local, lacks[gradient.worker])
+            most_global = max(most_global, lacks.max())
+    local = concurrent - 1
+    assert most_local == local
+    assert most_global == (distance + 1) * (local + 1) + local - 1
+
+
+@pytest.mark.parametrize("way", [HetPipeWaves(1), HetPipeWaves(5, 2)])
+def test_other_settings_keep_the_contract(way):
+    check_exchange(way, most_staleness=way.concurrent - 1)
+
+
+def test_one_minibatch_in_flight_and_no_distance_is_synchronous_training():
+    job = Job(problem("digits-mlp"), 0.1, spread=0.3)
+    one, other = (simulate(job, example_cluster(1, 4), way, until=Until(steps=6), looks=0)
+                  for way in (HetPipeWaves(1), AllReduce()))  # fmt: skip
+    np.testing.assert_allclose(one.params, other.params, atol=1e-5)
+
+
+@pytest.mark.parametrize(("steps", "waves"), [(12, 3), (13, 4), (15, 4)])
+@pytest.mark.parametrize("spread", [0.0, 0.9])
+def test_each_wave_is_sent_and_answered(steps, waves, spread):
+    job = Job(None, 0.1, spread=spread, num_bytes=1000)
+    history = simulate(job, example_cluster(1, 4), HetPipeWaves(4), until=Until(steps=steps))
+    assert (history.link_messages.sum(), history.num_bytes) == (2 * 3 * waves, 2 * 3 * waves * 1000)
+
+
+def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up():
+    job = Job(None, 1.0, num_bytes=1e3)
+    for back_s in (None, 40.0):
+        history = simulate(job, example_cluster(1, 4), HetPipeWaves(2), until=Until(seconds=100.0),
+                           faults=[Crash(2, 10.5, back_s)])  # fmt: skip
+        assert history.worker_steps[[0, 1, 3]].min() >= 95

@@ -10,10 +10,10 @@ import pytest
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground.spend import Gain, Trial, TrialModel, Way, _gains, _spend, gains, spend, trial_model, ways
+from alpa_dejavu.playground.spend import Gain, Trial, TrialModel, Way, _spend, gains, spend, trial_model, ways
 from alpa_dejavu.playground.spend._costs import part_of
 from alpa_dejavu.playground.spend._gains import MeasuredGains
-from alpa_dejavu.playground.spend._trainings import Trainings, steps_to
+from alpa_dejavu.playground.spend._trainings import Trainings
 from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.training.initialization import parallel_initialize
 from alpa_dejavu.training.optex import optex
@@ -124,30 +124,6 @@ def test_trainings_are_those_of_a_loop(runs):
         params = optax.apply_updates(params, updates)
 
 
-def test_steps_are_counted_by_windows_and_a_target_ends_a_training():
-    falling = [1.0] * 30 + [0.0] * 30
-    assert steps_to(iter(falling), 0.5, 60) == 40
-    assert steps_to(iter(falling), 0.5, 39) is steps_to(iter(falling), -1.0, 60) is None
-    assert steps_to(iter(falling[:5]), 2.0, 60) is None
-    left = iter(falling)
-    steps_to(left, 0.5, 60)
-    assert len(list(left)) == 20
-
-
-def test_the_rate_of_a_larger_batch_is_the_first_at_the_target(monkeypatch):
-    taken = []
-
-    def batches(self, times, rate, seed):
-        for step in itertools.count():
-            taken.append(rate)
-            yield math.nan if rate == 0.8 else 1.0 - step * rate / 10
-
-    monkeypatch.setattr(Trainings, "batches", batches)
-    assert _gains._larger_rate(4, Trainings(line()), 0.2, 0.0, TRIAL) == 0.4
-    # Of all three, on two seeds, as far as the first one goes: the mean of 20 losses is 0 at step 35.
-    assert taken.count(0.2) == taken.count(0.4) == taken.count(0.8) == 2 * 36
-
-
 def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypatch):
     def race(self, *_):
         raise ValueError("none of the model's parameters has two axes")
@@ -211,6 +187,7 @@ def plan(model, cluster, hosts, batch):
 @pytest.fixture
 def measured(monkeypatch):
     """Gains that nobody has measured: half the steps for each way, a quarter of them a race."""
+
     def told(trained, asked, trial, on_way):
         half = Interval(0.5, 0.4, 0.6)
         found = {way: Gain(half, 0.25 if way.kind == "starts" else 0.0) for way in asked if way.kind != "plain"}

@@ -1,7 +1,10 @@
 """Splits: who gets which samples, against counts by hand and by brute force; sizes, labels, and what can't be."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib.util
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
-from alpa_dejavu.playground.data import SPLITS, Shards, Split, SplitTask, split
+from alpa_dejavu.playground.data import SPLITS, Shards, Split, SplitTask, move, split
+from alpa_dejavu.playground.scenarios import compared, details, read_scenario, run_scenario
 from alpa_dejavu.playground.testing import check_split
 from alpa_dejavu.testing import example_cluster
 
@@ -58,28 +62,6 @@ def test_the_suite_finds_what_is_wrong(rows, said):
 
     with pytest.raises(AssertionError, match=said):
         check_split(Wrong())
-
-
-def test_the_suite_finds_wrong_sizes():
-    @dataclasses.dataclass(frozen=True)
-    class Wrong(Split):
-        by_speed: bool = True
-
-        def split(self, task):
-            return Shards(tuple(np.array_split(np.arange(task.samples), task.size)))
-
-    with pytest.raises(AssertionError, match="sizes are"):
-        check_split(Wrong())
-
-
-@given(st.lists(st.floats(1, 6), min_size=1, max_size=9), st.integers(60, 400))
-@settings(max_examples=40, deadline=None)
-def test_sizes_by_speed_are_within_one_of_their_share(compute_s, samples):
-    one = task(np.zeros(samples), len(compute_s), compute_s=tuple(compute_s))
-    found = split("independent", by_speed=True).split(one)
-    exact = samples / np.array(compute_s) / (1 / np.array(compute_s)).sum()
-    assert np.abs(np.array([len(rows) for rows in found.rows]) - exact).max() < 1
-    assert sorted(np.concatenate(found.rows).tolist()) == list(range(samples))
 
 
 def test_labels_are_dealt_as_by_hand():
@@ -197,16 +179,11 @@ def test_a_job_draws_its_split_by_the_seed_of_the_run():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: split("dirichlet", alpha=0.0), r"alpha is 0\.0, but must be a finite number above 0"),
         (lambda: split("dirichlet", definition="yurochkin"), "definition is 'yurochkin', but must be one of"),
-        (lambda: split("by-label", labels=0), "labels is 0, but must be a whole number"),
         (lambda: split("by-label", groups="same"), "groups is 'same', but must be one of 'similar', 'different'"),
-        (lambda: split("moved-points", base=split("sorted"), projection="tsne"), "projection is 'tsne', but must be"),
         (lambda: split("moved-points", base=split("sorted"), step=0.0), r"step is 0\.0, but must be above 0"),
-        (lambda: split("moved-points", base=split("sorted"), share=1.0), r"share is 1\.0, but must be at least 0"),
         (lambda: split("dirichlets"), "there is no split named 'dirichlets'"),
         (lambda: split("independent").split(task(np.zeros(3))), "samples is 3, but must be at least 4"),
-        (lambda: split("by-label", labels=2).split(task(np.zeros(7))), "samples is 7, but must be at least 8"),
         (lambda: split("clusters", clusters=9).split(task(np.zeros(8))), "samples is 8, but must be at least 9"),
         (lambda: split("by-label").split(task(np.full((9, 3), 7))), r"targets has the shape \(9, 3\), but must be"),
         (lambda: split("independent", by_speed=True).split(task(np.zeros(9), compute_s=(0.0,) * 4)), "compute_s is"),
@@ -236,3 +213,77 @@ def test_umap_is_the_same_again():
     points = task(np.repeat([0, 1], 20), inputs=np.random.default_rng(0).normal(size=(40, 5)))
     first, again = moved.split(points), moved.split(points)
     assert all(map(np.array_equal, first.rows, again.rows))
+
+
+DATA = """\
+version: 1
+problem: digits-mlp
+cluster: {name: p3.8xlarge, hosts: 2}
+compute_s: 0.01
+data:
+  moved-points: {base: {by-label: {labels: 2, groups: similar}}, share: 0.2}
+moves:
+  by-loss: {share: 0.3, rest: 2}
+sample_bytes: 100
+exchanges: [gossip]
+until: {steps: 50}
+seeds: [0, 1]
+"""
+
+
+def read(tmp_path, text):
+    path = tmp_path / "data.yaml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_splits_and_policies_are_read_as_the_file_says(tmp_path):
+    job = read(tmp_path, DATA).job
+    base = split("by-label", labels=2, groups="similar")
+    assert job.shards == split("moved-points", base=base, share=0.2)
+    assert job.moves == move("by-loss", share=0.3, rest=2)
+    assert job.bytes_of_a_sample() == 100
+    plain = read(tmp_path, DATA.replace("sample_bytes: 100\n", "")).job
+    assert plain.bytes_of_a_sample() == 64 * 4 + 4
+
+
+def test_a_run_says_what_was_moved(tmp_path):
+    scenario = read(tmp_path, DATA)
+    said = details(compared([run_scenario(dataclasses.replace(scenario, seeds=(1,)))]))
+    assert any(re.search(r"samples moved: \d+, \d+ different ones, .*bytes", line) for line in said)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("moved-points: {", "moved-point: {", "there is no split 'moved-point'; did you mean 'moved-points'"),
+        ("{base: {by-label", "{base: {by-lable", "there is no base 'by-lable'; did you mean 'by-label'"),
+        ("labels: 2", "labels: 400", "the number of samples is 1437, but must be at least 3200"),
+        ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {alpha: 1e-3, least: 150}}", "alpha is 0.001, but m"),
+        ("  by-loss: {", "  by-los: {", "no policy of moving samples 'by-los'; did you mean"),
+        ("base: {by-label: {labels: 2, groups: similar}}, ", "", "'moved-points' lacks the setting 'base'"),
+        ("rest: 2", "metric: loss", "'metric' is no setting of 'by-loss'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, old, new, said):
+    assert DATA.count(old) == 1
+    text = DATA.replace(old, new)
+    with pytest.raises(ValueError, match=r"data\.yaml, line \d+: .*; docs/guides/playground-sc") as caught:
+        read(tmp_path, text)
+    assert said in str(caught.value)
+    line = int(re.search(r", line (\d+): ", str(caught.value))[1])
+    (changed,) = [n for n, one in enumerate(text.splitlines(), 1) if one not in DATA.splitlines()]
+    # What only shows when the samples are spread, or of all settings together, is said of the key, in the line before.
+    assert line in (changed, changed - 1)
+
+
+def test_data_without_samples_and_moves_without_data_are_refused(tmp_path):
+    alone = DATA.replace("problem: digits-mlp", "num_bytes: 1e6")
+    with pytest.raises(ValueError, match=r"line 5: data is there, but time alone is simulated.*name a problem"):
+        read(tmp_path, alone)
+    short = re.sub(r"data:\n.*\n", "", DATA)
+    with pytest.raises(ValueError, match=r"line 5: moves is there without data.*add a split"):
+        read(tmp_path, short)
+    without = re.sub(r"data:\n.*\n", "", alone)
+    with pytest.raises(ValueError, match=r"line 5: moves is there, but time alone is simulated.*losses or gradients"):
+        read(tmp_path, without)

@@ -1,5 +1,7 @@
 """Unlike workers: batches of their own size, and units of layers that small ones leave out."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import re
@@ -12,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
+from alpa_dejavu.plans import write_plan
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.dropping import affordable, pareto_front
 from alpa_dejavu.playground.exchanges import LocalSteps
 from alpa_dejavu.playground.job import local_batches
-from alpa_dejavu.playground.scenarios import read_scenario
+from alpa_dejavu.playground.scenarios import read_scenario, run_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster
+from plans import example_plan, stage
 
 SIZES = (16, 4, 7)
 CLUSTER = example_cluster(3, 1)
@@ -47,14 +51,6 @@ def test_the_mean_is_that_over_samples(exchange):
     run = simulate(job, CLUSTER, EXCHANGES[exchange](), until=Until(steps=4), seed=3, looks=0)
     assert np.abs(run.params - plain_loop(DIGITS, SIZES, 4, 3, 0.3)).max() < 1e-6
     assert run.samples[-1] == 4 * sum(SIZES)
-
-
-def test_seconds_of_unlike_batches_without_gradients():
-    with_gradients = Job(DIGITS, 0.01, SIZES, DESCENT, spread=0.2)
-    alone = Job(None, 0.01, SIZES, spread=0.2, num_bytes=4.0 * 2410)
-    runs = [simulate(job, CLUSTER, "gossip", until=Until(steps=5), seed=1) for job in (with_gradients, alone)]
-    assert runs[0].end_s == pytest.approx(runs[1].end_s, rel=1e-12)
-    assert runs[0].samples[-1] == runs[1].samples[-1] == 5 * sum(SIZES)
 
 
 def test_one_by_one_equals_side_by_side():
@@ -139,26 +135,6 @@ def test_a_block_that_is_left_out_is_as_if_it_werent_there():
     assert np.abs(gradient["stem"]["kernel"] - looked["stem"]["kernel"]).max() < 1e-2
 
 
-def test_local_steps_average_each_parameter_over_those_that_had_it():
-    """One worker leaves a block out in both steps, so that its parameters are those of the other one alone."""
-    trained, descent = problem("digits-residual"), optax.sgd(0.1)
-    out = (0.0, 1.0, 0.0)
-
-    def run(drop, hosts, steps):
-        job = Job(trained, 1.0, 4, descent, drop=drop, shards=([7],) * hosts)
-        return simulate(job, example_cluster(hosts, 1), LocalSteps(2), until=Until(steps=steps), seed=5, looks=0).params
-
-    skipping, whole, both = run((out,), 1, 2), run(None, 1, 2), run((out, (0.0,) * 3), 2, 2)
-    tree = trained.init(jax.random.PRNGKey(5))
-    mask = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf), bool), tree)
-    for part in ("block 2 in", "block 2 out"):
-        mask[part] = jax.tree.map(np.ones_like, mask[part])
-    left = np.asarray(ravel_pytree(mask)[0])
-    assert np.abs(both[left] - whole[left]).max() < 1e-6
-    assert np.abs(both[~left] - (skipping + whole)[~left] / 2).max() < 1e-6
-    assert np.abs(whole - skipping)[left].max() > 1e-3
-
-
 def test_with_one_step_means_of_parameters_are_those_of_gradients():
     job = Job(DIGITS, 0.01, SIZES, DESCENT, drop=((0.0,), (0.5,), (0.25,)))
     gradients, params = (
@@ -237,10 +213,8 @@ def test_vectors_leave_out_whole_blocks_and_units():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"batch": (4, 0)}, "batch is 0, but must be a whole number of at least 1"),
         ({"drop": ((0.5, 0.5),)}, "drop[0] is (0.5, 0.5), but must be 1 shares"),
         ({"problem": problem("digits-residual"), "drop": ((0.0, 1.1, 0.0),)}, "drop[0] is 1.1, but must be at least 0"),
-        ({"drop": ((1.0,),)}, "drop[0] is 1.0, but must be at least 0 and below 1"),
         ({"problem": problem("sparse-least-squares"), "drop": ((),)}, "has no layer whose units may be left out"),
     ],
 )
@@ -258,12 +232,6 @@ def test_local_batches_are_the_quickest(total, sample_s):
     assert max(np.multiply(found, sample_s)) == pytest.approx(best)
     with pytest.raises(ValueError, match="total is 2, but must be at least 3"):
         local_batches(2, (1.0, 1.0, 1.0))
-
-
-def test_as_many_batches_as_workers():
-    job = Job(DIGITS, 1.0, (4, 4))
-    with pytest.raises(ValueError, match="batch is given for 2 workers, but must be for 3"):
-        simulate(job, CLUSTER, "all-reduce", until=Until(steps=1))
 
 
 SCENARIO = """\
@@ -290,10 +258,7 @@ def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
     ("before", "after", "said"),
     [
         ("[24, 8]", "[24, 8, 8]", "line 5: job: batch is given for 3 workers, but must be for 2"),
-        ("[24, 8]", "[24, 0]", "line 5: batch"),
         ("[[0], [0.5]]", "[[0], [1]]", "line 6: job: drop[1] is 1, but must be at least 0 and below 1"),
-        ("[[0], [0.5]]", "[[0], [1.5]]", "line 6: drop"),
-        ("[[0], [0.5]]", "[[0], [0.5, 0.5]]", "line 6: job: drop[1] is (0.5, 0.5), but must be 1 shares"),
         ("digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
     ],
 )
@@ -302,3 +267,61 @@ def test_wrong_scenarios_are_told_with_their_line(tmp_path, before, after, said)
     path.write_text(SCENARIO.replace(before, after))
     with pytest.raises(ValueError, match=re.escape(said)):
         read_scenario(path)
+
+
+PIPELINES = """\
+version: 1
+num_bytes: 1e6
+cluster: {name: p3.16xlarge, hosts: 5}
+workers:
+  plans: [wide.json, narrow.json]
+compute_s: planned
+exchanges: [all-reduce]
+until: {steps: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pipelines")
+    hosts = tuple(f"p3.16xlarge-{n}" for n in range(2))
+    stages = tuple(stage((n, n), hosts=(host,)) for n, host in enumerate(hosts))
+    write_plan(example_plan(stages=stages), folder / "wide.json")
+    write_plan(example_plan(step_s=0.5), folder / "narrow.json")
+    (folder / "broken.json").write_text("{}")
+    return folder
+
+
+def read(folder, text):
+    path = folder / "scenario.yaml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(folder):
+    scenario = read(folder, PIPELINES)
+    assert (scenario.job.compute_s, scenario.job.hosts) == ([0.25, 0.5], (0, 2))
+    (run,) = run_scenario(scenario).runs
+    assert 1.5 < run.history.end_s < 1.6
+    assert run.history.links.tolist() == [[0, 2], [2, 0]]
+    copied = read(folder, PIPELINES.replace("[wide.json, narrow.json]", "[narrow.json]\n  copies: 3"))
+    assert (copied.job.compute_s, copied.job.hosts) == ([0.5] * 3, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("wide.json", "none.json", 5, "none.json ca"),
+        ("[wide.json, narrow.json]", "[wide.json]\n  copies: 3", 4, "copies is 3, but must be at most 2"),
+        ("[wide.json, narrow.json]", "[]", 5, "workers.plans is [], but must be a list of plan files"),
+        ("  plans: [wide.json, narrow.json]", "  copies: 2", 4, "both or neither of hosts and plans"),
+        ("  plans: [wide.json, narrow.json]", "  hosts: [0]", 6, "compute_s is 'planned', but must be"),
+        ("  plans: [wide.json, narrow.json]", "  hosts: [0]\n  copies: 2", 6, "copies is there without plans"),
+        ("compute_s: planned", "compute_s: 0.1", 6, "compute_s is 0.1, but must be 'planned' where workers are"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_line(folder, old, new, line, said):
+    assert PIPELINES.count(old) == 1
+    with pytest.raises(ValueError, match=rf"scenario\.yaml, line {line}: .*; docs/guides/playground-sc") as caught:
+        read(folder, PIPELINES.replace(old, new))
+    assert said in str(caught.value)

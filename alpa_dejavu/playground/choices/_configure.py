@@ -30,10 +30,8 @@ class Configured:
         time_s: moments in virtual seconds, shape (E,): the beginning, after each step of the mix, and those of what
             followed. The mix's own seconds are in: of all options' segments, of means, and of looking ahead.
         loss: the held-out loss at each moment, shape (E,).
-        options: the options.
         shares: each option's share in each step, and at last, shape (S + 1, K); 0: it is out.
         mixing_s: the virtual seconds of the mix.
-        chosen: the option that was left.
         history: the training by that option alone, from second 0 on; None: no time was left.
     """
 
@@ -67,13 +65,10 @@ def configure_while_training(
 
     Args:
         job: what is trained, by plain gradient descent.
-        cluster: the links that messages go over.
         rows: what may be chosen; each combination of one choice of each row is an option.
         until: the virtual seconds of it all, the mix's own included.
-        mixing: how options are mixed; None: by the defaults.
         weight_of_seconds: the loss that a virtual second is worth; None: by how much the mix changes it in one, at
             each step.
-        seed: of parameters, samples, compute seconds, and the order of turns.
         looks: at how many moments the model is looked at once one option is left.
 
     Raises:

@@ -56,11 +56,8 @@ class Mixing:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-    """A row of numbers for each kind of choice, under a softmax; minus infinity is a choice that is out.
-
-    Attributes:
-        rows: the numbers, row by row.
-        places: for each option and row the place of its choice, shape (options, rows).
+    """A row of numbers for each kind of choice, under a softmax; minus infinity is a choice that is out. `places` are
+    those of each option's choices in the rows, shape (options, rows).
     """
 
     rows: tuple[Floats, ...]
@@ -100,12 +97,8 @@ class Matrix:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """One entry of a row: what it sets, where the other entries of its row set something else.
-
-    Attributes:
-        name: for people.
-        exchange: how workers train together, or its name; None: another row says.
-        changes: attributes of the job with other values, such as its batch with the seconds of that.
+    """One entry of a row: the exchange, or its name, where no other row has that; and changes, attributes of the job
+    with other values, such as its batch with the seconds of that.
     """
 
     name: str
@@ -125,11 +118,7 @@ class Option:
 
 
 def options(job: Job, rows: Sequence[Sequence[Choice]]) -> tuple[Option, ...]:
-    """Returns every combination of one choice of each row, the last row's running fastest.
-
-    Args:
-        job: the job that choices change.
-        rows: the choices, row by row; exactly one row names exchanges.
+    """Returns every combination of one choice of each row, the last row's running fastest; one row names exchanges.
 
     Raises:
         ValueError: a row is empty, not exactly one row names exchanges, or a choice changes the problem or optimizer.
@@ -171,8 +160,6 @@ def planned_seconds(option: Option, cluster: Cluster, num_bytes: float) -> float
 
 
 class Segment(NamedTuple):
-    """A short training: the parameters that it came to, the gradients that it applied, its seconds, and the loss."""
-
     params: Vector
     gradients: int
     seconds: float

@@ -15,7 +15,7 @@ from alpa_dejavu.problem import checks
 
 @dataclasses.dataclass
 class _CheckpointState:
-    """The state that all workers know: the checkpoint, and who trains from it since the last restart (a term)."""
+    """The checkpoint, and who trains from it since the last restart (a term), as all workers know."""
 
     members: tuple[int, ...]
     kept: tuple[Vector, Any, int, int]
@@ -38,7 +38,6 @@ class CheckpointedAllReduce(Exchange):
         steps: the steps between two checkpoints.
         write_s: seconds that writing one takes, while nobody trains.
         restart_s: seconds from the loss of a worker, or the taking in of one, until training goes on.
-        algorithm: of the all-reduce.
     """
 
     steps: int = 10
@@ -48,8 +47,7 @@ class CheckpointedAllReduce(Exchange):
 
     def __post_init__(self) -> None:
         checks.count("checkpoints", "steps", self.steps)
-        checks.not_negative("checkpoints", "write_s", self.write_s)
-        checks.not_negative("checkpoints", "restart_s", self.restart_s)
+        checks.fields("checkpoints", self, "", "write_s restart_s")
         check_algorithm("checkpoints", self.algorithm)
 
     def run(self, worker: Worker) -> Program:
@@ -65,8 +63,7 @@ class CheckpointedAllReduce(Exchange):
         while True:
             term = job.term
             training = world.spawn(worker, self._train(worker, job)) if worker.number in job.members else None
-            whole = functools.partial(_whole, world, job, term)
-            yield worker.receive(("anew", term), whole)
+            yield worker.receive(("anew", term), functools.partial(_whole, world, job, term))
             if job.term == term:  # the first one that wakes begins the new term for all
                 world.recorder.undone(job.applied)
                 job.members, job.term, job.applied, job.written = world.live, term + 1, 0, 0

@@ -87,7 +87,6 @@ class Cyclades(Exchange):
     Attributes:
         groups: where there is one component: "random"; or "cosine", samples whose gradients have large cosines
             together, greedily.
-        server: the number of the worker that the server is on.
 
     References:
         Pan, Lam, Tu, Papailiopoulos, Zhang, Jordan, Ramchandran, Re and Recht, Cyclades: Conflict-free Asynchronous

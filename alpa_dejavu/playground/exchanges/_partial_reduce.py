@@ -31,7 +31,6 @@ class PartialReduce(Exchange):
         ready: how many workers are a group; fewer are where not so many are training any more.
         window: the groups; at least 2 ceil((n - 1) / (ready - 1)) - 1 for n workers. None: about twice that.
         decay: the weight of parameters for each update that they are behind; 1 gives equal weights.
-        coordinator: the number of the worker that the coordinator is on.
 
     References:
         Miao and others, Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce, SIGMOD 2021: the
@@ -50,8 +49,7 @@ class PartialReduce(Exchange):
         if not 0 < self.decay <= 1:
             raise ValueError(f"partial reduce: decay is {self.decay}, but must be above 0 and at most 1; 1 weighs all "
                              "alike")  # fmt: skip
-        if self.window is not None:
-            checks.count("partial reduce", "window", self.window)
+        checks.count("partial reduce", "window", 1 if self.window is None else self.window)
 
     def run(self, worker: Worker) -> Program:
         block = self._block(worker.world.size)
@@ -101,7 +99,6 @@ class PartialReduce(Exchange):
         """Returns who of those that wait, in their order, are the next group; empty where others must come first.
 
         Args:
-            waiting: who waits.
             training: who will still be in a group, those that wait among them.
             parts: for each worker a number that those who are connected share.
             left: how many groups, with this one, may still be formed until all must be connected.

@@ -114,10 +114,7 @@ class HetPipeWaves(Exchange):
 
     A gradient's seconds are those between two that leave the pipeline; how it fills at the beginning isn't counted.
 
-    Attributes:
-        concurrent: N, the minibatches in flight.
-        distance: D, how many waves a worker may be ahead of the slowest.
-        server: the number of the worker that the server is on.
+    Fields: N minibatches are `concurrent`, and a worker may be `distance` D waves ahead of the slowest.
 
     References:
         Park and others, HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration

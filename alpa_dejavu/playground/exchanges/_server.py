@@ -32,7 +32,7 @@ class SynchronousServer(Exchange):
 
     Attributes:
         backups: how many workers an update doesn't wait for.
-        server: the number of the worker that the server is on.
+        server: the number of the worker that the server is on, as of all exchanges with a server.
         rule: the name of a rule of `alpa_dejavu.training.robust` that makes one gradient of all, or "mean".
         wrong: how many workers the rule takes to be wrong.
 
@@ -89,7 +89,7 @@ class SynchronousServer(Exchange):
 @final
 @dataclasses.dataclass(frozen=True)
 class AsynchronousServer(Exchange):
-    """A server updates by each gradient when it comes. It is on a worker, by its number.
+    """A server updates by each gradient when it comes.
 
     References:
         Dean and others, Large Scale Distributed Deep Networks, NIPS 2012.
@@ -118,7 +118,6 @@ class StaleSynchronousServer(Exchange):
 
     Attributes:
         bound: how many updates the parameters of a worker may lack when it computes.
-        server: the number of the worker that the server is on.
 
     References:
         Ho and others, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013.
@@ -168,8 +167,7 @@ class ShardedServer(Exchange):
     shards: int | None = None
 
     def __post_init__(self) -> None:
-        if self.shards is not None:
-            checks.count("sharded server", "shards", self.shards)
+        checks.count("sharded server", "shards", 1 if self.shards is None else self.shards)
 
     def run(self, worker: Worker) -> Program:
         world = worker.world

@@ -14,9 +14,6 @@ from alpa_dejavu.playground.exchanges._server import push, serves
 from alpa_dejavu.playground.exchanges._server_parts import ServerModel
 from alpa_dejavu.problem import checks
 
-_KNOWN = 10
-"""A worker is named a suspect when so many of its gradients have been judged, and over half of them weren't taken."""
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +24,8 @@ class ZenoServer(Exchange):
     The trusted gradient is on samples of the server's own, drawn anew from all training samples. The server computes it
     beside its worker, at the parameters that it has, and goes on with the old one meanwhile; it begins again after so
     many gradients. A gradient u, scaled to the length of the trusted one v, is taken if
-    rate <v, u> - penalty |u|² + rate slack is at least 0. Notes name workers of whose gradients over half weren't.
+    rate <v, u> - penalty |u|² + rate slack is at least 0. Notes name workers of whose gradients, ten
+    at least, over half weren't.
 
     Attributes:
         samples: of a trusted gradient.
@@ -35,7 +33,6 @@ class ZenoServer(Exchange):
         rate: the learning rate that the condition has.
         penalty: the weight of a gradient's squared length.
         slack: how much a gradient may disagree.
-        server: the number of the worker that the server is on.
 
     References:
         Xie, Koyejo and Gupta, Zeno++: Robust Fully Asynchronous SGD, ICML 2020.
@@ -51,9 +48,7 @@ class ZenoServer(Exchange):
     def __post_init__(self) -> None:
         checks.count("zeno server", "samples", self.samples)
         checks.count("zeno server", "every", self.every)
-        checks.positive("zeno server", "rate", self.rate)
-        checks.not_negative("zeno server", "penalty", self.penalty)
-        checks.not_negative("zeno server", "slack", self.slack)
+        checks.fields("zeno server", self, "rate", "penalty slack")
 
     def run(self, worker: Worker) -> Program:
         if serves(worker, self.server):
@@ -77,12 +72,7 @@ class ZenoServer(Exchange):
 
 @final
 class _ZenoJudge:
-    """The trusted gradient that a server has, and its verdicts.
-
-    Attributes:
-        held: the server's parameters.
-        taken: whether the last gradient was.
-    """
+    """The trusted gradient that a server has, and its verdicts: whether the last gradient was accepted."""
 
     def __init__(self, worker: Worker, settings: ZenoServer) -> None:
         self.model, self.accepted = ServerModel(worker, lambda _: self._scaled), False
@@ -111,7 +101,6 @@ class _ZenoJudge:
             self._worker.send(self._worker.number, "compute")
 
     def judge(self, sender: int, gradient: Vector) -> None:
-        """Says whether a gradient is taken, and scales it."""
         self.accepted = True
         if gradient.size:  # it isn't time alone
             from alpa_dejavu.training.robust import Evidence, rule
@@ -122,6 +111,6 @@ class _ZenoJudge:
             self.accepted, self._scaled = bool(aggregated.weights[0] > 0), np.asarray(aggregated.gradient)
         self._judged[sender] += 1
         self._refused[sender] += not self.accepted
-        if self._judged[sender] >= _KNOWN and 2 * self._refused[sender] > self._judged[sender]:
+        if self._judged[sender] >= 10 and 2 * self._refused[sender] > self._judged[sender]:
             self._worker.world.recorder.note(f"zeno-server: over half of the gradients of worker {sender} didn't agree "
                                              "with the server's own, and weren't taken")  # fmt: skip

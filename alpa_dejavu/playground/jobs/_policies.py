@@ -116,9 +116,6 @@ class Fifo(Policy):
 class EqualShares(Policy):
     """All jobs have as many devices as goes, none more than it asks for, and cores and memory in proportion to these.
     Where there are more jobs than devices, those that were given the least device seconds run for a round.
-
-    Attributes:
-        round_s: seconds of a round.
     """
 
     round_s: float = 300.0
@@ -162,17 +159,11 @@ def _equal_sizes(workload: Workload, state: State) -> dict[int, int]:
     return {number: workload.sizes(number)[place] for number, place in level.items()}
 
 
-_HALVINGS = 40
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class Synergy(Policy):
     """Devices go by equal shares, cores and memory to the jobs whose steps they shorten most (Synergy). Each job first
     keeps what the speed of its equal share needs, so that no job's step is longer than with that.
-
-    Attributes:
-        round_s: seconds of a round, as those of `EqualShares`.
 
     References:
         Mohan, Phanishayee, Kulkarni and Chidambaram, Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters
@@ -209,7 +200,7 @@ def by_need(workload: Workload, places: Mapping[int, Places], floor_s: Mapping[i
         if left.has(best):
             parts[number] = best
         else:
-            for _ in range(_HALVINGS):
+            for _ in range(40):
                 tried = Allotment(part.places, *curves[number].needs(2 / (low + high)))
                 if left.has(tried):
                     parts[number], low = tried, (low + high) / 2

@@ -58,9 +58,7 @@ class Running:
     """A job that has come and hasn't ended.
 
     Attributes:
-        number: its index.
-        left: steps that it still takes.
-        service: device seconds that it was given.
+        left, service: the steps that it still takes, and device seconds that it was given.
         allotment: its part since the last event; None: it waited.
         ready_s: until then it starts again, and makes no steps.
         first_s: when it made its first step; infinity: it hasn't yet.

@@ -64,14 +64,9 @@ class StepCurve:
 
 
 def planned_curve(model: str, cluster: Cluster, batch: int, **more: Any) -> StepCurve:
-    """Returns a curve whose seconds of computing are those of the planner's plans for parts of a cluster: 1, 2, 4, ...
-    devices of a host, all of it, and 2, 4, ... whole hosts. A part that the model doesn't fit on is left out.
-
-    Args:
-        model: a model's name, as `plan_model` takes it.
-        cluster: a cluster of equal hosts.
-        batch: samples of a step.
-        **more: other arguments of `plan_model`.
+    """Returns a curve whose seconds of computing are those of the planner's plans for parts of a cluster of like hosts:
+    1, 2, 4, ... devices of a host, all of it, and 2, 4, ... whole hosts. A part that the model doesn't fit on is left
+    out. `plan_model` takes the arguments.
 
     Raises:
         NoPlanError: the model fits on no part.
@@ -104,8 +99,6 @@ class ClusterJob:
     """A training job that comes to a cluster.
 
     Attributes:
-        name: for people.
-        arrival_s: when it comes.
         steps: how many steps it takes; a share of a step is one, too.
         devices: how many devices it asks for; it is never given more.
         curve: the seconds of a step.
@@ -170,13 +163,8 @@ class HostChange:
 @final
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Jobs on a pool of hosts.
-
-    Attributes:
-        jobs: in the order in which they come.
-        pool: the hosts.
-        changes: of hosts, in the order of their times; all are there at the beginning.
-        restart_s: seconds that a job loses when it goes on after a pause, or on other devices.
+    """Jobs, in the order in which they come, on a pool of hosts, which are all there at the beginning and change in the
+    order of times. A job loses `restart_s` seconds when it goes on after a pause, or on other devices.
     """
 
     jobs: tuple[ClusterJob, ...]

@@ -80,15 +80,12 @@ def _classified(name: str, init: Any, logits: Any, data: tuple[NDArray[Any], NDA
 
 
 def _digit_problem(name: str, init: Any, logits: Any, **more: Any) -> Problem:
-    return _classified(name, init, logits, _digits(), 360, **more)
-
-
-def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     from sklearn.datasets import load_digits
 
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
-    return (data.images[order] / 16).astype(np.float32), data.target[order].astype(np.int32)
+    images, digits = (data.images[order] / 16).astype(np.float32), data.target[order].astype(np.int32)
+    return _classified(name, init, logits, (images, digits), 360, **more)
 
 
 def _dense(key: Any, inputs: int, outputs: int) -> Any:

@@ -39,18 +39,16 @@ class ComparedCurve:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compared:
-    """One exchange over its seeds.
+    """One exchange over its seeds: its runs, and figures with intervals over them.
 
     Attributes:
-        name: for people.
-        runs: one for each seed.
         target: what they are timed to; None: nothing.
         curves: by measure, "loss" or "accuracy", and axis, one of `AXES`; none where nothing was computed.
         reached: how many runs reached the target.
         to_target: by axis, the interval over those that reached it; empty if none did, or there is no target.
         last: by measure, the interval at the end.
-        end_s, sent_bytes: intervals of the virtual seconds and of the bytes of the whole run.
-        idle: the interval of the share of time in which workers don't compute.
+        end_s, sent_bytes: the virtual seconds and the bytes of the whole run.
+        idle: the share of time in which workers don't compute.
         conditions: the names of what the runs were checked against; none where they weren't.
     """
 
@@ -74,14 +72,11 @@ class Compared:
 
 def compared(every: Sequence[Runs]) -> list[Compared]:
     """Returns each exchange of one scenario or of several, in their order; several are told apart by their names."""
-    exchanges = []
-    for runs in every:
-        by_name: dict[str, list[ScenarioRun]] = {}
-        for run in runs.runs:
-            by_name.setdefault(run.exchange, []).append(run)
-        prefix = f"{runs.name}: " if len(every) > 1 else ""
-        exchanges += [_compared(prefix + name, tuple(of_exchange), runs) for name, of_exchange in by_name.items()]
-    return exchanges
+    return [
+        _compared(f"{runs.name}: {name}" if len(every) > 1 else name,
+                  tuple(run for run in runs.runs if run.exchange == name), runs)
+        for runs in every for name in dict.fromkeys(run.exchange for run in runs.runs)
+    ]  # fmt: skip
 
 
 def _compared(name: str, runs: tuple[ScenarioRun, ...], whole: Runs) -> Compared:
@@ -190,13 +185,12 @@ def _figure(exchange: Compared, run: ScenarioRun, by: str) -> float:
 
 
 def _ratio(ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray) -> Interval:
-    """The mean ratio of positive figures, seed by seed, by its logarithm."""
     tiny = np.finfo(float).tiny
     return Interval.of(np.log(np.maximum(ours, tiny) / np.maximum(theirs, tiny)).tolist()).exp()
 
 
 def _by_reaching(better: Compared, than: Compared, by: str) -> Answer:
-    """The answer where not all runs reach the target, or a figure isn't a number."""
+    """Answers where not all runs reach the target, or a figure isn't a number."""
     counts = [f"{exchange.reached} of {len(exchange.runs)} runs of {exchange.name}" for exchange in (better, than)]
     text = f"{counts[0]} reach the target, and {counts[1]}."
     if than.reached == 0 and better.reached == len(better.runs) and by in AXES:
@@ -205,7 +199,7 @@ def _by_reaching(better: Compared, than: Compared, by: str) -> Answer:
 
 
 def _ahead(better: Compared, than: Compared) -> str:
-    """In how much of the time until both have reached the target the better one's mean loss is the lower one."""
+    """Says in how much of the time until both have reached the target the better one's mean loss is the lower one."""
     ours, theirs = (exchange.curves.get(("loss", "seconds")) for exchange in (better, than))
     if ours is None or theirs is None:
         return ""

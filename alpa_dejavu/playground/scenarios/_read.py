@@ -23,7 +23,7 @@ from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
 from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster, name_and_settings, object_named
 from alpa_dejavu.playground.scenarios._scenario import Question, RunTarget, Scenario
-from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
+from alpa_dejavu.playground.scenarios.runs_file import ScenarioData
 from alpa_dejavu.problem import Cluster
 
 T = TypeVar("T")

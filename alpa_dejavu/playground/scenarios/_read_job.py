@@ -20,21 +20,13 @@ from alpa_dejavu.plans import read_plan
 from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.job import Job, Problem
 from alpa_dejavu.playground.problems import problem
-from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, ScenarioData, WorkersData
+from alpa_dejavu.playground.scenarios.runs_file import ClusterPartData, ScenarioData, WorkersData
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 from alpa_dejavu.problem import Cluster, Plan
 
 
 def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
-    """Returns what a scenario trains, and on which cluster.
-
-    Args:
-        data: the scenario, whose keys are as their types say.
-        folder: where files that it names lie.
-
-    Raises:
-        WrongDataError: something of it can't be.
-    """
+    """Returns what a scenario trains, and on which cluster; files that it names lie in the folder."""
     trained, cluster = _problem(data), _cluster(data["cluster"], folder)
     return _job(data, trained, cluster, folder), cluster
 
@@ -166,16 +158,8 @@ def name_and_settings(entry: str | Mapping[str, Mapping[str, Any] | None]) -> tu
 
 
 def object_named(what: str, entry: Any, kinds: Mapping[str, type[T]], where: Path) -> T:
-    """Returns the object of an entry's name with its settings.
-
-    Args:
-        what: a noun for errors, such as "exchange".
-        entry: a name, or a mapping of one name to its settings.
-        kinds: the classes by name, each a dataclass.
-        where: the entry's place in the file, as keys and indices.
-
-    Raises:
-        WrongDataError: there is no such name or setting, or a setting has a value that it can't have.
+    """Returns the object of an entry's name with its settings, of dataclasses by name; errors have the noun `what`, and
+    the entry's place in the file.
     """
     name, settings = name_and_settings(entry)
     if name not in kinds:

@@ -25,12 +25,7 @@ INTERVALS = 10_000
 @final
 @dataclasses.dataclass(frozen=True)
 class RunTarget:
-    """A measure and the value that runs are timed to.
-
-    Attributes:
-        measure: "loss", held out, which must be at most the value, or "accuracy", which must be at least it.
-        value: the value.
-    """
+    """A measure and the value that runs are timed to: "loss", held out, at most, or "accuracy", at least."""
 
     measure: Annotated[str, chosen(("loss", "accuracy")), stated('"loss" or "accuracy"')]
     value: Annotated[float, stated("a number")]
@@ -62,13 +57,7 @@ class Scenario:
     """A job on a cluster, and the exchanges by which it is to be trained, each with each seed.
 
     Attributes:
-        name: for people.
-        job: what is trained, and how long a gradient takes.
-        cluster: the links that messages go over.
         exchanges: by their names for people, which have the settings that aren't the usual ones.
-        faults: workers and links that change meanwhile.
-        until: when each run ends.
-        seeds: the seeds of the runs.
         looks: at how many moments the model is looked at, besides the first and the last.
         target: what runs are timed to; None: nothing.
         conditions: what runs are checked against, by their names for people.
@@ -102,7 +91,7 @@ class Scenario:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScenarioRun:
-    """One run of a scenario: its exchange's name for people, its seed, and what came of it."""
+    """A run of a scenario: its exchange's name for people, its seed, and what came of it."""
 
     exchange: str
     seed: int
@@ -115,12 +104,9 @@ class Runs:
     """All runs of a scenario of the playground.
 
     Attributes:
-        name: the scenario's name.
         problem: the name of the problem; None: time alone was simulated.
         hosts: for each worker the name of its host.
         conditions: the names of what runs were checked against, in the order of `History.violated_s`.
-        target: what runs are timed to; None: nothing.
-        question: what they answer; None: nothing.
         runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
     """
 
@@ -136,11 +122,8 @@ class Runs:
 
 
 def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
-    """Runs a scenario with each exchange and seed; the same scenario gives the same histories to the bit.
-
-    Args:
-        scenario: the scenario.
-        progress: whether bars are shown for what takes more than two seconds.
+    """Runs a scenario with each exchange and seed; the same scenario gives the same histories to the bit. Progress bars
+    are shown for what takes more than two seconds.
     """
     *_, whole = growing_runs(scenario, progress)
     return whole
@@ -149,12 +132,8 @@ def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
 def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Path | None = None) -> Iterator[Runs]:
     """Yields the runs of a scenario that are finished, each time that one more is; the last are all (`run_scenario`).
 
-    Where a run fails or is interrupted, the caller still has those before it.
-
-    Args:
-        scenario: the scenario.
-        progress: whether bars are shown for what takes more than two seconds.
-        folder: keeps what is computed: called again, it goes on from there. It is made where it isn't there.
+    Where a run fails or is interrupted, the caller still has those before it. A folder, which is made where it isn't
+    there, keeps what is computed: called again, it goes on from there.
 
     Raises:
         ValueError: the folder keeps the runs of another scenario, or can't be made.

@@ -13,8 +13,6 @@ from alpa_dejavu.playground.problems import problem
 MOST_PARAMETERS = 2_000_000
 """A larger model isn't trained here."""
 ROWS = 8
-POOL = 16
-"""So many batches of the user's data are asked for, from which the trial draws."""
 
 
 @final
@@ -64,6 +62,8 @@ def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialMo
     Raises:
         ValueError: the name isn't known, or the model could be trained but its step tells no loss.
     """
+    import jax
+
     from alpa_dejavu.layers import resolve
     from alpa_dejavu.layers.models import known_models
 
@@ -75,7 +75,7 @@ def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialMo
     step, arguments = function(ROWS)
     if not own:
         return stand_in(_like(arguments[1]), "a stand-in is asked for")
-    if not _is_concrete(arguments):
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(arguments)):
         return stand_in(_like(arguments[1]), f"{name} returns shapes, not arrays")
     return _own(name, function, step, arguments)
 
@@ -98,7 +98,7 @@ def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], argu
     if count > MOST_PARAMETERS:
         return stand_in(_like(batch), f"{name} has {count:,} parameters, over {MOST_PARAMETERS:,}")
     _check_loss(name, jax.eval_shape(step, state, batch, *rest))
-    pool = function(ROWS * POOL)[1][1]
+    pool = function(16 * ROWS)[1][1]  # batches of the user's data, from which the trial draws
     return TrialModel(
         name, lambda key: params, lambda weights, rows: step(_with_parameters(state, weights), rows, *rest)[1], pool
     )  # fmt: skip
@@ -128,12 +128,6 @@ def _check_loss(name: str, result: Any) -> None:
             f"the train step of {name} returns {got}, but must return (state, loss), the loss a real number, to be "
             "trained here; return it, or ask for a stand-in"
         )
-
-
-def _is_concrete(arguments: Any) -> bool:
-    import jax
-
-    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(arguments))
 
 
 def _like(batch: Any) -> str:
