@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-__all__ = ["DEFAULT_MIB", "FOLDER", "SIZE", "cache_folder", "most_mib"]
-
 FOLDER, SIZE = "ALPA_DEJAVU_CACHE", "ALPA_DEJAVU_CACHE_MIB"
 """Environment variables: the folder, in place of the one in the user's cache, and what it may hold, in MiB."""
 DEFAULT_MIB = 512.0

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["child_process", "python_environment"]
-
 _SAFE = "PYTHONSAFEPATH"
 """The environment variable by which Python 3.11 doesn't put the current folder in front of where it looks."""
 

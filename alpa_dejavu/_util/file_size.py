@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["VARIABLE", "most_bytes"]
-
 VARIABLE = "ALPA_DEJAVU_FILE_MIB"
 """The environment variable that sets these limits, in MiB."""
 _MOST_MIB = 2.0**40

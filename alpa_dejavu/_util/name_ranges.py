@@ -6,8 +6,6 @@ import itertools
 import re
 from collections.abc import Iterable
 
-__all__ = ["name_ranges"]
-
 _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 
 

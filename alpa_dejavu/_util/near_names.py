@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["near"]
-
 
 def near(name: str, names: Iterable[str]) -> str:
     """Returns a question that suggests the known names nearest to a wrong name, or "" if none is near.

@@ -6,8 +6,6 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
 
-__all__ = ["phase", "phases_of", "phases_told"]
-
 _TO: contextvars.ContextVar[Callable[[str], object] | None] = contextvars.ContextVar("phases", default=None)
 
 

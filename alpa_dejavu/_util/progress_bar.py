@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TextIO, final
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-__all__ = ["EVERY_S", "progress_bar"]
-
 EVERY_S = 10.0
 """Where there is no terminal, a line is written so often."""
 

@@ -8,8 +8,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["DRAWN", "MOST_EXACT", "SEED", "shapley"]
-
 MOST_EXACT = 6
 """Up to so many changes are taken in all orders, more of them in drawn ones."""
 DRAWN = 16

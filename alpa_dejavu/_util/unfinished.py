@@ -11,8 +11,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import IO
 
-__all__ = ["remove_unfinished", "unfinished"]
-
 _NOW: set[str] = set()
 
 

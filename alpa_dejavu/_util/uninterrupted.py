@@ -6,8 +6,6 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-__all__ = ["uninterrupted"]
-
 _ASKING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 

@@ -13,8 +13,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import CheckedFile, read_text
 from alpa_dejavu._util.json_text import Path
 
-__all__ = ["read_checked_yaml"]
-
 _Data = TypeVar("_Data")
 _MOST_CHARACTERS, _DEEPEST = 2**17, 30
 """PyYAML takes a second for so many characters; its faster reader in C ends the process where lists are deep."""

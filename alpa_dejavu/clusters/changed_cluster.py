@@ -8,16 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import Cluster, Device, Host, Link, counted_name
 
-__all__ = [
-    "fair_ratio",
-    "faster_devices",
-    "faster_links",
-    "slowed",
-    "with_hosts",
-    "with_more_memory",
-    "without",
-]
-
 _FAIR = 1.5
 _SLOWEST = 1e6
 

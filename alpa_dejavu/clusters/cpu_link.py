@@ -29,8 +29,6 @@ from alpa_dejavu.clusters.cpu_exchange import (
 from alpa_dejavu.clusters.cpu_probe import keep_figures, kept_figures
 from alpa_dejavu.problem import Device, Link
 
-__all__ = ["cpu_links"]
-
 _log = logging.getLogger(__name__)
 
 _BETWEEN_FILE, _WITHIN_FILE = "this-machine-link.json", "this-machine-links-of-{}.json"

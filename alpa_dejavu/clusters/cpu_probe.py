@@ -30,8 +30,6 @@ from alpa_dejavu._util.threads import machine_memory_bytes, usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
 from alpa_dejavu.problem import Device
 
-__all__ = ["keep_figures", "kept_figures", "measured_cpu", "on_one_cpu"]
-
 _log = logging.getLogger(__name__)
 
 _FILE = "this-machine.json"

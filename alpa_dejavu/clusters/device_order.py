@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["device_order"]
-
 _ALL_ORDERS = 6
 """Up to so many hosts every order is looked at."""
 

@@ -11,8 +11,6 @@ from typing import final
 
 from alpa_dejavu.problem import Device
 
-__all__ = ["Gpu", "gpu_of", "known_gpus"]
-
 _FILE = pathlib.Path(__file__).parent / "sheets" / "gpus.json"
 _KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
 """Estimates of their order, as in the machine files: launches of a kernel, of a compiled computation, and a step."""

@@ -9,16 +9,6 @@ from collections.abc import Sequence
 
 from alpa_dejavu.problem import Cluster, ClusterSummary, Submesh, host_kinds
 
-__all__ = [
-    "across_hosts",
-    "by_sites",
-    "kinds_of",
-    "members_of_kinds",
-    "slow_inside",
-    "summary_of",
-    "takes_part_of_several",
-]
-
 _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 """The kinds of hosts of clusters that are still there, by the cluster's id."""
 

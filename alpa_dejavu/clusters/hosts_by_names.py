@@ -6,8 +6,6 @@ from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.problem import ClusterSummary, HostSummary, Plan
 
-__all__ = ["hosts_by_names"]
-
 
 def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
     """Returns the summary of an old plan's cluster as far as its stages tell: the hosts that they name.

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alpa_dejavu.problem import NO_OFFLOAD, OFFLOAD_PLACES, Cluster, MeshConfig, Offload, SearchSpace
 
-__all__ = ["OFFLOAD_CHOICES", "check_offload", "leanest", "with_all_shares", "with_offload"]
-
 OFFLOAD_CHOICES = ("none", *OFFLOAD_PLACES, "auto")
 """Where stages may offload what they keep; "auto": to the memory of their hosts or to NVMe drives."""
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds, slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
-__all__ = [
-    "alpas_hosts", "capacities", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages",
-    "site_of",
-]  # fmt: skip
-
 _MOST_TRIED = 20_000
 """Where submeshes don't fit one after the other, at most so many beginnings of placements are tried."""
 

@@ -20,8 +20,6 @@ from alpa_dejavu.clusters.host_classes import (
 )
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
 
-__all__ = ["fitting", "on_sites", "search_space", "submeshes"]
-
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
 """Options of Alpa's auto-sharding pass, by ZeRO level."""

@@ -11,8 +11,6 @@ from typing import TypeVar, final
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
 
-__all__ = ["ALPA_SCHEDULES", "INTERLEAVED", "SCHEDULES", "Run", "ScheduleForm", "schedule_form"]
-
 ALPA_SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 """Those that Alpa's runtime has."""
 INTERLEAVED = "interleaved_([2-9]|[1-9][0-9]{1,2})"
