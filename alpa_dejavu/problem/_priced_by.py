@@ -19,21 +19,12 @@ class PricedBy:
     for what isn't known.
 
     Attributes:
-        latency: the latency model's name, or the name of its class if it has none.
-        communication: the communication model's name, or the name of its class if it has none.
-        calibration: the name of the calibration that both models and the cluster's figures are from; empty: none.
-        risk: the probability of running out of memory that a plan was allowed; None: not known.
-        margin: the share of a device's memory that was left free; None: not known.
-        submeshes: which submeshes stages could take, as `alpa_dejavu.clusters.space.submeshes` takes it.
-        remat, zero: the rematerialisations and ZeRO levels that stages could take.
+        latency, communication, slicer: names, or that of the class where it has none; `calibration` is empty without
+            one.
+        risk, margin: the probability of running out of memory that a plan was allowed, and the share of a device's
+            memory that was left free; None: not known.
         layers, micro_batches: how many of them were asked for; "auto": the search chose.
-        slicer: the slicer's name, or the name of its class.
-        objective: the name of the objective that was made least.
-        strategy: the name of the search strategy.
-        runtime: the name of the runtime profile: which training framework the plan is priced for.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
-        replicas: the least number of data-parallel replicas that stages could have.
-        runs_on: the training framework to whose rules plans were restricted; empty: they weren't.
         attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
     """
 
