@@ -9,14 +9,13 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, final
+from typing import IO, Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_text import Path, line_of, line_of_no_json, strict_json
-from alpa_dejavu._util.unfinished import unfinished
 
 _TEXT_MIB = 64.0
 _DESCRIPTORS = "/dev/fd"
@@ -220,3 +219,28 @@ def csv_lines(path: pathlib.Path, remedy: str) -> Iterator[tuple[int, list[str]]
             yield lines.line_num, cells
     except csv.Error as error:
         raise ValueError(f"{path}, line {max(lines.line_num, 1)}: it is no CSV ({error}); {remedy}") from None
+
+
+_NOW: set[str] = set()
+
+
+@contextlib.contextmanager
+def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Yields a new temporary file beside a path, to write and rename to it; it is removed if it wasn't renamed."""
+    name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
+    _NOW.add(name)
+    try:
+        with open(name, "xb") as file:
+            try:
+                yield file
+            finally:
+                remove_unfinished(name)
+    finally:
+        _NOW.discard(name)
+
+
+def remove_unfinished(*names: str) -> None:
+    """Removes temporary files by their paths, or without any all that this process is writing; errors are ignored."""
+    for name in names or tuple(_NOW):
+        with contextlib.suppress(OSError):
+            os.unlink(name)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import hashlib
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Rare, Stored, data_of
-from alpa_dejavu._util.format_fields import Index, Text, Words, at_most, listed, stated
-from alpa_dejavu.calibration.calibration_format import CollectivesData, Figures, Spread
+from alpa_dejavu._util.format_fields import Text, Words, at_most, listed, stated
 from alpa_dejavu.calibration.measured_hosts import KINDS_OF_LINKS, HostLinks, MeasuredHostMemory
+from alpa_dejavu.calibration.parts import CollectivesData, Fit, MeasuredLink, Spread, check_spread
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline, ProductCurve
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
+from alpa_dejavu.problem import Cluster, Device, Host
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
@@ -35,61 +34,8 @@ KIND_SPREAD = 0.3
 _STARTS = {"dispatch_s", "step_s"}
 _Curve: TypeAlias = Annotated[ProductCurve, stated("an object with level, slope, bend, least_flop and most_flop")]
 _Curves: TypeAlias = Annotated[Mapping[str, _Curve], stated("an object of curves by dtype"), at_most(100)]
-_Fit: TypeAlias = Annotated["Fit", stated("an object that says how well a part was fitted")]
-_KindOfLink: TypeAlias = Annotated["MeasuredLink", stated("an object with a kind of link and its figures")]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """A record of how well one part of a calibration was fitted.
-
-    Attributes:
-        part: what was fitted: "collectives within hosts", "collectives across hosts" ...
-        origin: which measurements it was fitted to, for people.
-        rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
-        held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
-        figures: further figures, by name with its unit, where the file doesn't hold the model itself.
-    """
-
-    part: Text
-    origin: Annotated[str, stated("text: which measurements", min_length=1)]
-    rows: Index
-    left_out: Annotated[str, stated("text: what was left out in turn")] = ""
-    held_out: Figures = dataclasses.field(default_factory=dict)
-    figures: Figures = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.rows < 0:
-            raise ValueError(f"fit of {self.part}: rows is {self.rows}, but must be at least 0")
-        for name, value in (*self.held_out.items(), *self.figures.items()):
-            if not math.isfinite(value):
-                raise ValueError(f"fit of {self.part}: {name} is {value!r}, but must be a finite number")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class MeasuredLink:
-    """The measured latency and rate of a kind of link, between two kinds of devices, within a host or across hosts; and
-    the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
-    """
-
-    devices: Annotated[
-        tuple[Words, Words],
-        listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2),
-    ]
-    within: Annotated[bool, stated("true (both ends in one host) or false")]
-    link: Annotated[Link, stated("an object with the figures of a link")]
-    spread: Spread = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_spread(f"link {' - '.join(self.devices)}", self.spread, Link)
-
-    @property
-    def kind(self) -> tuple[tuple[str, ...], bool]:
-        """Returns a key of the kind of link: the sorted names of both ends' devices, and if they are in one host."""
-        return tuple(sorted(self.devices)), self.within
+_Fit: TypeAlias = Annotated[Fit, stated("an object that says how well a part was fitted")]
+_KindOfLink: TypeAlias = Annotated[MeasuredLink, stated("an object with a kind of link and its figures")]
 
 
 def _fitted(name: str) -> Stored:
@@ -191,7 +137,7 @@ class Calibration:
         for name, spread in self.device_spread.items():
             if name not in self.devices:
                 raise ValueError(f"calibration {self.name}: device_spread is of {name!r}, whose figures aren't there")
-            _check_spread(f"device {name}", spread, Device)
+            check_spread(f"device {name}", spread, Device)
         for name in sorted(set(self.products) - set(self.devices)):
             raise ValueError(f"calibration {self.name}: products are of {name!r}, which has no measured figures there")
         for name in sorted(set(self.host_memory) - set(self.devices)):
@@ -311,11 +257,3 @@ def _check_date(calibration: Calibration) -> None:
         raise ValueError(
             f"calibration {calibration.name}: date is {calibration.date!r}, but must be a day such as 2024-05-31"
         ) from None
-
-
-def _check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | type[Link]) -> None:
-    fields = [field.name for field in dataclasses.fields(of)]
-    for name, value in spread.items():
-        if name.split("[")[0] not in fields:
-            raise ValueError(f"{owner}: has a spread of {name!r}, which is no figure; known are {', '.join(fields)}")
-        checks.not_negative(owner, f"the spread of {name}", value)

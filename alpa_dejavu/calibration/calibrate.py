@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration._fit_host_memory import found_host_memory, host_places, host_probes
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, next_measurement, predicted_s
@@ -35,6 +35,7 @@ from alpa_dejavu.calibration.bench import (
     ProbePlace,
 )  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from alpa_dejavu.calibration._calibration import Calibration, Fit
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._media import Shared, probe_cards, switches
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
@@ -25,6 +25,7 @@ from alpa_dejavu.calibration.bench import MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate import identity
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.calibration.parts import Fit
 from alpa_dejavu.problem import Cluster, Link
 
 _PART = "links from host to host"

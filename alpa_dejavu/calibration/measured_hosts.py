@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
 from alpa_dejavu._util.format_fields import GivenPositive, Index, Text, listed, stated
-from alpa_dejavu.calibration.calibration_format import Figures, Spread
+from alpa_dejavu.calibration.parts import Figures, Spread
 from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")

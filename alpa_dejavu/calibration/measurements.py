@@ -72,7 +72,7 @@ class Measurements:
         self.path = path
         self._rows: list[Measurement] = []
         if resume and path.exists():
-            file = _Kept(path)
+            file = _MeasurementLines(path)
             if file.half:
                 half = units.exact_bytes(file.half)
                 _log.warning("%s: the last line was written by half (%s) and is dropped", path, half)
@@ -121,12 +121,12 @@ def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
     cluster; half a line at its end is passed over, and ValueError says which line is wrong.
     """
-    file = _Kept(path)
+    file = _MeasurementLines(path)
     return [row for _, row in file.rows(file.cluster().get("devices", ())) if not row.error]
 
 
 @final
-class _Kept:
+class _MeasurementLines:
     """The whole lines of a file of measurements. ValueError says which line is wrong, and what to do."""
 
     def __init__(self, path: pathlib.Path) -> None:

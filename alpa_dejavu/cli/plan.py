@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.calibration.history.history_file import VARIABLE
+from alpa_dejavu.calibration.history import HISTORY_ENV
 from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import (
     OUTPUT,
@@ -93,7 +93,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @memory_margin_option
-@click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
+@click.option("--history", type=HISTORY, envvar=HISTORY_ENV, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @saving_options
 @offload_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.problem import MeshConfig, Plan
 
 
