@@ -12,7 +12,6 @@ from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._media import Shared, probe_cards, switches
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
-    Net,
     Pair,
     Prober,
     even_latencies,
@@ -136,7 +135,7 @@ def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Seq
 
 
 def _links(
-    cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
+    cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Link], media: Sequence[Shared]
 ) -> HostLinks:
     count = len(cluster.hosts)
     measured = before is not None and any(not link.within for link in before.links)
@@ -159,7 +158,7 @@ def _links(
     return HostLinks(names, links, {medium.name: medium.bytes_per_s for medium in narrow})
 
 
-def carried(before: Link, net: Net, reference: Net | None, copied: bool) -> Link:
+def carried(before: Link, net: Link, reference: Link | None, copied: bool) -> Link:
     """Returns the link between two hosts that follows from a known link and the network that was measured between them;
     `reference` is the network that the known link was measured over, None: it is an estimate.
 
@@ -180,7 +179,7 @@ def carried(before: Link, net: Net, reference: Net | None, copied: bool) -> Link
     return Link(latency_s, rate, *send)
 
 
-def _added(before: tuple[float, float], net: Net, reference: Net | None) -> tuple[float, float]:
+def _added(before: tuple[float, float], net: Link, reference: Link | None) -> tuple[float, float]:
     """Returns the latency and rate of what is copied and sent: the known ones without the network they were measured
     over, and the new network's. An estimate is taken for that of the copies alone.
     """

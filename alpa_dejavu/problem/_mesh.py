@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 from alpa_dejavu._util.dataclass_format import chosen
 from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
+from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
 
 if TYPE_CHECKING:
     from alpa_dejavu.problem.slicing_problem import StageChoice
