@@ -37,11 +37,7 @@ def cache_folder(part: str = "") -> pathlib.Path | None:
 
 
 def most_mib() -> float:
-    """Returns how many MiB the cache may hold: ALPA_DEJAVU_CACHE_MIB, or 512.
-
-    Raises:
-        ValueError: ALPA_DEJAVU_CACHE_MIB is no number from 0.
-    """
+    """Returns how many MiB the cache may hold: ALPA_DEJAVU_CACHE_MIB, or 512; ValueError for no number from 0."""
     text = os.environ.get(SIZE) or str(DEFAULT_MIB)
     try:
         most = float(text)

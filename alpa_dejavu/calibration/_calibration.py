@@ -61,28 +61,19 @@ class Calibration:
     """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
 
     Attributes:
-        name: for people.
-        origin: what was measured, where, and by whom.
-        date: the day on which it was measured or fitted, as in 2024-05-31.
-        fits: how well each part was fitted.
         missing: sentences about what it doesn't know.
         products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
             device's rate.
         devices: devices with measured figures by `Device.name`, which replace the cluster's.
         device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
-        links: measured kinds of links, which replace the cluster's.
-        memory: measured peaks of memory relative to those counted from tensors; None: none was measured.
-        host_links: measured links from host to host, which go before `links`; None: they weren't measured.
+        links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
+            before these.
+        memory: measured peaks of memory relative to those counted from tensors.
         host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
             cluster's.
-        within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
-        across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
-
-    Raises:
-        ValueError: a figure isn't finite, a kind of link is there twice, a spread, a product or a host's memory is of a
-            device that isn't, a spread is of a field that isn't, or collectives are known across hosts but not within
-            them.
+        within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
+            predicts collectives without one.
     """
 
     name: Text
@@ -204,12 +195,9 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures in place of its own.
-
-        Raises:
-            ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
-                or a host whose links weren't measured, where others' were; or a measured link is faster than the
-                memory at its ends.
+        """Returns the cluster with the calibration's measured figures in place of its own; ValueError if the cluster
+        has a device or a host that weren't measured, or lacks one that was, or if a measured link is faster than the
+        memory at its ends.
         """
         present = {host.device.name for host in cluster.hosts}
         # A calibration of links alone says nothing of devices.

@@ -75,23 +75,19 @@ def calibrate(
     database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
-    """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
-    the measurements.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration of this name that
+    is fitted to the measurements. ValueError if the budget isn't above zero, or the database is of other hosts.
 
     Args:
         cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
         bench: the bench that measures probes (collectives, pipelines, memory) on the cluster.
         measurements: the measurements that there are already; new ones are added to them.
-        budget_s: seconds that measuring may take; a measurement that was begun is finished.
+        budget_s: seconds that measuring may take, by the clock; a measurement that was begun is finished.
         name: the calibration's name.
         progress: a function that is called with a text on what is measured next.
         clock: a function that returns the seconds that have passed.
-        database: what Alpa's profiler measured of such a cluster before; collectives and matrix products are then
-            fitted to it.
+        database: what Alpa's profiler measured of such a cluster, to which collectives and products are then fitted.
         folder: the folder of a host whose drives are measured; empty: the system's for temporary files.
-
-    Raises:
-        ValueError: the budget isn't above zero, or the database is of other hosts.
     """
     if not budget_s > 0:
         enough = f"{units.seconds(150)} are enough for a small cluster"

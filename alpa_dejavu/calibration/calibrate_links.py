@@ -56,7 +56,8 @@ def calibrate_links(
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
     """Measures the links between all pairs of hosts, or between as many pairs as show that all are alike, and the media
-    that slow them down; returns a calibration with these links.
+    that slow them down; returns a calibration with these links. ValueError for a single host or a rate that can't be
+    right, RuntimeError for hosts that can't be reached, or take too long.
 
     Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
     sends by the runtime's transport, the seconds of the network are added to those of copying, which follow from the
@@ -71,10 +72,6 @@ def calibrate_links(
         every_pair: whether all pairs of equal hosts are probed, too.
         progress: a function that is called with a text on what is measured next.
         clock: a function that returns the seconds that have passed.
-
-    Raises:
-        ValueError: there is only one host, or a measured rate can't be right; says between which hosts.
-        RuntimeError: a pair can't be measured: a host can't be reached, or takes too long; says which.
     """
     names = [host.name for host in cluster.hosts]
     if len(names) < 2:

@@ -61,11 +61,8 @@ class Measurements:
     """The measurements that a calibration is made of, kept in a file with a line for each.
 
     `cluster` has the data that tell the cluster from others, by name; "devices" lists its kinds of devices. With
-    `resume` the measurements in the file are kept; otherwise it is begun anew.
-
-    Raises:
-        ValueError: the file can't be written, or the one to go on with is of another cluster or broken; says which
-            line.
+    `resume` the measurements in the file are kept; otherwise it is begun anew. ValueError where the file can't be
+    written, or the one to go on with is of another cluster or broken; it says which line.
     """
 
     def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:

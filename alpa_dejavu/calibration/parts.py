@@ -65,15 +65,9 @@ def check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | typ
 @final
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A record of how well one part of a calibration was fitted.
-
-    Attributes:
-        part: what was fitted: "collectives within hosts", "collectives across hosts" ...
-        origin: which measurements it was fitted to, for people.
-        rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
-        held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
-        figures: further figures, by name with its unit, where the file doesn't hold the model itself.
+    """A record of how well one part of a calibration, such as "collectives within hosts", was fitted to how many
+    measurements of its devices. `left_out` was left out in turn for the errors `held_out`, which are fractions by name:
+    "mape", "median_ape", "coverage_90"; `figures` are further ones, where the file doesn't hold the model itself.
     """
 
     part: Text

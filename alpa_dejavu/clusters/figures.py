@@ -60,15 +60,10 @@ def figure_format(ending: str) -> Any:
 
 
 def figures_format(name: str, kind: type[Any], doc: str, without: str = "", needed: str = "", **own: Any) -> Any:
-    """Returns the `TypedDict` of a dataclass's data in a file, whose figures have units.
+    """Returns the `TypedDict`, with a name and a docstring, of a dataclass's data in a file, whose figures have units.
 
-    Args:
-        name: the name of the `TypedDict`.
-        kind: the dataclass.
-        doc: the docstring of the `TypedDict`.
-        without: names of keys that a file doesn't have.
-        needed: names of keys that a file must have although the dataclass has defaults for them.
-        own: types of keys in place of those that follow from the dataclass, and of further keys.
+    Files don't have the keys `without`, and must have those in `needed` although the dataclass has defaults for them;
+    `own` are types of keys in place of the dataclass's, and of further keys.
     """
     keys: dict[str, Any] = {}
     for key, of_field in keys_of(kind).items():

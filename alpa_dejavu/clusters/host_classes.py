@@ -82,15 +82,12 @@ def takes_part_of_several(submesh: Submesh, cluster: Cluster) -> bool:
 
 
 def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
-    """Returns the summary of an old plan's cluster as far as its stages tell: the hosts that they name.
+    """Returns the summary of an old plan's cluster, of which the plan held none, as far as its stages tell: the hosts
+    that they name, or, by their names, those of a known machine type in a cluster of `num_hosts` (None: as many as the
+    stages name).
 
-    If the names are those that hosts of a known machine type get in a cluster of `num_hosts`, all hosts of that cluster
-    are listed, and are interchangeable. Else only the named hosts are, and each is of a kind of its own. Each host gets
-    the most devices that stages use on one host, and a host without a stage gets 0 bytes of memory: neither is known.
-
-    Args:
-        plan: a plan from before plans held a summary of their cluster.
-        num_hosts: how many hosts the cluster has; None: as many as the stages name.
+    Those are interchangeable; else each named host is of a kind of its own. Each host gets the most devices that stages
+    use on one host, and a host without a stage gets 0 bytes of memory: neither is known.
     """
     devices = plan.devices_of_hosts
     most = max(devices.values())

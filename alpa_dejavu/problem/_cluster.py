@@ -100,7 +100,6 @@ class Device:
     """One accelerator, or one device's share of a CPU, with what it can do while all devices of its host compute.
 
     Attributes:
-        name: for people.
         memory_bytes: the bytes of its memory that Alpa may use.
         flop_per_s: its rate of matrix products by dtype; "float32" must be given, and stands in for a dtype that isn't.
         vector_flop_per_s: operations per second of element-wise loops that stay in cache.
@@ -117,7 +116,6 @@ class Device:
         uncached_bytes_per_s: the rate at which arrays are read and written that no cache holds from one use to the
             next: parameters, their gradients, and what one computation leaves for another; None: that of other arrays.
         crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
-        origin: where the figures are from.
     """
 
     name: Text
@@ -184,9 +182,6 @@ class Host:
     """A machine of a cluster, with its devices.
 
     Attributes:
-        name: for people, and in plans.
-        device: the kind of its devices, which are all alike.
-        num_devices: how many devices it has.
         price_per_hour: what it costs an hour, in US dollars; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
@@ -215,7 +210,6 @@ class Cluster:
     """The hosts that a plan may use, and the links between them.
 
     Attributes:
-        name: for people.
         hosts: in Alpa's order.
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
         cores: the number of cores of the one CPU that all devices of all hosts are parts of; None: they aren't. What
@@ -227,7 +221,6 @@ class Cluster:
             cores of one CPU.
         checkpoint_bytes_per_s: the bytes per second at which all hosts together read a checkpoint; None: not known.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
-        machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
 
     name: str
@@ -321,11 +314,7 @@ class Cluster:
         return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))
 
     def check_rates(self) -> None:
-        """Checks that no link of the cluster is faster than the memory of the devices at its two ends.
-
-        Raises:
-            ValueError: a link is faster; the message names its hosts.
-        """
+        """Raises ValueError if a link of the cluster is faster than the memory of the devices at its two ends."""
         memory = [host.device.memory_bytes_per_s * host.num_devices for host in self.hosts]
         for a, row in enumerate(self.links):
             for b, link in enumerate(row):

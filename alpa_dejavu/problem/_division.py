@@ -62,7 +62,6 @@ class MemoryPart:
     """A part of what each device of a stage keeps, by what it is.
 
     Attributes:
-        name: what it is, for people.
         kind: "resident": all the time; "per_micro_batch": for each micro-batch in flight; "temporary": while computing.
         num_bytes: the bytes for each range of layers i..j, shape (L, L).
     """
@@ -102,10 +101,7 @@ class Division(Protocol):
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns, for each variant of a layer, the operators of its forward pass that its backward pass runs again,
-        with a choice of rematerialisation.
-
-        Raises:
-            NoShardingError: the division hasn't that choice.
+        with a choice of rematerialisation; NoShardingError where the division hasn't that choice.
         """
         ...
 
@@ -150,16 +146,9 @@ class Division(Protocol):
 
 
 def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], remat: str) -> Sequence[Operators]:
-    """Returns the operators that backward passes run again where a layer computes all of its forward pass again, or
-    nothing.
-
-    Args:
-        forward: the operators of the forward pass of each variant of a layer.
-        trained: whether each variant has a backward pass.
-        remat: "none" or "layer".
-
-    Raises:
-        NoShardingError: it is another choice.
+    """Returns the operators that backward passes run again where a layer computes all of its forward pass again
+    ("layer"), or nothing ("none"); NoShardingError for another choice. For each variant of a layer there are the
+    operators of its forward pass, and whether it has a backward pass.
     """
     if remat not in ("none", "layer"):
         raise NoShardingError(
@@ -228,7 +217,6 @@ class Layer:
     """One layer of a model: its operators of the forward pass, the backward pass and the optimizer's update.
 
     Attributes:
-        name: for people.
         forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
         update: operators of the optimizer's step, once for all micro-batches.
         forward_temporary_bytes, backward_temporary_bytes: the peak bytes of tensors that live only while the layer's

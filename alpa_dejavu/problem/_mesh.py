@@ -123,10 +123,8 @@ class MeshConfig:
         return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
 
     def check_plain(self) -> None:
-        """Checks that devices divide the batch and the operators alone, for a model whose costs know no other division.
-
-        Raises:
-            ValueError: they divide tokens, experts or hosts' parts, or compute again a part of a block.
+        """Raises ValueError unless devices divide the batch and the operators alone, for a model whose costs know no
+        other division.
         """
         if not self.plain:
             raise ValueError(

@@ -73,20 +73,14 @@ class Plan:
     """A pipeline-parallel plan: the stages that a model is cut into, and the predicted time of a training step.
 
     Attributes:
-        num_layers, num_devices: those of all stages together.
         stages: in the order of the layers; where the schedule has several on each submesh, those of one submesh have
             the same hosts, submesh and logical mesh.
-        step_s: predicted seconds of one training step.
         lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective, the closed form that slicers
             minimise, is smaller; 0 where none is known, as under schedules that Alpa hasn't. It is `step_s` at most,
             though the closed form may be more than the simulated step.
-        num_micro_batches, schedule: the micro-batches of a step, and the name of the pipeline schedule.
         planning_s: seconds of each step of the planning, in order.
-        model: the model's name, or the "module:function" that makes it; empty where only Alpa knows it.
         layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
             user marked them.
-        confidence: how sure it is that the plan is good; None where that wasn't computed.
-        notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
         correction: what past runs taught; all seconds here have been multiplied by its factor. None: they are as
             predicted.
         contingencies: by the name of a host, the fallback plan that is run instead once that host is lost; empty for a
@@ -94,7 +88,6 @@ class Plan:
         strategy: the name, in `alpa_dejavu.planning.rivals`, of the planner that made it, such as Megatron's;
             empty: this package's own search.
         runs_on_alpa: False if the plan is only estimated, since Alpa's runtime can't run it.
-        priced_by: the models and options by which it was priced and chosen; None: they aren't known.
     """
 
     model: Needed[Annotated[str, stated("text: a model's name or module:function, empty if Alpa made the layers")]] = ""

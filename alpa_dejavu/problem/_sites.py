@@ -41,11 +41,7 @@ class Sites:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
 
     def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
-        """Checks that these sites, the hosts that submeshes may be on, fit the sizes of a slicing problem.
-
-        Raises:
-            ValueError: they don't fit; the message says what differs.
-        """
+        """Raises ValueError unless the sites fit the sizes of a slicing problem."""
         num_submeshes = len(submesh_sizes)
         shapes = self.uses.shape, self.available.shape, self.links.shape, self.crossing_s.shape
         if (

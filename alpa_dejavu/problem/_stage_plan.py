@@ -32,7 +32,6 @@ class StagePlan:
             position in the pipeline asks for, and with what other stages on its submesh keep.
         options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
-        zero: its ZeRO level: 0, 2 or 3.
         forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
             they are `compute_s` plus `collective_s`.
         forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
@@ -41,7 +40,6 @@ class StagePlan:
             splits it off; else 0.
         activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
             time (parameters, optimizer's state, ...), and while a layer is computed.
-        offload: what of these its hosts keep instead; None: nothing.
         hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
             step; they aren't part of the seconds above.
         drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
@@ -122,7 +120,6 @@ class Moves:
     Attributes:
         layers: the numbers of the layers of which a host receives parameters or the optimizer's state, since it hasn't
             got them.
-        num_bytes: the bytes that hosts receive over links, on all hosts together.
         seconds: how long that takes over the cluster's links, all hosts at a time.
         checkpoint_bytes: the further bytes that only lost hosts had, and that hosts read from a checkpoint.
         checkpoint_s: how long reading them takes; None: the checkpoint's rate isn't known.
@@ -172,7 +169,6 @@ class Contingency:
 
     Attributes:
         stages: in the order of the layers, on the hosts that are left.
-        step_s: predicted seconds of a training step.
         num_micro_batches: how many micro-batches its step has, which may be another number than the plan's.
         moves: what the hosts must receive to change from the plan to these stages.
         unused: the names of the hosts that are left but have no stage.
