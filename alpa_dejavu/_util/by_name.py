@@ -12,11 +12,8 @@ T = TypeVar("T")
 
 def resolve(what: str, choice: str | T, classes: Mapping[str, type[T]], interface: type[T], **settings: Any) -> T:
     """Returns an instance of the class, by its name among some, that a name stands for, called with the settings; or
-    the given object itself. `what` is a noun for errors, such as "slicer".
-
-    Raises:
-        ValueError: the name isn't known.
-        TypeError: the object isn't an instance of the interface.
+    the given object itself. `what` is a noun for errors, such as "slicer": ValueError for an unknown name, TypeError
+    for an object that isn't an instance of the interface.
     """
     if isinstance(choice, str):
         if choice not in classes:

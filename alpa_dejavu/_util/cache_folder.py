@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-__all__ = ["DEFAULT_MIB", "FOLDER", "SIZE", "cache_folder", "most_mib"]
-
 FOLDER, SIZE = "ALPA_DEJAVU_CACHE", "ALPA_DEJAVU_CACHE_MIB"
 """Environment variables: the folder, in place of the one in the user's cache, and what it may hold, in MiB."""
 DEFAULT_MIB = 512.0
@@ -39,11 +37,7 @@ def cache_folder(part: str = "") -> pathlib.Path | None:
 
 
 def most_mib() -> float:
-    """Returns how many MiB the cache may hold: ALPA_DEJAVU_CACHE_MIB, or 512.
-
-    Raises:
-        ValueError: ALPA_DEJAVU_CACHE_MIB is no number from 0.
-    """
+    """Returns how many MiB the cache may hold: ALPA_DEJAVU_CACHE_MIB, or 512; ValueError for no number from 0."""
     text = os.environ.get(SIZE) or str(DEFAULT_MIB)
     try:
         most = float(text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["with_causes"]
-
 
 def with_causes(error: BaseException) -> list[BaseException]:
     """Returns an error, the one that it was raised from or while handling, and so on to the first one.

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["child_process", "python_environment"]
-
 _SAFE = "PYTHONSAFEPATH"
 """The environment variable by which Python 3.11 doesn't put the current folder in front of where it looks."""
 
@@ -32,14 +30,10 @@ def python_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def child_process(serve: Callable[..., object], *arguments: Any, name: str, patience_s: float) -> Iterator[Connection]:
-    """Runs `serve(connection, *arguments)` in a fresh Python process while a `with` block runs, and yields this side's
-    end of the connection to it.
-
-    Args:
-        serve: a module-level function, which is expected to return once the connection is closed.
-        arguments: further arguments of `serve`, which are pickled and sent to the process.
-        name: the name of the process, for people.
-        patience_s: how long the process may take to end once the connection is closed, before it is killed.
+    """Runs `serve(connection, *arguments)`, a module-level function that is expected to return once the connection is
+    closed, in a fresh Python process of this name while a `with` block runs, and yields this side's end of the
+    connection. The arguments are pickled. The process is killed if it hasn't ended `patience_s` after the connection is
+    closed.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -14,8 +14,6 @@ from typing import Literal, final
 
 from rich.cells import cell_len, chop_cells
 
-__all__ = ["Block", "Head", "all_blocks", "drawn", "fitting_block", "importance", "wrapped"]
-
 Kind = Literal["name", "figure", "text"]
 Rows = Sequence[Sequence[str]]
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["compile_all", "compiled"]
-
 _LOGGER = logging.getLogger(__name__)
 
 Taken = ParamSpec("Taken")

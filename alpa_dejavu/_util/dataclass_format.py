@@ -113,11 +113,8 @@ def data_of(value: Any) -> dict[str, Any]:
 
 
 def object_of(kind: type[_Kind], data: Mapping[str, Any], **others: Any) -> _Kind:
-    """Returns the dataclass's value that the JSON data of a file describe; `others` are fields that aren't in it.
-
-    Raises:
-        ValueError: a dataclass refuses the value; nothing else is checked. It is a `WrongDataError` where that is one
-            inside of this one.
+    """Returns the dataclass's value that the JSON data of a file describe; `others` are fields that aren't in it. A
+    dataclass's own ValueError is the only check; it is a `WrongDataError` where that dataclass is inside of this one.
     """
     declared: Any = kind
     for field in _fields(declared):

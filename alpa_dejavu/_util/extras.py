@@ -8,8 +8,6 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["installed_version", "need", "quiet_optuna"]
-
 
 def need(extra: str, *modules: str) -> None:
     """Raises RuntimeError, which says how to install them, unless an extra's modules are installed."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["VARIABLE", "most_bytes"]
-
 VARIABLE = "ALPA_DEJAVU_FILE_MIB"
 """The environment variable that sets these limits, in MiB."""
 _MOST_MIB = 2.0**40
@@ -16,10 +14,7 @@ UNPACKED_MIB = 1024.0
 
 def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
     """Returns the largest size, in bytes, that a file to read may have: the MiB that the environment variable
-    ALPA_DEJAVU_FILE_MIB sets, else `default_mib`.
-
-    Raises:
-        ValueError: the variable is no number above 0, or is more MiB than any machine has.
+    ALPA_DEJAVU_FILE_MIB sets, else `default_mib`; ValueError for no number above 0, or more MiB than any machine has.
     """
     text = os.environ.get(VARIABLE) or str(default_mib)
     try:

@@ -20,13 +20,9 @@ _MOST_ERRORS = 10_000
 
 
 def checked(data: Any, kind: type[_Data]) -> _Data:
-    """Checks the data of a JSON file against a declared type, such as a TypedDict, and returns the data itself.
-
-    A whole number may be written as 4.0.
-
-    Raises:
-        WrongDataError: the data isn't as the type has it; of several errors, that of the key "version" is told, or else
-            the first one in the data.
+    """Checks the data of a JSON file against a declared type, such as a TypedDict, and returns the data itself. A whole
+    number may be written as 4.0. WrongDataError tells the first thing that is wrong, but of the key "version" before
+    all.
     """
     # Types can be keys of a cache, which mypy doesn't know of declared ones.
     declared: Any = kind

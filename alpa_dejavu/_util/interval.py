@@ -10,8 +10,6 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Interval", "column_intervals"]
-
 Floats = NDArray[np.float64]
 
 

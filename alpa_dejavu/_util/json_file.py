@@ -9,14 +9,13 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, final
+from typing import IO, Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_text import Path, line_of, line_of_no_json, strict_json
-from alpa_dejavu._util.unfinished import unfinished
 
 _TEXT_MIB = 64.0
 _DESCRIPTORS = "/dev/fd"
@@ -29,14 +28,8 @@ _Object = TypeVar("_Object")
 @final
 @dataclasses.dataclass(frozen=True)
 class CheckedFile(Generic[_Data]):
-    """A file that was read, with its data, which was checked against the format's declared type.
-
-    Attributes:
-        path: the path of the file.
-        text: its text.
-        data: the data that the text holds.
-        remedy: a sentence for errors that says what a right file looks like, or where one comes from.
-        line_of: tells the line of a place in the text.
+    """A file that was read: its text, and its data, which was checked against the format's declared type. `remedy` ends
+    errors: what a right file looks like, or where one comes from; `line_of` tells the line of a place in the text.
     """
 
     path: pathlib.Path
@@ -77,11 +70,8 @@ class CheckedFile(Generic[_Data]):
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
     """Reads a JSON file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
-    the message of each error: what a right file looks like, or where one comes from.
-
-    Raises:
-        ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
-            wrong the first is told.
+    the message of each ValueError: what a right file looks like, or where one comes from; of all that is wrong the
+    first is told.
     """
     file: CheckedFile[Any] = CheckedFile(path, read_text(path, remedy), None, remedy, line_of)
     try:
@@ -94,12 +84,9 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
 
 
 def read_text(path: pathlib.Path, remedy: str) -> str:
-    """Returns the text of a UTF-8 file, without a byte order mark; `remedy` ends the message of an error.
-
-    The limit is 64 MiB, or the MiB that the environment variable ALPA_DEJAVU_FILE_MIB sets.
-
-    Raises:
-        ValueError: the file is larger than the limit, or can't be read.
+    """Returns the text of a UTF-8 file, without a byte order mark; `remedy` ends the message of the ValueError for one
+    that can't be read, or is larger than 64 MiB, or than the MiB that the environment variable ALPA_DEJAVU_FILE_MIB
+    sets.
     """
     most = most_bytes(_TEXT_MIB)
     try:
@@ -131,13 +118,11 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 
 def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file's content by bytes atomically: a reader, or a crash, never meets half of it.
+    """Replaces a file's content by bytes atomically: a reader, or a crash, never meets half of it. ValueError says why
+    it can't be written.
 
     If the path is a symbolic link, the file that it leads to is replaced. A pipe, a device or a file that is open
     already, such as /dev/stdout, is written to.
-
-    Raises:
-        ValueError: the file can't be written; the message says why.
     """
     check_folder(path)
     try:
@@ -220,3 +205,28 @@ def csv_lines(path: pathlib.Path, remedy: str) -> Iterator[tuple[int, list[str]]
             yield lines.line_num, cells
     except csv.Error as error:
         raise ValueError(f"{path}, line {max(lines.line_num, 1)}: it is no CSV ({error}); {remedy}") from None
+
+
+_NOW: set[str] = set()
+
+
+@contextlib.contextmanager
+def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Yields a new temporary file beside a path, to write and rename to it; it is removed if it wasn't renamed."""
+    name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
+    _NOW.add(name)
+    try:
+        with open(name, "xb") as file:
+            try:
+                yield file
+            finally:
+                remove_unfinished(name)
+    finally:
+        _NOW.discard(name)
+
+
+def remove_unfinished(*names: str) -> None:
+    """Removes temporary files by their paths, or without any all that this process is writing; errors are ignored."""
+    for name in names or tuple(_NOW):
+        with contextlib.suppress(OSError):
+            os.unlink(name)

@@ -7,12 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["loaded_when_used"]
 
-
-def loaded_when_used(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def loaded_when_used(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns a `__getattr__` and a `__dir__` (PEP 562) for a package of a `__name__`, which import the module inside
     it that has a public name when the name is first used.
     """

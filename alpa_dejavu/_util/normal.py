@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["REACH_90"]
-
 REACH_90 = 1.6449
 """Standard deviations on each side of the middle that hold 90 % of a normal distribution."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["Fields", "message_classes"]
-
 Fields = Mapping[str, tuple[int, str]]
 """The fields of a message by name, each with its number and its type; a type in brackets is repeated."""
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -52,6 +50,4 @@ def message_classes(
                 field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}

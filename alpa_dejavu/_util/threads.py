@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cores_of_threads", "machine_memory_bytes", "pin", "usable_cores"]
-
 _TASKS = Path("/proc/self/task")
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 
-__all__ = ["TOLERANCE", "first_least", "least", "ordered", "rounded"]
-
 TOLERANCE = 1e-9
 """The share of a value by which another may be apart from it and still be equal."""
 _SPLITTER = 2.0**17 + 1

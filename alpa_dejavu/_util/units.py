@@ -11,12 +11,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import final
 
-__all__ = [
-    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "by_name", "byte_rate", "counted", "exact_bytes", "flop",
-    "flop_rate", "hours", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span",
-    "token_rate", "traffic",
-]  # fmt: skip
-
 
 @final
 @dataclasses.dataclass(frozen=True)

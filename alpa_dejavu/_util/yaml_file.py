@@ -13,8 +13,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import CheckedFile, read_text
 from alpa_dejavu._util.json_text import Path
 
-__all__ = ["read_checked_yaml"]
-
 _Data = TypeVar("_Data")
 _MOST_CHARACTERS, _DEEPEST = 2**17, 30
 """PyYAML takes a second for so many characters; its faster reader in C ends the process where lists are deep."""
@@ -33,13 +31,9 @@ _Loader.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+0123456789"))
 
 def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
     """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
-    the message of each error.
+    the message of each ValueError; of all that is wrong the first is told.
 
     It may have what JSON has: no key twice, no key that isn't text, no tags, anchors or dates. Nothing in it is called.
-
-    Raises:
-        ValueError: there is no such file, it isn't such YAML, or something in it isn't as the type has it; of all that
-            is wrong the first is told.
     """
     text = read_text(path, remedy)
     if len(text) > _MOST_CHARACTERS:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.alpa.ray_cluster import alpa_hosts, equal_hosts, host_names
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.planning import given_stages
 from alpa_dejavu.planning.search.given_stages import counts_text, stage_differences
 from alpa_dejavu.problem import Cluster, ClusterSummary, Plan

@@ -12,7 +12,7 @@ from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration.measurement import MeasuredPlan, StepNotes, measured
 from alpa_dejavu.clusters import known_machines
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.simulation.step import StageTimes

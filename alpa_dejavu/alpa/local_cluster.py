@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from alpa_dejavu._util.uninterrupted import uninterrupted
 from alpa_dejavu.alpa._ray_processes import command, descendants, kill, processes_of_ray
 
 __all__ = ["LocalCluster", "device_answers", "local_cluster", "lose_device", "lose_host"]
@@ -243,3 +242,23 @@ def _stop(ray: Any, nodes: Any) -> None:
         ray.shutdown()
         if nodes is not None:
             nodes.shutdown()
+
+
+_ASKING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignores the signals that ask a process to end while a `with` block runs in the main thread, where they arrive."""
+    before = {}
+    try:
+        for number in _ASKING:
+            before[number] = signal.signal(number, signal.SIG_IGN)
+    except ValueError:  # another thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

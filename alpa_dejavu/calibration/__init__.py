@@ -7,10 +7,11 @@ Without one, GPUs go by models that are fitted to open measurements (`costs.kern
 devices by their data sheets; "none" is data sheets for all.
 """
 
-from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._file import calibration_format, chosen_calibration, read_calibration, write_calibration
 from alpa_dejavu.calibration._prices import NONE, Prices, check_choice, models_of, prices
 from alpa_dejavu.calibration.measured_hosts import HostLinks
+from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 
 __all__ = [
     "NONE",

@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import hashlib
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Rare, Stored, data_of
-from alpa_dejavu._util.format_fields import Index, Text, Words, at_most, listed, stated
-from alpa_dejavu.calibration.calibration_format import CollectivesData, Figures, Spread
+from alpa_dejavu._util.format_fields import Text, Words, at_most, listed, stated
 from alpa_dejavu.calibration.measured_hosts import KINDS_OF_LINKS, HostLinks, MeasuredHostMemory
+from alpa_dejavu.calibration.parts import CollectivesData, Fit, MeasuredLink, Spread, check_spread
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline, ProductCurve
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
+from alpa_dejavu.problem import Cluster, Device, Host
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
@@ -35,61 +34,8 @@ KIND_SPREAD = 0.3
 _STARTS = {"dispatch_s", "step_s"}
 _Curve: TypeAlias = Annotated[ProductCurve, stated("an object with level, slope, bend, least_flop and most_flop")]
 _Curves: TypeAlias = Annotated[Mapping[str, _Curve], stated("an object of curves by dtype"), at_most(100)]
-_Fit: TypeAlias = Annotated["Fit", stated("an object that says how well a part was fitted")]
-_KindOfLink: TypeAlias = Annotated["MeasuredLink", stated("an object with a kind of link and its figures")]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """A record of how well one part of a calibration was fitted.
-
-    Attributes:
-        part: what was fitted: "collectives within hosts", "collectives across hosts" ...
-        origin: which measurements it was fitted to, for people.
-        rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
-        held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
-        figures: further figures, by name with its unit, where the file doesn't hold the model itself.
-    """
-
-    part: Text
-    origin: Annotated[str, stated("text: which measurements", min_length=1)]
-    rows: Index
-    left_out: Annotated[str, stated("text: what was left out in turn")] = ""
-    held_out: Figures = dataclasses.field(default_factory=dict)
-    figures: Figures = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.rows < 0:
-            raise ValueError(f"fit of {self.part}: rows is {self.rows}, but must be at least 0")
-        for name, value in (*self.held_out.items(), *self.figures.items()):
-            if not math.isfinite(value):
-                raise ValueError(f"fit of {self.part}: {name} is {value!r}, but must be a finite number")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class MeasuredLink:
-    """The measured latency and rate of a kind of link, between two kinds of devices, within a host or across hosts; and
-    the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
-    """
-
-    devices: Annotated[
-        tuple[Words, Words],
-        listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2),
-    ]
-    within: Annotated[bool, stated("true (both ends in one host) or false")]
-    link: Annotated[Link, stated("an object with the figures of a link")]
-    spread: Spread = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_spread(f"link {' - '.join(self.devices)}", self.spread, Link)
-
-    @property
-    def kind(self) -> tuple[tuple[str, ...], bool]:
-        """Returns a key of the kind of link: the sorted names of both ends' devices, and if they are in one host."""
-        return tuple(sorted(self.devices)), self.within
+_Fit: TypeAlias = Annotated[Fit, stated("an object that says how well a part was fitted")]
+_KindOfLink: TypeAlias = Annotated[MeasuredLink, stated("an object with a kind of link and its figures")]
 
 
 def _fitted(name: str) -> Stored:
@@ -115,28 +61,19 @@ class Calibration:
     """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
 
     Attributes:
-        name: for people.
-        origin: what was measured, where, and by whom.
-        date: the day on which it was measured or fitted, as in 2024-05-31.
-        fits: how well each part was fitted.
         missing: sentences about what it doesn't know.
         products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
             device's rate.
         devices: devices with measured figures by `Device.name`, which replace the cluster's.
         device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
-        links: measured kinds of links, which replace the cluster's.
-        memory: measured peaks of memory relative to those counted from tensors; None: none was measured.
-        host_links: measured links from host to host, which go before `links`; None: they weren't measured.
+        links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
+            before these.
+        memory: measured peaks of memory relative to those counted from tensors.
         host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
             cluster's.
-        within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
-        across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
-
-    Raises:
-        ValueError: a figure isn't finite, a kind of link is there twice, a spread, a product or a host's memory is of a
-            device that isn't, a spread is of a field that isn't, or collectives are known across hosts but not within
-            them.
+        within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
+            predicts collectives without one.
     """
 
     name: Text
@@ -191,7 +128,7 @@ class Calibration:
         for name, spread in self.device_spread.items():
             if name not in self.devices:
                 raise ValueError(f"calibration {self.name}: device_spread is of {name!r}, whose figures aren't there")
-            _check_spread(f"device {name}", spread, Device)
+            check_spread(f"device {name}", spread, Device)
         for name in sorted(set(self.products) - set(self.devices)):
             raise ValueError(f"calibration {self.name}: products are of {name!r}, which has no measured figures there")
         for name in sorted(set(self.host_memory) - set(self.devices)):
@@ -258,12 +195,9 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures in place of its own.
-
-        Raises:
-            ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
-                or a host whose links weren't measured, where others' were; or a measured link is faster than the
-                memory at its ends.
+        """Returns the cluster with the calibration's measured figures in place of its own; ValueError if the cluster
+        has a device or a host that weren't measured, or lacks one that was, or if a measured link is faster than the
+        memory at its ends.
         """
         present = {host.device.name for host in cluster.hosts}
         # A calibration of links alone says nothing of devices.
@@ -311,11 +245,3 @@ def _check_date(calibration: Calibration) -> None:
         raise ValueError(
             f"calibration {calibration.name}: date is {calibration.date!r}, but must be a day such as 2024-05-31"
         ) from None
-
-
-def _check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | type[Link]) -> None:
-    fields = [field.name for field in dataclasses.fields(of)]
-    for name, value in spread.items():
-        if name.split("[")[0] not in fields:
-            raise ValueError(f"{owner}: has a spread of {name!r}, which is no figure; known are {', '.join(fields)}")
-        checks.not_negative(owner, f"the spread of {name}", value)

@@ -35,11 +35,8 @@ def calibration_format() -> Any:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """Returns the calibration that is given as a file's path or as an object.
-
-    Raises:
-        ValueError: there is no such file, or it is broken.
-        TypeError: the choice is none of these.
+    """Returns the calibration that is given as a file's path or as an object; ValueError if there is no such file or it
+    is broken, TypeError for anything else.
     """
     if isinstance(choice, Calibration):
         return choice

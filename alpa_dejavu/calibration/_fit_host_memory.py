@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, Probe, ProbePlace
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.calibration.parts import Fit
 from alpa_dejavu.problem import Cluster
 
 _UPDATED_BYTES = 7.0

@@ -44,13 +44,9 @@ class LinkFit:
 
 @final
 class LinkModel:
-    """A model of the seconds that collectives take over a link, which fits the link's latency and rate, and a deviation
-    of each kind of collective, to measured seconds.
-
-    Args:
-        prior: the link with the figures that are known before measuring.
-        collectives: all N collectives that can be measured, all within a host or all between two hosts.
-        devices: how many devices a host has.
+    """A model of the seconds that N collectives, all within a host of so many devices or all between two, take over a
+    link, which fits the link's latency and rate, and a deviation of each kind of collective, to measured seconds. The
+    prior is the link with the figures that are known before measuring.
     """
 
     def __init__(self, prior: Link, collectives: Sequence[CollectiveProbe], devices: int) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias, final
 
-from alpa_dejavu.calibration._probe_links import CONTENDED, Net, Pair, Prober, Round, even_rates
+from alpa_dejavu.calibration._probe_links import CONTENDED, Pair, Prober, Round, even_rates
 
 _PEERS, _SAMPLES = 4, 2
 _Part: TypeAlias = tuple[set[int], set[int]]
@@ -26,7 +26,7 @@ class Shared:
     bytes_per_s: float
 
 
-def switches(contended: Collection[Pair], probed: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
+def switches(contended: Collection[Pair], probed: Sequence[Round], nets: Round) -> list[Shared]:
     """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates while other pairs
     send than alone.
 
@@ -78,7 +78,7 @@ def _within(part: _Part, pairs: Iterable[Pair]) -> int:
     return sum(a in part[0] and b in part[1] for a, b in pairs)
 
 
-def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> list[Shared]:
+def probe_cards(prober: Prober, nets: Round, media: Sequence[Shared]) -> list[Shared]:
     """Probes hosts' network cards, and returns those that several links share, as media: where several links of a host
     carry less together than the sum of what each carries alone, but for the effect of known switches.
 
@@ -106,9 +106,7 @@ def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared
     return [Shared(name, pairs, size) for (name, pairs, _), size in zip(cards, sizes, strict=True)]
 
 
-def _load(
-    prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared], host: int, receiving: bool
-) -> float | None:
+def _load(prober: Prober, nets: Round, media: Sequence[Shared], host: int, receiving: bool) -> float | None:
     """Returns the rate of a host's best links together; None for less than two, or if none slows another down."""
     mine = [pair for pair in nets if pair[receiving] == host]
     best = max(nets[pair].bytes_per_s for pair in mine)

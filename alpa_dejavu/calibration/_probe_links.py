@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Probe, ProbePlace
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.problem import Link
 
 PLACE = ProbePlace("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
@@ -33,19 +34,8 @@ Pair: TypeAlias = tuple[int, int]
 """The indices of a host that sends and of one that receives."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Net:
-    """The latency, in seconds, and the rate, in bytes per second, of the network between two hosts, for one message at
-    a time.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-
-
-Round = Mapping[Pair, Net]
-"""The latency and rate of each of some pairs that send at the same time."""
+Round: TypeAlias = Mapping[Pair, Link]
+"""The latency and rate, for one message at a time, of the network between each of some pairs that send together."""
 
 
 @final
@@ -63,7 +53,7 @@ class Prober:
     ) -> None:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
-    def nets_of(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
+    def nets_of(self, pairs: Sequence[Pair]) -> dict[Pair, Link]:
         """Returns the latency and rate of the network between each pair of hosts, while all pairs send;
         MeasurementError says which hosts can't be measured.
 
@@ -84,7 +74,7 @@ class Prober:
             before, sent = now, size
             if not left:
                 break
-        return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
+        return {pair: Link(latency[pair], rate[pair]) for pair in pairs}
 
     def combined(self, pairs: Sequence[Pair]) -> float:
         """Returns the bytes per second that some pairs of hosts have together, while all send equally much, until the
@@ -180,7 +170,7 @@ class Alone:
     others send.
     """
 
-    nets: Mapping[Pair, Net]
+    nets: Mapping[Pair, Link]
     contended: frozenset[Pair]
 
 
@@ -205,19 +195,19 @@ def probe_alone(prober: Prober, probed: Sequence[Round]) -> Alone:
         if ratio > CONTENDED:
             contended |= set(pairs)
             latency_s = statistics.median_low(net.latency_s for net in alone.values())
-            nets |= {pair: Net(min(nets[pair].latency_s, latency_s), nets[pair].bytes_per_s * ratio) for pair in pairs}
+            nets |= {pair: Link(min(nets[pair].latency_s, latency_s), nets[pair].bytes_per_s * ratio) for pair in pairs}
             nets |= alone
     return Alone(nets, frozenset(contended))
 
 
-def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
+def settled(nets: Mapping[Pair, Link], count: int) -> dict[Pair, Link]:
     """Returns the latency and rate of each pair of `count` hosts: made equal where they differ by noise alone, and the
     median of others where a pair wasn't probed.
     """
     rates = even_rates([net.bytes_per_s for net in nets.values()])
     latencies = even_latencies([net.latency_s for net in nets.values()])
-    even = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
-    usual = Net(statistics.median_low(latencies), statistics.median_low(rates))
+    even = {pair: Link(*both) for pair, both in zip(nets, zip(latencies, rates, strict=True), strict=True)}
+    usual = Link(statistics.median_low(latencies), statistics.median_low(rates))
     every = ((a, b) for a in range(count) for b in range(count) if a != b)
     return {pair: even.get(pair, usual) for pair in every}
 

@@ -11,20 +11,6 @@ from typing import ClassVar, TypeAlias, final
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.communication import MEASURED
 
-__all__ = [
-    "BETWEEN",
-    "HOST_MEMORY",
-    "WITHIN",
-    "CollectiveProbe",
-    "Flows",
-    "HostProbe",
-    "MeasurementError",
-    "PipelineProbe",
-    "Probe",
-    "ProbeBench",
-    "ProbePlace",
-]  # fmt: skip
-
 WITHIN, BETWEEN = "within a host", "between two hosts"
 """The kinds of links."""
 HOST_MEMORY = "host memory"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration._fit_host_memory import found_host_memory, host_places, host_probes
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, next_measurement, predicted_s
@@ -35,6 +35,7 @@ from alpa_dejavu.calibration.bench import (
     ProbePlace,
 )  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link
@@ -74,23 +75,19 @@ def calibrate(
     database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
-    """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
-    the measurements.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration of this name that
+    is fitted to the measurements. ValueError if the budget isn't above zero, or the database is of other hosts.
 
     Args:
         cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
         bench: the bench that measures probes (collectives, pipelines, memory) on the cluster.
         measurements: the measurements that there are already; new ones are added to them.
-        budget_s: seconds that measuring may take; a measurement that was begun is finished.
+        budget_s: seconds that measuring may take, by the clock; a measurement that was begun is finished.
         name: the calibration's name.
         progress: a function that is called with a text on what is measured next.
         clock: a function that returns the seconds that have passed.
-        database: what Alpa's profiler measured of such a cluster before; collectives and matrix products are then
-            fitted to it.
+        database: what Alpa's profiler measured of such a cluster, to which collectives and products are then fitted.
         folder: the folder of a host whose drives are measured; empty: the system's for temporary files.
-
-    Raises:
-        ValueError: the budget isn't above zero, or the database is of other hosts.
     """
     if not budget_s > 0:
         enough = f"{units.seconds(150)} are enough for a small cluster"

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from alpa_dejavu.calibration._calibration import Calibration, Fit
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._media import Shared, probe_cards, switches
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
-    Net,
     Pair,
     Prober,
     even_latencies,
@@ -25,6 +24,7 @@ from alpa_dejavu.calibration.bench import MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate import identity
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.calibration.parts import Fit
 from alpa_dejavu.problem import Cluster, Link
 
 _PART = "links from host to host"
@@ -56,7 +56,8 @@ def calibrate_links(
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
     """Measures the links between all pairs of hosts, or between as many pairs as show that all are alike, and the media
-    that slow them down; returns a calibration with these links.
+    that slow them down; returns a calibration with these links. ValueError for a single host or a rate that can't be
+    right, RuntimeError for hosts that can't be reached, or take too long.
 
     Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
     sends by the runtime's transport, the seconds of the network are added to those of copying, which follow from the
@@ -71,10 +72,6 @@ def calibrate_links(
         every_pair: whether all pairs of equal hosts are probed, too.
         progress: a function that is called with a text on what is measured next.
         clock: a function that returns the seconds that have passed.
-
-    Raises:
-        ValueError: there is only one host, or a measured rate can't be right; says between which hosts.
-        RuntimeError: a pair can't be measured: a host can't be reached, or takes too long; says which.
     """
     names = [host.name for host in cluster.hosts]
     if len(names) < 2:
@@ -135,7 +132,7 @@ def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Seq
 
 
 def _links(
-    cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
+    cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Link], media: Sequence[Shared]
 ) -> HostLinks:
     count = len(cluster.hosts)
     measured = before is not None and any(not link.within for link in before.links)
@@ -158,7 +155,7 @@ def _links(
     return HostLinks(names, links, {medium.name: medium.bytes_per_s for medium in narrow})
 
 
-def carried(before: Link, net: Net, reference: Net | None, copied: bool) -> Link:
+def carried(before: Link, net: Link, reference: Link | None, copied: bool) -> Link:
     """Returns the link between two hosts that follows from a known link and the network that was measured between them;
     `reference` is the network that the known link was measured over, None: it is an estimate.
 
@@ -179,7 +176,7 @@ def carried(before: Link, net: Net, reference: Net | None, copied: bool) -> Link
     return Link(latency_s, rate, *send)
 
 
-def _added(before: tuple[float, float], net: Net, reference: Net | None) -> tuple[float, float]:
+def _added(before: tuple[float, float], net: Link, reference: Link | None) -> tuple[float, float]:
     """Returns the latency and rate of what is copied and sent: the known ones without the network they were measured
     over, and the new network's. An estimate is taken for that of the copies alone.
     """

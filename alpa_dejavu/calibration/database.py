@@ -35,11 +35,8 @@ def sizes_of(series: SeriesData) -> list[float]:
 
 
 def read_database(path: pathlib.Path) -> DatabaseData:
-    """Reads a database of Alpa's profiler from the JSON file that it was converted to.
-
-    Raises:
-        ValueError: there is no such file, or it is broken, of another version, or was changed to what can't be; says
-            where.
+    """Reads a database of Alpa's profiler from the JSON file that it was converted to; ValueError says where it is
+    broken, of another version, or changed to what can't be.
     """
     from alpa_dejavu.calibration.database_format import DatabaseData
 
@@ -106,10 +103,8 @@ def _collective_faults(series: Mapping[str, Any], devices: int) -> Iterator[tupl
 
 def converted(results: Mapping[Any, Any], path: pathlib.Path) -> DatabaseData:
     """Checks the unpickled results of Alpa's profiler (by cluster and mesh shape), and returns them as the data of a
-    converted database; `path` is the file that they were read from.
-
-    Raises:
-        ValueError: something isn't what Alpa's profiler writes; says of which mesh.
+    converted database; `path` is the file that they were read from. ValueError says of which mesh something isn't what
+    the profiler writes.
     """
     meshes = [_mesh(path, key, result) for key, result in results.items()]
     if not meshes:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 def draw_database(database: DatabaseData, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws the measurements of Alpa's profiler as seconds over sizes, with what is fitted to them, its 90 % interval
     and its error on what was left out, a page for each operator; returns the pages' files in the folder.
-
-    Raises:
-        ValueError: they can't be written.
     """
     pairs = [(mesh, series) for mesh in database["meshes"] for series in mesh["series"]]
     fitted = {across: fit_alone(database, across) for across in (False, True)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, TypeAlias, final
+from typing import Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
 from alpa_dejavu._util.format_fields import GivenPositive, Index, Text, listed, stated
-from alpa_dejavu.calibration.calibration_format import Figures, Spread
+from alpa_dejavu.calibration.parts import Figures, Spread
 from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
@@ -48,10 +48,7 @@ class MeasuredHostMemory:
     slowdown: Rare[Figures] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        for field in (*_SIZES, *_RATES):
-            value = getattr(self, field)
-            if value is not None:
-                checks.positive("measured host memory", field, value)
+        checks.fields("measured host memory", self, " ".join((*_SIZES, *_RATES)))
         for name, value in self.spread.items():
             checks.one_of("measured host memory", "the spread", name, _RATES)
             checks.not_negative("measured host memory", f"the spread of {name}", value)
@@ -70,17 +67,14 @@ class MeasuredHostMemory:
         if self.stand_in:
             return before
         num_bytes = self.num_bytes if before is None else before.num_bytes
-        bytes_per_s = self.bytes_per_s or (before and before.bytes_per_s)
-        to_device = self.device_bytes_per_s or (before and before.device_bytes_per_s)
-        shared = self.shared_bytes_per_s or (before and before.shared_bytes_per_s)
-        if num_bytes is None or bytes_per_s is None or to_device is None or shared is None:
+        rates: dict[str, Any] = {name: getattr(self, name) or getattr(before, name, None) for name in _RATES[:3]}
+        if num_bytes is None or None in rates.values():
             return before
-        return HostMemory(num_bytes, bytes_per_s, to_device, shared, self._drives(before and before.nvme))
-
-    def _drives(self, before: Nvme | None) -> Nvme | None:
-        read, write = self.read_bytes_per_s, self.write_bytes_per_s
-        num_bytes = self.free_bytes if before is None else before.num_bytes
-        return before if read is None or write is None or num_bytes is None else Nvme(num_bytes, read, write)
+        drives = before and before.nvme
+        free = drives.num_bytes if drives else self.free_bytes
+        if free and self.read_bytes_per_s and self.write_bytes_per_s:
+            drives = Nvme(free, self.read_bytes_per_s, self.write_bytes_per_s)
+        return HostMemory(num_bytes, nvme=drives, **rates)
 
 
 @final

@@ -61,18 +61,15 @@ class Measurements:
     """The measurements that a calibration is made of, kept in a file with a line for each.
 
     `cluster` has the data that tell the cluster from others, by name; "devices" lists its kinds of devices. With
-    `resume` the measurements in the file are kept; otherwise it is begun anew.
-
-    Raises:
-        ValueError: the file can't be written, or the one to go on with is of another cluster or broken; says which
-            line.
+    `resume` the measurements in the file are kept; otherwise it is begun anew. ValueError where the file can't be
+    written, or the one to go on with is of another cluster or broken; it says which line.
     """
 
     def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:
         self.path = path
         self._rows: list[Measurement] = []
         if resume and path.exists():
-            file = _Kept(path)
+            file = _MeasurementLines(path)
             if file.half:
                 half = units.exact_bytes(file.half)
                 _log.warning("%s: the last line was written by half (%s) and is dropped", path, half)
@@ -121,12 +118,12 @@ def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
     cluster; half a line at its end is passed over, and ValueError says which line is wrong.
     """
-    file = _Kept(path)
+    file = _MeasurementLines(path)
     return [row for _, row in file.rows(file.cluster().get("devices", ())) if not row.error]
 
 
 @final
-class _Kept:
+class _MeasurementLines:
     """The whole lines of a file of measurements. ValueError says which line is wrong, and what to do."""
 
     def __init__(self, path: pathlib.Path) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray as Array
-from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._fit_links import predicted_s
 from alpa_dejavu.calibration.bench import WITHIN, CollectiveProbe
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
+from alpa_dejavu.calibration.parts import MeasuredLink
 from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.costs.communication import MEASURED, Group
 from alpa_dejavu.problem import Cluster

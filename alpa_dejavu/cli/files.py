@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, write_whole
-from alpa_dejavu._util.unfinished import unfinished
+from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, unfinished, write_whole
 from alpa_dejavu.cli.output import write_stdout
 
 if TYPE_CHECKING:

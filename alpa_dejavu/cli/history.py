@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.history.history_file import history_path
+from alpa_dejavu.calibration.history import history_path
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console, write_stdout
 from alpa_dejavu.cli.parameters import HISTORY

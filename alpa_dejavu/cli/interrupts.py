@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-from alpa_dejavu._util.unfinished import remove_unfinished
+from alpa_dejavu._util.json_file import remove_unfinished
 
 _SHOW_CURSOR = b"\x1b[?25h"
 """Progress that is shown has hidden it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.name_ranges import name_ranges
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, new_table
 

@@ -11,8 +11,7 @@ from typing import final
 from rich.text import Text
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.phases import phases_told
-from alpa_dejavu._util.progress_bar import EVERY_S
+from alpa_dejavu._util.phases import EVERY_S, phases_told
 from alpa_dejavu.cli.output import Pages, printable, progress
 
 __all__ = ["working"]

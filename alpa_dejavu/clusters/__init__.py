@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
-from alpa_dejavu.clusters.figures import of_figures
+from alpa_dejavu.clusters.figures import of_figures, write_cluster
 from alpa_dejavu.clusters.machine_file import (
     counted_machine,
     devices_and_hosts,

@@ -14,8 +14,6 @@ import numpy as np
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
-__all__ = ["core_seconds", "matching", "measured_core"]
-
 _SIDE = 384
 _COPY_BYTES = 1 << 24
 _WEIGHTS, _WEIGHT_BYTES = 64, 1 << 20

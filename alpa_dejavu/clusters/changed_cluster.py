@@ -8,16 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import Cluster, Device, Host, Link, counted_name
 
-__all__ = [
-    "fair_ratio",
-    "faster_devices",
-    "faster_links",
-    "slowed",
-    "with_hosts",
-    "with_more_memory",
-    "without",
-]
-
 _FAIR = 1.5
 _SLOWEST = 1e6
 
@@ -57,16 +47,12 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
 
 
 def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
-    """Returns the cluster with hosts that have joined it, each taken to be like the first one with as many devices.
+    """Returns the cluster with hosts that have joined it, whose numbers of devices are given by their names, each taken
+    to be like the first one with as many devices.
 
-    If all devices are parts of one CPU, it is now shared by more of them, and each is slower.
-
-    Args:
-        cluster: the cluster; where it has one host, its machine type must be known, which says what link joins two.
-        joined: the numbers of devices of the new hosts, by their names.
-
-    Raises:
-        ValueError: there is a host of this name already, none with as many devices, or the link to it isn't known.
+    If all devices are parts of one CPU, it is now shared by more of them, and each is slower. ValueError if there is a
+    host of this name already, none with as many devices, or if a cluster of one host is of no known machine type, which
+    says what link joins two.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> with_hosts(named_cluster("p3.16xlarge", 2), {"new": 8}).name
@@ -130,10 +116,7 @@ def _lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
     """Returns the cluster in which the devices of one host, given by its name, take `factor` times as long for
-    everything.
-
-    Raises:
-        ValueError: the cluster has no host of this name, or the factor isn't from 1e-6 to 1e6.
+    everything; ValueError if it has no such host, or the factor isn't from 1e-6 to 1e6.
     """
     if not 1 / _SLOWEST <= factor <= _SLOWEST:
         raise ValueError(

@@ -51,11 +51,8 @@ def is_cluster_file(name: str) -> bool:
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Reads a cluster, its hosts and the links between them, from a JSON file.
-
-    Raises:
-        ValueError: there is no such file, or it is wrong: a pair of hosts has no link, a host is there twice, a unit is
-            unknown, a rate is impossible; says what and where.
+    """Reads a cluster, its hosts and the links between them, from a JSON file; ValueError says what is wrong with it
+    and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
     """
     return _File(pathlib.Path(path)).cluster()
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CACHED_SHARE", "LOOPBACK", "all_reduce_between", "all_reduce_within", "joined_by_gloo", "large_bytes"]
-
 LOOPBACK = "127.0.0.1"
 _SMALL_BYTES, _LARGE_BYTES = 1 << 14, 1 << 24
 _ALL_BYTES = 1 << 28

@@ -29,8 +29,6 @@ from alpa_dejavu.clusters.cpu_exchange import (
 from alpa_dejavu.clusters.cpu_probe import keep_figures, kept_figures
 from alpa_dejavu.problem import Device, Link
 
-__all__ = ["cpu_links"]
-
 _log = logging.getLogger(__name__)
 
 _BETWEEN_FILE, _WITHIN_FILE = "this-machine-link.json", "this-machine-links-of-{}.json"
@@ -44,14 +42,10 @@ cores, the former was the CPU time of sends, and the latter is what steps took l
 
 
 def cpu_links(usual: tuple[Link, Link], device: Device, num_devices: int, all_devices: int) -> tuple[Link, Link]:
-    """Returns the links within a host of CPU devices and between two such hosts, all of them on this machine, as they
-    are while all devices compute: measured, or as they are kept from before.
-
-    Args:
-        usual: the two links as they are taken, with a warning, where nothing can be measured.
-        device: one of the devices, with the starts and copies that a tensor's way through Ray consists of.
-        num_devices: how many devices the host has, which are those of one process.
-        all_devices: how many devices all hosts on this machine have together.
+    """Returns the links within a host of so many CPU devices, those of one process, and between two such hosts, all of
+    them on this machine, as they are while all devices of all hosts compute: measured, or as they are kept from before.
+    The `usual` ones are taken, with a warning, where nothing can be measured; a tensor's way through Ray takes a
+    device's starts and copies.
     """
     within, between = usual
     if num_devices > 1:

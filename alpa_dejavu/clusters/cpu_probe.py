@@ -30,8 +30,6 @@ from alpa_dejavu._util.threads import machine_memory_bytes, usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
 from alpa_dejavu.problem import Device
 
-__all__ = ["keep_figures", "kept_figures", "measured_cpu", "on_one_cpu"]
-
 _log = logging.getLogger(__name__)
 
 _FILE = "this-machine.json"
@@ -56,16 +54,16 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
     core = _core()
     cores = usable_cores()
     # While all devices compute, each has its share of the cores' rates; alone, none starts sooner than a core does.
-    slowdown = max(num_devices / cores, 1.0)
+    alone = core.slower(max(num_devices / cores, 1.0))
     whole = machine_memory_bytes() if memory_bytes is None else memory_bytes
     return dataclasses.replace(
         core.slower(num_devices / cores),
         name="cpu",
         memory_bytes=whole / num_devices,
-        kernel_s=core.kernel_s * slowdown,
-        small_products=None if core.small_products is None else core.small_products.slower(slowdown),
-        dispatch_s=core.dispatch_s * slowdown,
-        step_s=core.step_s * slowdown,
+        kernel_s=alone.kernel_s,
+        small_products=alone.small_products,
+        dispatch_s=alone.dispatch_s,
+        step_s=alone.step_s,
         origin=f"measured on this machine, {num_devices} devices at a time",
     )
 

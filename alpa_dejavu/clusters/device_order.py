@@ -8,26 +8,19 @@ from collections.abc import Iterator, Sequence
 
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["device_order"]
-
 _ALL_ORDERS = 6
 """Up to so many hosts every order is looked at."""
 
 
 def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[int]) -> tuple[int, ...]:
-    """Returns the hosts of a stage in the order in which its mesh takes them, so that neighbours in a ring have fast
-    links.
+    """Returns the hosts of a stage, which has equally many devices on each, in the order in which its mesh takes them,
+    so that neighbours in a ring have fast links.
 
-    A mesh numbers its devices host after host, and a logical mesh has them row by row: devices of a row are a
-    tensor-parallel group, those of a column a data-parallel one. Rings and trees go by these numbers. The order is the
-    one whose rings have the best slowest hops, along rows and along columns; then, since tensor-parallel groups talk
-    for each micro-batch, along rows; and then the fewest slow hops. Beyond six hosts the order goes on from host to
-    host by the best link that is left.
-
-    Args:
-        cluster: the cluster with the links.
-        hosts: the indices of the stage's hosts; the stage has equally many devices on each.
-        logical_mesh: the numbers of rows and columns of the stage's logical mesh of devices.
+    A mesh numbers its devices host after host, and a logical mesh, of (rows, columns), has them row by row: devices of
+    a row are a tensor-parallel group, those of a column a data-parallel one. Rings and trees go by these numbers. The
+    order is the one whose rings have the best slowest hops, along rows and along columns; then, since tensor-parallel
+    groups talk for each micro-batch, along rows; and then the fewest slow hops. Beyond six hosts the order goes on from
+    host to host by the best link that is left.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> device_order(example_cluster(num_hosts=4), [0, 2, 3], (3, 1))

@@ -6,13 +6,18 @@ Dataclasses have them in SI units. The end of a key says which units its figure 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._util.dataclass_format import data_of, keys_of, object_of
 from alpa_dejavu._util.format_fields import GivenNotNegative, GivenPositive, Source, at_most, stated
+from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu.problem import Cluster, Host, Link
 
 _Part = TypeVar("_Part")
 _UNITS: Mapping[str, Mapping[str, float]] = {
@@ -55,15 +60,10 @@ def figure_format(ending: str) -> Any:
 
 
 def figures_format(name: str, kind: type[Any], doc: str, without: str = "", needed: str = "", **own: Any) -> Any:
-    """Returns the `TypedDict` of a dataclass's data in a file, whose figures have units.
+    """Returns the `TypedDict`, with a name and a docstring, of a dataclass's data in a file, whose figures have units.
 
-    Args:
-        name: the name of the `TypedDict`.
-        kind: the dataclass.
-        doc: the docstring of the `TypedDict`.
-        without: names of keys that a file doesn't have.
-        needed: names of keys that a file must have although the dataclass has defaults for them.
-        own: types of keys in place of those that follow from the dataclass, and of further keys.
+    Files don't have the keys `without`, and must have those in `needed` although the dataclass has defaults for them;
+    `own` are types of keys in place of the dataclass's, and of further keys.
     """
     keys: dict[str, Any] = {}
     for key, of_field in keys_of(kind).items():
@@ -116,3 +116,58 @@ def written_figure(key: str, value: Any) -> Any:
         return value
     unit = next(unit for unit, of_si in _UNITS[ending].items() if of_si == 1)
     return {"value": value, "unit": unit, "source": _WRITTEN}
+
+
+def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Writes a cluster to a file that `named_cluster` and `--cluster` take; raises ValueError if it can't."""
+    write_whole(pathlib.Path(path), cluster_text(cluster))
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """Returns the JSON text of a cluster's file: a line for each host, and for the links of a host that are alike."""
+    hosts = [_host(host, cluster.links[n][n]) for n, host in enumerate(cluster.hosts)]
+    parts: dict[str, str] = {
+        "version": "1",
+        "name": json.dumps(cluster.name),
+        "cores": json.dumps(cluster.cores),
+        "hosts": _listed(hosts),
+        "links": _listed(_links(cluster)),
+    }
+    if cluster.waiting:
+        parts["waiting"] = json.dumps(cluster.waiting)
+    if cluster.checkpoint_bytes_per_s is not None:
+        figure = written_figure("checkpoint_bytes_per_s", cluster.checkpoint_bytes_per_s)
+        parts["checkpoint_bytes_per_s"] = json.dumps(figure)
+    if cluster.media:
+        parts["media"] = json.dumps(written_figure("media", cluster.media))
+    if cluster.reduction_servers:
+        parts["reduction_servers"] = _listed([with_units(server) for server in cluster.reduction_servers])
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {text}" for key, text in parts.items()) + "\n}\n"
+
+
+def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
+    return "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in entries) + "\n ]" if entries else "[]"
+
+
+def _host(host: Host, within: Link) -> dict[str, Any]:
+    figures = {name: getattr(host, name) for name in ("price_per_hour", "memory_margin")}
+    return {
+        "name": host.name,
+        "devices": host.num_devices,
+        **{name: written_figure(name, value) for name, value in figures.items() if value is not None},
+        **({} if host.memory is None else {"host_memory": with_units(host.memory)}),
+        "within": with_units(within),
+        "device": with_units(host.device),
+    }
+
+
+def _links(cluster: Cluster) -> list[dict[str, Any]]:
+    entries = []
+    names = [host.name for host in cluster.hosts]
+    for a, row in enumerate(cluster.links):
+        alike: dict[Link, list[str]] = {}
+        for b, link in enumerate(row):
+            if b != a:
+                alike.setdefault(link, []).append(names[b])
+        entries += [{"from": [names[a]], "to": others, **with_units(link)} for link, others in alike.items()]
+    return entries

@@ -11,8 +11,6 @@ from typing import final
 
 from alpa_dejavu.problem import Device
 
-__all__ = ["Gpu", "gpu_of", "known_gpus"]
-
 _FILE = pathlib.Path(__file__).parent / "sheets" / "gpus.json"
 _KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
 """Estimates of their order, as in the machine files: launches of a kernel, of a compiled computation, and a step."""
@@ -21,21 +19,12 @@ _KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
 @final
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """The data sheet of a GPU.
+    """The data sheet of a GPU: its name in machine files, its architecture ("hopper"), streaming multiprocessors with
+    their boost clock, L2 cache, memory, rates, the board's greatest power, and where the figures are from.
 
-    Attributes:
-        name: the name that machine files give its device.
-        generation: the architecture, such as "hopper".
-        num_sm: its streaming multiprocessors.
-        clock_hz: their boost clock, at which the rates hold.
-        l2_bytes: its L2 cache.
-        memory_bytes: all of its memory.
-        memory_bytes_per_s: the rate of that memory, reads and writes together.
-        flop_per_s: its rate of dense matrix products by dtype; "float8" stands for all formats of 8 bits.
-        vector_flop_per_s: operations per second of its other units in single precision.
-        power_w: the board's greatest power.
-        link_bytes_per_s: what its NVLinks, or its PCIe lanes where it has none, carry in one direction.
-        source: where the figures are from.
+    `flop_per_s` are rates of dense matrix products by dtype, "float8" standing for all formats of 8 bits;
+    `vector_flop_per_s` that of its other units in single precision. `link_bytes_per_s` is what its NVLinks, or its PCIe
+    lanes where it has none, carry in one direction.
     """
 
     name: str

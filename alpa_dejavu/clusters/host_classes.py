@@ -9,17 +9,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from alpa_dejavu.problem import Cluster, ClusterSummary, Submesh, host_kinds
-
-__all__ = [
-    "across_hosts",
-    "by_sites",
-    "kinds_of",
-    "members_of_kinds",
-    "slow_inside",
-    "summary_of",
-    "takes_part_of_several",
-]
+from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu.clusters import known_machines
+from alpa_dejavu.problem import Cluster, ClusterSummary, HostSummary, Plan, Submesh, host_kinds
 
 Figure = TypeVar("Figure")
 
@@ -103,3 +95,25 @@ def across_hosts(cluster: Cluster, parts: Sequence[int], several: Sequence[int])
 def takes_part_of_several(submesh: Submesh, cluster: Cluster) -> bool:
     """Returns whether a submesh takes some, but not all devices of each of several hosts."""
     return submesh.num_hosts > 1 and submesh.devices_per_host < min(host.num_devices for host in cluster.hosts)
+
+
+def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
+    """Returns the summary of an old plan's cluster, of which the plan held none, as far as its stages tell: the hosts
+    that they name, or, by their names, those of a known machine type in a cluster of `num_hosts` (None: as many as the
+    stages name).
+
+    Those are interchangeable; else each named host is of a kind of its own. Each host gets the most devices that stages
+    use on one host, and a host without a stage gets 0 bytes of memory: neither is known.
+    """
+    devices = plan.devices_of_hosts
+    most = max(devices.values())
+    names, machine = list(devices), ""
+    for known_machine in known_machines():
+        every = [f"{known_machine}-{n}" for n in range(num_hosts or len(devices))]
+        if devices.keys() <= set(every):
+            names, machine = every, known_machine
+    memory = {name: stage.memory_limit_bytes for stage in plan.stages for name in stage.hosts}
+    hosts = tuple(
+        HostSummary(name, most, "", memory.get(name, 0.0), kind=0 if machine else n) for n, name in enumerate(names)
+    )
+    return ClusterSummary(hosts, machine, cores=usable_cores() if machine == "local-cpu" else None)

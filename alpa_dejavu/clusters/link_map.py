@@ -8,8 +8,6 @@ from typing import Any
 
 from alpa_dejavu.problem import Link
 
-__all__ = ["link_map"]
-
 _NUMBERED_HOSTS = 12
 """Up to so many hosts there is room for figures in the map."""
 _UNITS = {"bytes_per_s": "bytes/s", "latency_s": "seconds"}

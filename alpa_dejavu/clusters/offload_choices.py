@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alpa_dejavu.problem import NO_OFFLOAD, OFFLOAD_PLACES, Cluster, MeshConfig, Offload, SearchSpace
 
-__all__ = ["OFFLOAD_CHOICES", "check_offload", "leanest", "with_all_shares", "with_offload"]
-
 OFFLOAD_CHOICES = ("none", *OFFLOAD_PLACES, "auto")
 """Where stages may offload what they keep; "auto": to the memory of their hosts or to NVMe drives."""
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -17,10 +15,8 @@ _WHOLE = (0.0, 1.0)
 
 
 def check_offload(choice: str, cluster: Cluster) -> None:
-    """Checks that enough is known of a cluster's hosts for a choice of offload.
-
-    Raises:
-        ValueError: the choice isn't one of `OFFLOAD_CHOICES`, or the memory or the drives of some host aren't known.
+    """Raises ValueError unless a choice of offload is one of `OFFLOAD_CHOICES`, and enough is known of a cluster's
+    hosts for it.
     """
     if choice not in OFFLOAD_CHOICES:
         raise ValueError(f"offload is {choice!r}, but must be one of {', '.join(map(repr, OFFLOAD_CHOICES))}")
@@ -37,13 +33,10 @@ def check_offload(choice: str, cluster: Cluster) -> None:
 
 def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
     """Returns a search space in which each config stands beside those that offload some kinds of tensors wholly, as a
-    choice of `OFFLOAD_CHOICES` says.
+    choice of `OFFLOAD_CHOICES` says; ValueError if nothing is known of some host's memory, or of its drives.
 
     Data-parallel devices that all update the same parameters offload activations alone. Those that share the update by
     ZeRO-2 offload anything but parameters, which each of them needs whole, and under ZeRO-3 anything.
-
-    Raises:
-        ValueError: nothing is known of some host's memory, or of its drives.
     """
     check_offload(choice, cluster)
     if choice == "none":

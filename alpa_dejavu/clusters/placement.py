@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds, slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
-__all__ = [
-    "alpas_hosts", "capacities", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages",
-    "site_of",
-]  # fmt: skip
-
 _MOST_TRIED = 20_000
 """Where submeshes don't fit one after the other, at most so many beginnings of placements are tried."""
 
@@ -26,22 +21,16 @@ _MOST_TRIED = 20_000
 def place(
     submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
 ) -> list[tuple[int, ...]]:
-    """Places stages on a cluster's hosts; returns for each stage's submesh the indices of its hosts.
+    """Places stages on a cluster's hosts; returns for each stage's submesh the indices of its hosts. NoPlanError if the
+    submeshes don't fill the hosts.
 
     The largest submesh, of equal ones the last, takes the first hosts. If that leaves no room for a later one, other
-    hosts are tried for those on one host.
+    hosts are tried for those on one host. Where links within hosts are slower than those between, neighbouring stages
+    are on different hosts if they can be.
 
-    Args:
-        submeshes: the submesh of each stage, in the order of the stages.
-        cluster: the cluster with the hosts.
-        kinds: for each stage the kind (`host_kinds`) of each of its hosts; None: hosts of any kind. If kinds are given,
-            a stage's hosts of one kind are as near to each other in the cluster's order as possible, and a stage on a
-            part of a host takes one that other stages have begun to fill.
-
-    Where links within hosts are slower than those between, neighbouring stages are on different hosts if they can be.
-
-    Raises:
-        NoPlanError: the submeshes don't fill the hosts.
+    If `kinds` has for each stage the kind (`host_kinds`) of each of its hosts, a stage's hosts of one kind are as near
+    to each other in the cluster's order as possible, and a stage on a part of a host takes one that other stages have
+    begun to fill; None: hosts of any kind.
 
     References:
         Alpa's `get_sliced_virtual_submeshes`.
@@ -190,15 +179,10 @@ def capacities(
     space: SearchSpace, cluster: Cluster, available: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Returns what each of S submeshes takes of each of R capacities, shape (S, R), and how much there is of each, of
-    shape (R,): what stages keep to if they fit on the hosts, beside the number of devices.
+    shape (R,): what stages keep to if they fit on the hosts, beside the `available` devices of each kind of host.
 
     On several hosts of 6 devices, for example, there is one part of 4 on a host at most. There are no capacities where
     each part of a host divides the larger ones and the host.
-
-    Args:
-        space: the submeshes, with their hosts.
-        cluster: the hosts.
-        available: shape (K,), how many devices there are of each kind of host.
 
     References:
         Fekete and Schepers, New classes of fast lower bounds for bin packing problems, Math. Programming 91, 2001.

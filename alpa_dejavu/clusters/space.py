@@ -20,29 +20,22 @@ from alpa_dejavu.clusters.host_classes import (
 )
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
 
-__all__ = ["fitting", "on_sites", "search_space", "submeshes"]
-
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
 """Options of Alpa's auto-sharding pass, by ZeRO level."""
 
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
-    """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts.
+    """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts; ValueError for an
+    unknown kind of submeshes.
 
     Parts have 1, 2, 4 ... devices, or a number that divides those of the host, so that like parts tile it: hosts of 6
     are also taken as twice 3, as 4 and 2, or whole. Where hosts have unlike numbers of devices, they are the submeshes
-    of each kind of host, and mixtures of kinds.
+    of each kind of host, and mixtures of kinds. Where links within hosts are slower than those between them, submeshes
+    on parts of several hosts are added.
 
-    Where links within hosts are slower than those between them, submeshes on parts of several hosts are added.
-
-    Args:
-        cluster: the cluster with the hosts.
-        kind: "power_of_two" (parts of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or "all"
-            (every number of hosts). All of a host, and all of the cluster, is always among them.
-
-    Raises:
-        ValueError: the kind is unknown.
+    The kinds are "power_of_two" (parts of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) and
+    "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: why these fill every cluster.
@@ -144,12 +137,9 @@ def search_space(
 
 
 def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """Returns the search space in which each submesh occurs once for each choice of kinds of hosts that it may be on.
-
-    Where hosts are alike, with a power of two devices, it stays as it is.
-
-    Raises:
-        NoPlanError: the cluster hasn't the hosts for any submesh.
+    """Returns the search space in which each submesh occurs once for each choice of kinds of hosts that it may be on;
+    as it is where hosts are alike, with a power of two devices. NoPlanError if the cluster hasn't the hosts for any
+    submesh.
     """
     if not by_sites(cluster):
         return space
@@ -162,10 +152,8 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
 
 def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """Returns the part of a search space, whose submeshes may be on any hosts, that a cluster has the hosts for.
-
-    Raises:
-        NoPlanError: the cluster hasn't the hosts for any submesh.
+    """Returns the part of a search space, whose submeshes may be on any hosts, that a cluster has the hosts for;
+    NoPlanError if there is none.
     """
     devices = sorted((host.num_devices for host in cluster.hosts), reverse=True)
     chosen = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.name_ranges import name_ranges
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
 __all__ = [

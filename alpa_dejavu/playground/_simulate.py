@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._util.progress_bar import progress_bar
+from alpa_dejavu._util.phases import progress_bar
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder

@@ -5,13 +5,12 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 """
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
-from alpa_dejavu.problem._confidence import Confidence, DrawnSeconds
-from alpa_dejavu.problem._contingency import Contingency, Moves
-from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
+from alpa_dejavu.problem._confidence import Confidence, DrawnSeconds, PricedBy
 from alpa_dejavu.problem._division import (
     PHASES,
     AxisCollectives,
     Division,
+    Layer,
     MemoryPart,
     MemoryShares,
     NoShardingError,
@@ -21,7 +20,6 @@ from alpa_dejavu.problem._division import (
 )
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name, host_kinds
 from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
-from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link, ReductionServer
 from alpa_dejavu.problem._mesh import (
     CONTEXT,
@@ -39,9 +37,8 @@ from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
 from alpa_dejavu.problem._operators import ATTENTION, ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
 from alpa_dejavu.problem._plan import MicroBatches, NoPlanError, Plan, Stages, StepCorrection
-from alpa_dejavu.problem._priced_by import PricedBy
-from alpa_dejavu.problem._sites import Sites
-from alpa_dejavu.problem._stage_plan import StagePlan
+from alpa_dejavu.problem._sites import ANY_CUTS, Cuts, Sites
+from alpa_dejavu.problem._stage_plan import Contingency, Moves, StagePlan
 from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Objective, Slicing, SlicingProblem, StageChoice
 

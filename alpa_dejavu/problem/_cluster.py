@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +44,6 @@ class SmallProducts:
 
     def __post_init__(self) -> None:
         checks.fields("small products", self, "below_flop share", "library_s")
-
-    def slower(self, factor: float) -> SmallProducts:
-        """Returns them with a library that takes `factor` times as long to start."""
-        return self if self.library_s is None else dataclasses.replace(self, library_s=self.library_s * factor)
 
 
 @final
@@ -99,11 +95,6 @@ class StridedReads:
         below = [cache_bytes < self.cached_bytes / limit, cache_bytes < self.cached_bytes * limit]
         return np.select(below, [near, "cached_bytes_per_s"], "bytes_per_s")
 
-    def scaled(self, factor: float) -> StridedReads:
-        """Returns the rates of strided reads multiplied by a factor; how much stays in the cache is unchanged."""
-        near = None if self.near_bytes_per_s is None else self.near_bytes_per_s * factor
-        return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes, near)
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +102,6 @@ class Device:
     """One accelerator, or one device's share of a CPU, with what it can do while all devices of its host compute.
 
     Attributes:
-        name: for people.
         memory_bytes: the bytes of its memory that Alpa may use.
         flop_per_s: its rate of matrix products by dtype; "float32" must be given, and stands in for a dtype that isn't.
         vector_flop_per_s: operations per second of element-wise loops that stay in cache.
@@ -128,11 +118,7 @@ class Device:
         uncached_bytes_per_s: the rate at which arrays are read and written that no cache holds from one use to the
             next: parameters, their gradients, and what one computation leaves for another; None: that of other arrays.
         crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
-        origin: where the figures are from.
-        optional_rates: the names of the rates that may be None.
     """
-
-    optional_rates: ClassVar[tuple[str, ...]] = ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s")
 
     name: Text
     memory_bytes: GivenPositive
@@ -157,8 +143,8 @@ class Device:
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
-        rates = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding")
-        checks.fields(owner, self, " ".join((*rates, *self.optional_rates)), "kernel_s dispatch_s step_s")
+        rates = "vector_flop_per_s memory_bytes_per_s dilated_flop_per_s extreme_flop_per_s uncached_bytes_per_s"
+        checks.fields(owner, self, f"memory_bytes transcendental_flop crowding {rates}", "kernel_s dispatch_s step_s")
         if "float32" not in self.flop_per_s:
             raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
         for dtype, rate in self.flop_per_s.items():
@@ -175,19 +161,21 @@ class Device:
         """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
         seconds multiplied.
         """
-        rates = {name: getattr(self, name) for name in self.optional_rates}
-        return dataclasses.replace(
-            self,
-            flop_per_s={dtype: rate / factor for dtype, rate in self.flop_per_s.items()},
-            vector_flop_per_s=self.vector_flop_per_s / factor,
-            memory_bytes_per_s=self.memory_bytes_per_s / factor,
-            small_products=None if self.small_products is None else self.small_products.slower(factor),
-            strided=None if self.strided is None else self.strided.scaled(1 / factor),
-            kernel_s=self.kernel_s * factor,
-            dispatch_s=self.dispatch_s * factor,
-            step_s=self.step_s * factor,
-            **{name: rate / factor for name, rate in rates.items() if rate is not None},
-        )
+        slower: Device = _slower(self, factor)
+        return slower
+
+
+def _slower(part: Any, factor: float) -> Any:
+    changed: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(part)):
+        value = getattr(part, name)
+        if isinstance(value, Mapping):
+            changed[name] = {dtype: rate / factor for dtype, rate in value.items()}
+        elif isinstance(value, (SmallProducts, StridedReads)):
+            changed[name] = _slower(value, factor)
+        elif value is not None and name.endswith("_s"):
+            changed[name] = value / factor if name.endswith("_per_s") else value * factor
+    return dataclasses.replace(part, **changed)
 
 
 @final
@@ -196,9 +184,6 @@ class Host:
     """A machine of a cluster, with its devices.
 
     Attributes:
-        name: for people, and in plans.
-        device: the kind of its devices, which are all alike.
-        num_devices: how many devices it has.
         price_per_hour: what it costs an hour, in US dollars; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
@@ -255,7 +240,6 @@ class Cluster:
     """The hosts that a plan may use, and the links between them.
 
     Attributes:
-        name: for people.
         hosts: in Alpa's order.
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
         cores: the number of cores of the one CPU that all devices of all hosts are parts of; None: they aren't. What
@@ -267,7 +251,6 @@ class Cluster:
             cores of one CPU.
         checkpoint_bytes_per_s: the bytes per second at which all hosts together read a checkpoint; None: not known.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
-        machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
 
     name: str

@@ -1,14 +1,15 @@
-"""The confidence that a planner has in its plan, and seconds as they come out where costs are drawn at random."""
+"""How sure a planner is of its plan, seconds drawn at random, and the options that a plan was priced by."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, final
+from typing import Annotated, Literal, TypeAlias, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored
-from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Words, listed, stated, whole
+from alpa_dejavu._util.dataclass_format import Needed, Rare, Stored, chosen
+from alpa_dejavu._util.format_fields import NotNegative, Seconds, SecondsAboveZero, Size, Words, listed, stated, whole
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._mesh import Remat, Zero
 
 
 @final
@@ -21,8 +22,6 @@ class Confidence:
             plans that the search didn't look at aren't considered.
         expected_step_s: the middle (geometric mean) of the step over draws for this plan by itself, in which now one
             stage and now another is the slowest.
-        interval_s: the ends of the 90 % interval of the step in seconds.
-        draws: how many times the costs were drawn.
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the size of the drawn errors is from, in a few words.
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in a few words; empty: not told.
@@ -131,3 +130,49 @@ class DrawnSeconds:
         """
         layers = tuple(layer.times(factor) for layer in self.layers)
         return DrawnSeconds(self.mean_s * factor, self.deviation_s * factor, layers)
+
+
+_Count: TypeAlias = Size | Literal["auto"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PricedBy:
+    """The options that a plan was searched and predicted with (models, calibration, search space); the defaults stand
+    for what isn't known.
+
+    Attributes:
+        latency, communication, slicer: names, or that of the class where it has none; `calibration` is empty without
+            one.
+        risk, margin: the probability of running out of memory that a plan was allowed, and the share of a device's
+            memory that was left free; None: not known.
+        layers, micro_batches: how many of them were asked for; "auto": the search chose.
+        offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
+        attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
+    """
+
+    latency: Annotated[str, stated("text: the latency model")] = ""
+    communication: Annotated[str, stated("text: the communication model")] = ""
+    calibration: Annotated[str, stated("text: the calibration, empty if there was none")] = ""
+    risk: Annotated[NotNegative | None, stated("a number of at least 0, or null")] = None
+    margin: Annotated[NotNegative | None, stated("a number of at least 0, or null")] = None
+    submeshes: Annotated[str, stated("text: which submeshes there were")] = ""
+    remat: Annotated[tuple[Remat, ...], listed('a list of "none", "selective" and "layer"')] = ()
+    zero: Annotated[tuple[Zero, ...], listed("a list of 0, 2 and 3")] = ()
+    layers: Annotated[int | str, Stored(_Count), stated('a whole number of layers, at least 1, or "auto"')] = "auto"
+    micro_batches: Annotated[
+        int | str, Stored(_Count), stated('a whole number of micro-batches, at least 1, or "auto"')
+    ] = "auto"
+    slicer: Annotated[str, stated("text: the slicer")] = ""
+    objective: Annotated[str, stated("text: what was to be least")] = ""
+    strategy: Annotated[str, stated("text: whose search it was")] = ""
+    runtime: Rare[Annotated[str, stated("text: the runtime profile")]] = "alpa"
+    offload: Rare[Annotated[str, stated("text: where stages could offload")]] = "none"
+    replicas: Rare[Annotated[Size, stated("a whole number of replicas that each stage had at least")]] = 1
+    runs_on: Rare[Annotated[str, stated("text: the training framework whose rules plans were restricted to")]] = ""
+    attention: Rare[Annotated[str, chosen(("", "fused", "plain")), stated('"fused", "plain" or empty')]] = ""
+
+    @property
+    def streams(self) -> bool:
+        """Returns whether devices were taken to communicate while they compute."""
+        return "+streams" in self.runtime

@@ -1,6 +1,4 @@
-"""The division of a model's work among a logical mesh's devices: what each computes, sends and keeps,
-and the order in which it does that within a pass.
-"""
+"""A layer, and its division among a logical mesh's devices: what each computes, sends and keeps, and in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem._layer import Layer
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._mesh import MeshConfig
 from alpa_dejavu.problem._operators import Operators
 
@@ -64,7 +62,6 @@ class MemoryPart:
     """A part of what each device of a stage keeps, by what it is.
 
     Attributes:
-        name: what it is, for people.
         kind: "resident": all the time; "per_micro_batch": for each micro-batch in flight; "temporary": while computing.
         num_bytes: the bytes for each range of layers i..j, shape (L, L).
     """
@@ -104,10 +101,7 @@ class Division(Protocol):
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns, for each variant of a layer, the operators of its forward pass that its backward pass runs again,
-        with a choice of rematerialisation.
-
-        Raises:
-            NoShardingError: the division hasn't that choice.
+        with a choice of rematerialisation; NoShardingError where the division hasn't that choice.
         """
         ...
 
@@ -152,16 +146,9 @@ class Division(Protocol):
 
 
 def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], remat: str) -> Sequence[Operators]:
-    """Returns the operators that backward passes run again where a layer computes all of its forward pass again, or
-    nothing.
-
-    Args:
-        forward: the operators of the forward pass of each variant of a layer.
-        trained: whether each variant has a backward pass.
-        remat: "none" or "layer".
-
-    Raises:
-        NoShardingError: it is another choice.
+    """Returns the operators that backward passes run again where a layer computes all of its forward pass again
+    ("layer"), or nothing ("none"); NoShardingError for another choice. For each variant of a layer there are the
+    operators of its forward pass, and whether it has a backward pass.
     """
     if remat not in ("none", "layer"):
         raise NoShardingError(
@@ -222,3 +209,34 @@ class PassFlow:
     def num_nodes(self) -> int:
         """Returns how many operators and collectives there are together."""
         return self.num_operators + sum(len(collective.counts) for collective in self.collectives)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer of a model: its operators of the forward pass, the backward pass and the optimizer's update.
+
+    Attributes:
+        forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
+        update: operators of the optimizer's step, once for all micro-batches.
+        forward_temporary_bytes, backward_temporary_bytes: the peak bytes of tensors that live only while the layer's
+            forward or backward pass is computed.
+        exchanged_bytes: the bytes that a tensor-parallel group all-reduces for this layer and one micro-batch, forward
+            and backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
+    """
+
+    name: str
+    forward: Operators
+    backward: Operators
+    update: Operators
+    forward_temporary_bytes: float = 0.0
+    backward_temporary_bytes: float = 0.0
+    exchanged_bytes: tuple[float, ...] = ()
+
+    def operators(self, phase: str) -> Operators:
+        """Returns the layer's operators of a phase: "forward", "backward" or "step" (the optimizer's update)."""
+        return {"forward": self.forward, "backward": self.backward, "step": self.update}[phase]
+
+    def __post_init__(self) -> None:
+        for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
+            checks.not_negative(f"layer {self.name}", field, getattr(self, field))

@@ -33,11 +33,6 @@ class HostSummary:
     """A summary of one host of a cluster, with the figures of it that a plan depends on.
 
     Attributes:
-        name: the host's name.
-        num_devices: how many devices it has, used or not.
-        device: the name of its type of devices.
-        memory_bytes: the bytes of each device's memory that Alpa may use.
-        kind: a number that is equal for hosts that are interchangeable (`host_kinds`).
         slowdown: the factor by which its devices are slower than its machine type's figures say.
     """
 
@@ -59,9 +54,6 @@ class ClusterSummary:
 
     Attributes:
         hosts: in Alpa's order.
-        machine: the name of the machine type that all hosts are of; empty: they aren't of one.
-        machine_file: the path of that type's file; empty: this package has it.
-        cores: the number of cores of the one CPU that all devices are parts of; None: they aren't.
     """
 
     hosts: Annotated[tuple[HostSummary, ...], listed("a list of at least one host", min_length=1)]

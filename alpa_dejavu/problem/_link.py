@@ -96,7 +96,6 @@ class ReductionServer:
     """A host without accelerators that adds up gradients for the hosts that have some.
 
     Attributes:
-        name: for people, and in plans' notes.
         bytes_per_s: the rate at which it receives, and at the same time sends, to all hosts together.
     """
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.dataclass_format import chosen
 from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
+from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
 
 if TYPE_CHECKING:
     from alpa_dejavu.problem.slicing_problem import StageChoice
@@ -126,10 +126,8 @@ class MeshConfig:
         return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
 
     def check_plain(self) -> None:
-        """Checks that devices divide the batch and the operators alone, for a model whose costs know no other division.
-
-        Raises:
-            ValueError: they divide tokens, experts or hosts' parts, or compute again a part of a block.
+        """Raises ValueError unless devices divide the batch and the operators alone, for a model whose costs know no
+        other division.
         """
         if not self.plain:
             raise ValueError(

@@ -6,8 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem._division import Sharding
-from alpa_dejavu.problem._layer import Layer
+from alpa_dejavu.problem._division import Layer, Sharding
 
 ROLES = ("parameter", "gradient", "optimizer", "input", "activation")
 

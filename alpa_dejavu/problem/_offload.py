@@ -28,8 +28,7 @@ class Offload:
         place: "cpu": all of them are in the host's memory; "nvme": the optimizer's state, and the parameters, are on
             NVMe drives, and the rest in the host's memory.
 
-    Raises ValueError for a share outside of 0 to 1, an unknown place, and gradients or parameters that are offloaded in
-    larger shares than the optimizer's state.
+    Gradients and parameters can't be offloaded in larger shares than the optimizer's state.
 
     References:
         Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021.
@@ -86,7 +85,6 @@ class StageOffload:
     """A stage's offload in a plan: the shares, with what it takes of the hosts and what it adds to the step.
 
     Attributes:
-        shares: the shares of what the stage keeps that are offloaded.
         host_bytes, nvme_bytes: predicted peaks in the memory of its hosts and on their drives, for each device.
         host_limit_bytes, nvme_limit_bytes: the bytes of these that each device has for itself.
         forward_s, backward_s: predicted seconds that copies add to a micro-batch's passes; part of `collective_s`.

@@ -14,19 +14,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
 
-_COLUMNS = (
-    "flop",
-    "transcendental",
-    "read_bytes",
-    "written_bytes",
-    "passed_bytes",
-    "strided_bytes",
-    "strided_cache_bytes",
-    "unbatched_flop",
-    "unbatched_read_bytes",
-    "unbatched_written_bytes",
-    "count",
-)
 _EXTREMES = ("reduce_max", "reduce_min", "argmax", "argmin")
 OPERATOR_KINDS = (
     "dot", "grouped", "attention", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout",
@@ -48,9 +35,7 @@ class FusedAttention:
     """A kernel that computes attention without writing its scores to memory.
 
     Attributes:
-        library: the name of the kernel's library, one of `ATTENTION_LIBRARIES`.
         causal: whether a token looks at itself and those before it alone.
-        backward: whether it is the backward pass, which computes the scores again.
 
     >>> FusedAttention.of_text("cudnn causal backward")
     FusedAttention(library='cudnn', causal=True, backward=True)
@@ -70,11 +55,7 @@ class FusedAttention:
 
     @staticmethod
     def of_text(text: str) -> FusedAttention:
-        """Returns the kernel that a text stands for.
-
-        Raises:
-            ValueError: the library isn't known.
-        """
+        """Returns the kernel that a text stands for; ValueError for an unknown library."""
         library, *words = text.split()
         return FusedAttention(library, "causal" in words, "backward" in words)
 
@@ -251,3 +232,6 @@ class Operators:
 
     def __len__(self) -> int:
         return len(self.records)
+
+
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Operators) if field.type == "NDArray[np.float64]")

@@ -22,11 +22,9 @@ from alpa_dejavu._util.format_fields import (
     whole,
 )
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem._confidence import Confidence
-from alpa_dejavu.problem._contingency import Contingency
+from alpa_dejavu.problem._confidence import Confidence, PricedBy
 from alpa_dejavu.problem._hardware import ClusterSummary
-from alpa_dejavu.problem._priced_by import PricedBy
-from alpa_dejavu.problem._stage_plan import StagePlan
+from alpa_dejavu.problem._stage_plan import Contingency, StagePlan
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
 from alpa_dejavu.problem.run import INTERLEAVED, SCHEDULES, schedule_form
 
@@ -55,7 +53,6 @@ class StepCorrection:
     """A factor that predicted times are multiplied by, learned from the measured steps of past runs.
 
     Attributes:
-        factor: what predicted times are multiplied by.
         spread: one standard deviation of its logarithm, from one run to another.
         runs: how many past runs it comes from: they were on devices of the same kind, and predicted by the same models.
         own_runs: how many of them were of the same model on the same cluster.
@@ -76,22 +73,14 @@ class Plan:
     """A pipeline-parallel plan: the stages that a model is cut into, and the predicted time of a training step.
 
     Attributes:
-        num_layers, num_devices: those of all stages together.
         stages: in the order of the layers; where the schedule has several on each submesh, those of one submesh have
             the same hosts, submesh and logical mesh.
-        step_s: predicted seconds of one training step.
         lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective, the closed form that slicers
             minimise, is smaller; 0 where none is known, as under schedules that Alpa hasn't. It is `step_s` at most,
             though the closed form may be more than the simulated step.
-        num_micro_batches, schedule: the micro-batches of a step, and the name of the pipeline schedule.
-        cluster: the cluster's name, for people.
         planning_s: seconds of each step of the planning, in order.
-        model: the model's name, or the "module:function" that makes it; empty where only Alpa knows it.
-        batch: samples of all micro-batches of a step, None where only Alpa knows it.
         layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
             user marked them.
-        confidence: how sure it is that the plan is good; None where that wasn't computed.
-        notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
         correction: what past runs taught; all seconds here have been multiplied by its factor. None: they are as
             predicted.
         contingencies: by the name of a host, the fallback plan that is run instead once that host is lost; empty for a
@@ -99,8 +88,6 @@ class Plan:
         strategy: the name, in `alpa_dejavu.planning.rivals`, of the planner that made it, such as Megatron's;
             empty: this package's own search.
         runs_on_alpa: False if the plan is only estimated, since Alpa's runtime can't run it.
-        hardware: the cluster's hosts, used or not; None if the plan comes from a file that doesn't have them.
-        priced_by: the models and options by which it was priced and chosen; None: they aren't known.
     """
 
     model: Needed[Annotated[str, stated("text: a model's name or module:function, empty if Alpa made the layers")]] = ""

@@ -1,4 +1,4 @@
-"""The sites where submeshes may be, and what crosses between the stages on them."""
+"""The sites where submeshes may be, what crosses between the stages on them, and where layers may be cut."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ class Sites:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
 
     def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
-        """Checks that these sites, the hosts that submeshes may be on, fit the sizes of a slicing problem.
-
-        Raises:
-            ValueError: they don't fit; the message says what differs.
-        """
+        """Raises ValueError unless the sites fit the sizes of a slicing problem."""
         num_submeshes = len(submesh_sizes)
         shapes = self.uses.shape, self.available.shape, self.links.shape, self.crossing_s.shape
         if (
@@ -98,3 +94,45 @@ class Sites:
             return False
         used, available = self.uses[list(submeshes)].sum(axis=0).tolist(), self.available.tolist()
         return used == available or (devices == "at most" and all(map(operator.le, used, available)))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """A rule for where layers may be cut into stages.
+
+    Attributes:
+        ends: so many layers at the beginning, and at the end, aren't blocks, as embeddings and heads aren't.
+        even: whether each stage must have equally many blocks.
+        lone_ends: whether a stage may have layers that aren't blocks and nothing else.
+    """
+
+    ends: int = 0
+    even: bool = False
+    lone_ends: bool = True
+
+    def allowed(self, num_layers: int, num_stages: int) -> NDArray[np.bool_]:
+        """Returns which ranges of layers i..j may be one of so many stages, shape (L, L).
+
+        >>> Cuts(ends=1, even=True).allowed(6, 2).nonzero()[0], Cuts(ends=1, even=True).allowed(6, 2).nonzero()[1]
+        (array([0, 3]), array([2, 5]))
+        """
+        first, last = np.indices((num_layers, num_layers))
+        blocks = num_layers - 2 * self.ends
+        begin, end = ((place - self.ends).clip(0, blocks) for place in (first, last + 1))
+        allowed = first <= last
+        if self.even:
+            per_stage, rest = divmod(blocks, num_stages)
+            # Embeddings and heads stay with the blocks beside them.
+            whole = (first == 0) | (first > self.ends)
+            whole &= (last == num_layers - 1) | (last < num_layers - 1 - self.ends)
+            allowed &= (
+                whole & (end - begin == per_stage) & (begin % max(per_stage, 1) == 0) & (rest == 0) & (per_stage > 0)
+            )
+        if not self.lone_ends:
+            allowed &= end > begin
+        return allowed
+
+
+ANY_CUTS = Cuts()
+"""Every range of layers may be a stage."""

@@ -1,4 +1,4 @@
-"""A stage of a finished plan: its layers, its devices, and what it is predicted to cost."""
+"""A stage of a finished plan, and the stages that are run instead once a host is lost, with what moves for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Key, Needed, Rare, Stored
-from alpa_dejavu._util.format_fields import MOST, Bytes, Seconds, Size, Text, listed, stated, whole
+from alpa_dejavu._util.format_fields import MOST, Bytes, Index, Seconds, Size, Text, listed, stated, whole
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import DrawnSeconds
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Remat, Submesh, Zero, is_plain
@@ -23,18 +24,14 @@ class StagePlan:
     """A stage of a plan: its layers, its devices, and what it is predicted to cost.
 
     Attributes:
-        layers: the numbers of its (first, last) layer, inclusive, from 0.
         submesh, logical_mesh: shapes of its devices, as Alpa's ManualStageOption takes them.
-        hosts: names of the hosts that it runs on.
         compute_s, collective_s, boundary_s: predicted seconds of one micro-batch, forward and backward: computing,
             collectives among its devices, and transfers from its neighbours; together they are `cost_s`.
         per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
         memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
             position in the pipeline asks for, and with what other stages on its submesh keep.
-        memory_limit_bytes: the bytes of memory that each of its devices has.
         options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
-        zero: its ZeRO level: 0, 2 or 3.
         forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
             they are `compute_s` plus `collective_s`.
         forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
@@ -43,7 +40,6 @@ class StagePlan:
             splits it off; else 0.
         activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
             time (parameters, optimizer's state, ...), and while a layer is computed.
-        offload: what of these its hosts keep instead; None: nothing.
         hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
             step; they aren't part of the seconds above.
         drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
@@ -114,3 +110,72 @@ class StagePlan:
     def cost_s(self) -> float:
         """Returns the predicted seconds of the stage for one micro-batch, forward and backward, with communication."""
         return self.compute_s + self.collective_s + self.boundary_s
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """The parameters and optimizer states that hosts must receive when one plan replaces another.
+
+    Attributes:
+        layers: the numbers of the layers of which a host receives parameters or the optimizer's state, since it hasn't
+            got them.
+        seconds: how long that takes over the cluster's links, all hosts at a time.
+        checkpoint_bytes: the further bytes that only lost hosts had, and that hosts read from a checkpoint.
+        checkpoint_s: how long reading them takes; None: the checkpoint's rate isn't known.
+    """
+
+    layers: Annotated[tuple[Index, ...], Key("moved_layers"), listed("a list of layers")]
+    num_bytes: Annotated[Bytes, Key("moved_bytes")]
+    seconds: Annotated[Seconds, Key("moved_s")]
+    checkpoint_bytes: Rare[Bytes] = 0.0
+    checkpoint_s: Rare[Annotated[float | None, Stored(Seconds | None), stated("seconds of at least 0, or null")]] = None
+
+    def __post_init__(self) -> None:
+        checks.fields("moves", self, from_zero="num_bytes seconds checkpoint_bytes checkpoint_s")
+
+    def read_at(self, bytes_per_s: float | None) -> Moves:
+        """Returns the same moves with the time that reading the checkpoint takes at a rate; None: at the known one."""
+        if bytes_per_s is None:
+            return self
+        checks.positive("moves", "checkpoint_bytes_per_s", bytes_per_s)
+        return dataclasses.replace(self, checkpoint_s=self.checkpoint_bytes / bytes_per_s)
+
+    @property
+    def text(self) -> str:
+        """Returns in words what moves, and how long it takes.
+
+        >>> Moves((0,), 2.0**31, 4.0).text
+        '2.00 GiB over links in 4 s'
+        >>> Moves((0,), 2.0**31, 4.0, 2.0**30, 3.0).text
+        '2.00 GiB over links in 4 s, and 1.00 GiB from a checkpoint in 3 s'
+        >>> Moves((0,), 2.0**31, 4.0, 2.0**30).text
+        '2.00 GiB over links in 4 s, and 1.00 GiB from a checkpoint, whose rate is unknown (--checkpoint-rate)'
+        """
+        links = f"{units.size(self.num_bytes)} over links in {units.seconds(self.seconds)}"
+        if not self.checkpoint_bytes:
+            return links
+        took = ", whose rate is unknown (--checkpoint-rate)"
+        if self.checkpoint_s is not None:
+            took = f" in {units.seconds(self.checkpoint_s)}"
+        return f"{links}, and {units.size(self.checkpoint_bytes)} from a checkpoint{took}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Contingency:
+    """The fallback of a plan for the loss of one host: the stages to run without it, with the plan's layers and
+    schedule.
+
+    Attributes:
+        stages: in the order of the layers, on the hosts that are left.
+        num_micro_batches: how many micro-batches its step has, which may be another number than the plan's.
+        moves: what the hosts must receive to change from the plan to these stages.
+        unused: the names of the hosts that are left but have no stage.
+    """
+
+    stages: tuple[StagePlan, ...]
+    step_s: float
+    num_micro_batches: int
+    moves: Moves
+    unused: tuple[str, ...] = ()

@@ -11,8 +11,6 @@ from typing import TypeVar, final
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
 
-__all__ = ["ALPA_SCHEDULES", "INTERLEAVED", "SCHEDULES", "Run", "ScheduleForm", "schedule_form"]
-
 ALPA_SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 """Those that Alpa's runtime has."""
 INTERLEAVED = "interleaved_([2-9]|[1-9][0-9]{1,2})"
@@ -77,10 +75,7 @@ SCHEDULES = tuple(_FORMS)
 
 
 def schedule_form(name: str) -> ScheduleForm:
-    """Returns the form of the schedule of a name.
-
-    Raises:
-        ValueError: there is no schedule of that name.
+    """Returns the form of the schedule of a name; ValueError if there is none.
 
     >>> schedule_form("interleaved_4").chunks
     4
@@ -97,11 +92,8 @@ def schedule_form(name: str) -> ScheduleForm:
 @final
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A training or inference step to plan for: its number of micro-batches and its pipeline schedule.
-
-    Attributes:
-        num_micro_batches: B, how many micro-batches a batch is cut into.
-        schedule: the name of a pipeline schedule, one of `SCHEDULES` or "interleaved_" with a number of chunks.
+    """A training or inference step to plan for: how many micro-batches its batch is cut into, B, and its pipeline
+    schedule, one of `SCHEDULES` or "interleaved_" with a number of chunks.
     """
 
     num_micro_batches: int

@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.problem import Plan, StageOffload, StagePlan
 from alpa_dejavu.simulation.stage_slopes import step_slopes
 from alpa_dejavu.simulation.step import StageTimes, step_seconds

@@ -30,7 +30,7 @@ from alpa_dejavu.calibration import (
     read_calibration,
     write_calibration,
 )
-from alpa_dejavu.calibration._probe_links import PLACE, Net, even_latencies, grouped, rounds
+from alpa_dejavu.calibration._probe_links import PLACE, even_latencies, grouped, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
@@ -77,7 +77,7 @@ class Network(ProbeBench):
         return took
 
 
-def cluster_of(count, within=None):
+def cluster_of(count):
     return example_cluster(count, 2)
 
 
@@ -193,13 +193,7 @@ def test_a_shaper_that_lets_some_bytes_through_at_once_is_seen_through(tmp_path)
 
     found = calibrated(tmp_path, Shaped(2, lambda a, b: Link(5e-5, GIGABIT), noise=0.0))
     assert applied(found, 2).links[0][1].bytes_per_s == pytest.approx(GIGABIT, rel=0.01)
-
-
-def test_two_hosts_have_two_links_and_one_has_none(tmp_path):
-    found = calibrated(tmp_path, Network(2, lambda a, b: Link(5e-5, GIGABIT)))
-    assert found.host_links.links[0][1].bytes_per_s == pytest.approx(GIGABIT, rel=0.05)
-    assert found.host_links.links[0][0] is None
-    assert found.host_links.media == {}
+    assert (found.host_links.links[0][0], found.host_links.media) == (None, {})
     with pytest.raises(ValueError, match="has one host, and so no links between hosts"):
         calibrated(tmp_path, Network(1, None))
 
@@ -255,7 +249,7 @@ def test_what_was_calibrated_before_is_kept(tmp_path):
 
 
 def test_links_between_cpus_are_those_of_the_network_and_the_copies():
-    known, net = Link(4e-3, 3e8, 3e-3, 1e9), Net(1e-3, 1e8)
+    known, net = Link(4e-3, 3e8, 3e-3, 1e9), Link(1e-3, 1e8)
     estimate = carried(known, net, None, copied=True)
     assert (estimate.latency_s, estimate.bytes_per_s) == pytest.approx((5e-3, 7.5e7))
     assert estimate.sending == pytest.approx((4e-3, 1 / 1.1e-8))
@@ -263,14 +257,14 @@ def test_links_between_cpus_are_those_of_the_network_and_the_copies():
     assert same.latency_s == pytest.approx(known.latency_s)
     # What was measured was faster than the network can be: the network's rate is what can be had.
     assert same.bytes_per_s == pytest.approx(1e8)
-    slower = carried(known, Net(1e-3, 1e7), Net(1e-3, 1e12), copied=True)
+    slower = carried(known, Link(1e-3, 1e7), Link(1e-3, 1e12), copied=True)
     assert slower.bytes_per_s == pytest.approx(1 / (1 / 3e8 + 1e-7), rel=1e-3)
 
 
 def test_links_between_accelerators_are_those_of_the_network():
-    net = Net(1e-4, 1e9)
+    net = Link(1e-4, 1e9)
     assert carried(Link(3e-5, 3e9), net, None, copied=False) == Link(1e-4, 1e9)
-    scaled = carried(Link(3e-5, 3e9), Net(2e-4, 5e8), net, copied=False)
+    scaled = carried(Link(3e-5, 3e9), Link(2e-4, 5e8), net, copied=False)
     assert (scaled.latency_s, scaled.bytes_per_s) == (pytest.approx(1.3e-4), pytest.approx(1.5e9))
 
 
@@ -314,12 +308,7 @@ def test_hosts_that_were_not_measured_are_named_and_lost_ones_are_not_missed():
         (lambda d: d["links"][0].__setitem__(1, 7), "names the kind 7, but there are 1"),
         (lambda d: d["links"].pop(), "2 hosts need a row and a column each"),
         (lambda d: d["hosts"].__setitem__(1, "host-0"), "the host 'host-0' is there twice"),
-        (
-            lambda d: d["kinds"][0].update(bytes_per_s=-1.0),
-            "host_links.kinds[0].bytes_per_s is -1.0, but must",
-        ),
         (lambda d: d["media"].update(wire=-1.0), "must be a number above 0"),
-        (lambda d: d["kinds"][0].pop("latency_s"), "lacks the key 'latency_s'"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, change, said):
@@ -349,25 +338,12 @@ def test_groups_of_values(values, tolerance, random):
     assert grouped([values[place] for place in places], tolerance).tolist() == found[places].tolist()
 
 
-def test_latencies_that_hardly_matter_are_equal():
-    assert len(set(even_latencies([17e-6, 47e-6, 87e-6]))) == 1
-    assert len(set(even_latencies([17e-6, 47e-6, 87e-6, 1e-3, 1.2e-3]))) == 2
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.sampled_from([1.0, 2.0, 7.0, 40.0]), min_size=1, max_size=60), st.integers(0, 2**31))
-def test_noise_hides_no_groups(truth, seed):
-    noise = np.exp(np.clip(0.02 * np.random.default_rng(seed).normal(size=len(truth)), -0.045, 0.045))
-    found = grouped(np.array(truth) * noise, 0.1)
-    for one in set(truth):
-        assert len({value for value, true in zip(found.tolist(), truth, strict=True) if true == one}) == 1
-    assert len(set(found.tolist())) == len(set(truth))
-
-
-def test_values_that_are_no_measurements_are_refused():
+def test_latencies_that_hardly_matter_are_equal_and_none_is_infinite():
     with pytest.raises(ValueError, match="must be finite and above 0"):
         grouped([1.0, math.nan], 0.1)
     assert grouped([], 0.1).tolist() == []
+    assert len(set(even_latencies([17e-6, 47e-6, 87e-6]))) == 1
+    assert len(set(even_latencies([17e-6, 47e-6, 87e-6, 1e-3, 1.2e-3]))) == 2
 
 
 @pytest.mark.parametrize("count", range(2, 20))

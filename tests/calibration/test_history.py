@@ -76,13 +76,6 @@ def test_the_best_plan_by_past_runs_is_chosen(tmp_path, plain):
     assert made.step_s == pytest.approx(second.step_s, rel=0.05)
 
 
-def test_plans_on_other_hosts_are_others():
-    plan = example_plan()
-    elsewhere = tuple(dataclasses.replace(stage, hosts=("other",)) for stage in plan.stages)
-    assert plan_key(plan) == plan_key(dataclasses.replace(plan, step_s=2.0))
-    assert plan_key(plan) != plan_key(dataclasses.replace(plan, stages=elsewhere))
-
-
 def test_a_corrected_plan_says_so_in_its_file_and_its_table(tmp_path):
     plan = corrected(example_plan(), StepCorrection(1.25, 0.05, 3, 2))
     assert read_plan(write_plan(plan, tmp_path / "plan.json")) == plan

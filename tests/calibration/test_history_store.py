@@ -194,13 +194,10 @@ def test_a_history_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     [
         ("steps_s", "[-1.0]", r"steps_s\[0\] is -1\.0, but must be seconds above 0"),
         ("steps_s", "[1e300]", r"steps_s\[0\] is 1e\+300, but must be seconds above 0, and at most"),
-        ("steps_s", "[", "Expecting value"),
         ("stages", "[1]", r"stages\[0\] is 1, but must be an object"),
         ("stages", '[{"forward": 1}]', r"stages\[0\] lacks the key 'forward_s'"),
-        ("plan", "[1]", r"plan is \[1\], but must be an object"),
         ("plan", "[" * 900 + "]" * 900, "lists in lists more than 100 deep"),
         ("plan", "{}", "plan lacks the key 'version'"),
-        ("predicted_s", 1e300, "predicted_s is 1e\\+300, but must be seconds above 0"),
         ("when_s", 1e300, "when_s is 1e\\+300, but must be seconds since 1970"),
         ("versions", '{"jax": 4}', r"versions\.jax is 4, but must be text"),
         ("model_fingerprint", b"\xff", "model_fingerprint is .*, but must be text"),
@@ -216,20 +213,6 @@ def test_a_run_that_cannot_be_read_is_named(tmp_path, column, value, said):
         store.runs()
 
 
-def test_a_transaction_that_fails_changes_nothing(tmp_path):
-    store = Store(tmp_path / "history.sqlite")
-    store.append(run_of())
-
-    def fails():
-        with store.writing() as connection:
-            connection.execute("DELETE FROM runs")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fails()
-    assert len(store.runs()) == 1
-
-
 def test_an_empty_file_is_a_history_without_runs(tmp_path):
     path = tmp_path / "history.sqlite"
     path.touch()
@@ -237,16 +220,13 @@ def test_an_empty_file_is_a_history_without_runs(tmp_path):
     assert Store(path).append(run_of()) == 1
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_folder_that_is_not_there_or_in_the_files_place_is_named(tmp_path):
+    with pytest.raises(ValueError, match="can't be used: unable to open"):
+        Store(tmp_path).runs()
     store = Store(tmp_path / "nowhere" / "history.sqlite")
     for use in (store.check, lambda: store.append(run_of())):
         with pytest.raises(ValueError, match=r"there is no folder .*nowhere; make it first"):
             use()
-
-
-def test_a_folder_is_no_history(tmp_path):
-    with pytest.raises(ValueError, match="can't be used: unable to open"):
-        Store(tmp_path).runs()
 
 
 def test_a_file_that_may_only_be_read_is_read(tmp_path):
@@ -306,7 +286,8 @@ def test_a_run_that_cannot_be_appended_leaves_a_history_of_version_1(tmp_path):
     _of_version_1(store.path)
 
     def fails():
-        with store.writing():
+        with store.writing() as connection:
+            connection.execute("DELETE FROM runs")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -315,3 +296,4 @@ def test_a_run_that_cannot_be_appended_leaves_a_history_of_version_1(tmp_path):
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
         assert "calibration" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
     connection.close()
+    assert len(store.runs()) == 1

@@ -97,16 +97,6 @@ def test_it_is_kept_shown_and_taken(tmp_path):
         assert said in result.output
 
 
-def test_sizes_stay_where_they_are_known():
-    found = fit_host_memory(found_in(host_probes(2, "")), 2, "", stand_in=False)
-    applied = found.applied_to(KNOWN)
-    assert (applied.num_bytes, applied.nvme.num_bytes) == (KNOWN.num_bytes, KNOWN.nvme.num_bytes)
-    assert applied.shared_bytes_per_s == pytest.approx(1.5e10)
-    assert applied.nvme.write_bytes_per_s == pytest.approx(1e9)
-    assert found.applied_to(None).num_bytes == pytest.approx(0.9e11)
-    assert found.applied_to(None).nvme.num_bytes == pytest.approx(0.9e12)
-
-
 @pytest.mark.parametrize("name", ["memory", "update", "copies", "files", "update beside copies"])
 def test_what_was_not_measured_stays_as_it_was(name):
     probes = [probe for probe in host_probes(2, "") if probe.name != name]
@@ -218,8 +208,7 @@ def test_measured_memory_goes_through_a_file_and_never_makes_a_host_forget(tmp_p
     write_calibration(calibration, path)
     assert read_calibration(path).identity == calibration.identity
     applied = measured.applied_to(KNOWN)
-    assert applied.num_bytes == KNOWN.num_bytes
-    assert applied.nvme.num_bytes == KNOWN.nvme.num_bytes
+    assert (applied.num_bytes, applied.nvme.num_bytes) == (KNOWN.num_bytes, KNOWN.nvme.num_bytes)
 
 
 @pytest.fixture
@@ -241,6 +230,9 @@ def test_real_figures_are_finite_and_above_zero_and_nothing_is_left(disk, monkey
         found = host_figures(probe, None)
         assert set(found) == set(probe.names)
         assert all(math.isfinite(value) and value > 0 for value in found.values()), probe
+    import jax
+
+    assert min(host_figures(HostProbe("copies", 1 << 12), jax.devices("cpu")[0]).values()) > 0
     assert os.listdir(disk) == []
     for name in shared.names:
         with pytest.raises(FileNotFoundError):
@@ -257,13 +249,6 @@ class Recorded:
         made = SharedMemory(*args, **kwargs)
         self.names.append(made.name)
         return made
-
-
-def test_copies_to_a_device_of_jax_are_timed():
-    import jax
-
-    found = host_figures(HostProbe("copies", 1 << 12), jax.devices("cpu")[0])
-    assert min(found.values()) > 0
 
 
 def test_nothing_is_left_of_copies_that_fail():

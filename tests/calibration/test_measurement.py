@@ -67,13 +67,21 @@ def _moved(note, shift):
 
 
 def test_a_task_has_what_is_done_for_it_and_no_waiting():
-    first, second = measured([], [step()], B, "1f1b", [1, 1]).stages
+    planned = [StageTimes(1.0, 1.0, activation_bytes=5.0, memory_limit_bytes=9.0), StageTimes(1.0, 1.0)]
+    found = measured([], [step()], B, "1f1b", [1, 1], planned)
+    first, second = found.stages
     # Two forwards of 2 s, with 0.1 s to free after the second.
     assert first.forward_s == pytest.approx((2.0 + 2.1) / 2)
     assert second.forward_s == pytest.approx(3.0)
     assert (first.backward_s, second.backward_s) == (pytest.approx(4.0), pytest.approx(4.0))
     assert (first.forward_post_s, second.backward_post_s) == (pytest.approx(0.5), pytest.approx(0.5))
     assert (first.backward_post_s, second.forward_post_s) == (0.0, 0.0)
+    assert (first.forward_send_s, second.backward_send_s) == pytest.approx((1.0, 1.0)), "timed where it was waited for"
+    assert (first.backward_send_s, second.forward_send_s) == (0.0, 0.0)
+    assert [stage.start_s for stage in found.stages] == pytest.approx([1.5, 2.0]), "launched, with its buffers"
+    assert found.answer_s == pytest.approx(0.8)
+    assert np.array(found.computing_s) == pytest.approx(np.array([(2.0, 4.0), (3.0, 4.0)]))
+    assert (first.activation_bytes, first.memory_limit_bytes) == (5.0, 9.0), "the plan's"
 
 
 def test_what_the_last_backward_takes_longer_is_synchronisation():
@@ -96,13 +104,6 @@ def _one_micro_batch(stage):
     return dataclasses.replace(stage, notes=tuple(kept))
 
 
-def test_a_transfer_is_timed_where_it_was_waited_for():
-    first, second = measured([], [step()], B, "1f1b", [1, 1]).stages
-    assert first.forward_send_s == pytest.approx(1.0)
-    assert second.backward_send_s == pytest.approx(1.0)
-    assert (first.backward_send_s, second.forward_send_s) == (0.0, 0.0)
-
-
 def test_a_message_that_was_there_before_it_was_asked_for_says_nothing_of_the_way():
     made = step()
     notes = list(made.stages[1].notes)
@@ -112,19 +113,6 @@ def test_a_message_that_was_there_before_it_was_asked_for_says_nothing_of_the_wa
     notes[0] = receive(4.9, 4.9, 4.2, 5.0, "f0")
     early = dataclasses.replace(made, stages=(made.stages[0], dataclasses.replace(made.stages[1], notes=tuple(notes))))
     assert measured([], [early], B, "1f1b", [1, 1]).stages[0].forward_send_s == pytest.approx(0.2)
-
-
-def test_a_stage_starts_when_it_is_launched_and_has_its_buffers():
-    found = measured([], [step()], B, "1f1b", [1, 1])
-    assert [stage.start_s for stage in found.stages] == pytest.approx([1.5, 2.0])
-    assert found.answer_s == pytest.approx(0.8)
-
-
-def test_computing_is_told_apart():
-    assert measured([], [step()], B, "1f1b", [1, 1]).computing_s == (
-        (pytest.approx(2.0), pytest.approx(4.0)),
-        (pytest.approx(3.0), pytest.approx(4.0)),
-    )
 
 
 def test_the_simulation_of_measured_stages_is_the_measured_step():
@@ -148,12 +136,6 @@ def test_the_timeline_is_the_step_from_its_call_on():
     assert timeline.backward_send_s[1] == pytest.approx(np.array([[12.5, 13.5], [22.5, 23.5]]))
     busy = timeline.busy_shares + timeline.bubble_shares
     assert busy == pytest.approx([1.0, 1.0])
-
-
-def test_bytes_are_taken_over_from_the_plan():
-    planned = [StageTimes(1.0, 1.0, activation_bytes=5.0, memory_limit_bytes=9.0), StageTimes(1.0, 1.0)]
-    found = measured([], [step()], B, "1f1b", [1, 1], planned).stages
-    assert (found[0].activation_bytes, found[0].memory_limit_bytes) == (5.0, 9.0)
 
 
 def test_medians_leave_out_a_step_that_was_held_up():

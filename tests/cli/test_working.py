@@ -8,8 +8,7 @@ import threading
 from click.testing import CliRunner
 
 from alpa_dejavu import planning
-from alpa_dejavu._util.phases import phase
-from alpa_dejavu._util.progress_bar import progress_bar
+from alpa_dejavu._util.phases import phase, progress_bar
 from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.cli.working import _ShownWork, working

@@ -9,7 +9,7 @@ import pytest
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
 from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
-from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
@@ -94,13 +94,6 @@ def test_a_bounded_number_of_mixtures(count):
     assert kinds_of_sites(space, where).sum(axis=1).max() == where.num_devices or 64 % where.num_devices
 
 
-def test_few_hosts_that_are_all_unlike_are_mixed_freely():
-    where = cluster([host(name, 1e12 + n, devices=1) for n, name in enumerate("abcd")])
-    uses = kinds_of_sites(search_space(where, 12), where)
-    assert len(uses) == 2**4 - 1
-    assert uses.max() == 1
-
-
 def test_hosts_may_differ_in_their_number_of_devices():
     where = cluster([host("a", devices=3), host("b", devices=6), host("c", devices=4)])
     shapes = {(s.num_hosts, s.devices_per_host) for s in submeshes(where)}
@@ -146,14 +139,10 @@ def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
     assert kinds_of(where) == (0, 1, 0, 1)
     table = table_of(where)
     near, far = (table.synchronisation_s[entry(where, (2, 2), kinds, (4, 1))] for kinds in ((0, 0), (0, 1)))
-    of = [AlphaBeta().seconds("all_reduce", 6e5, _group(where, hosts)) for hosts in ((0, 0, 2, 2), (0, 0, 1, 1))]
+    of = [AlphaBeta().seconds("all_reduce", 6e5, Group(where, hosts)) for hosts in ((0, 0, 2, 2), (0, 0, 1, 1))]
     assert [near, far] == pytest.approx([float(each) for each in of])
-
-
-def _group(where, hosts):
-    from alpa_dejavu.costs.communication import Group
-
-    return Group(where, hosts)
+    a, b = (site(search_space(where, 8), where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
+    assert (table.devices[a], table.memory[a]) == (table.devices[b], table.memory[b]), "like sites are priced once"
 
 
 def test_a_tensor_parallel_group_in_each_host_waits_for_the_slowest():
@@ -210,16 +199,6 @@ def test_a_plans_cost_has_each_crossing_once():
     taken = table.interstage_s(stages, space, place_stages(stages, space, where))
     assert taken == [pytest.approx((0.0, once)), pytest.approx((once, 0.0))]
     assert table.interstage_s(stages, space) == taken
-
-
-def test_entries_of_like_sites_are_priced_once():
-    where = islands()
-    space = search_space(where, 8)
-    table = table_of(where, space)
-    a, b = (site(space, where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
-    assert table.devices[a] is table.devices[b]
-    assert np.array_equal(table.costs_s[:, :, a], table.costs_s[:, :, b])
-    assert table.memory[a] is table.memory[b]
 
 
 def test_placement_takes_hosts_of_the_kinds_and_packs_parts():

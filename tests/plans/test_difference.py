@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 
-from alpa_dejavu._util.shapley import DRAWN, shapley
-from alpa_dejavu.plans.difference import differences
+from alpa_dejavu.plans.difference import DRAWN, differences, shapley
 from alpa_dejavu.problem import NoPlanError, StepCorrection, Submesh
 from plans import example_plan, hardware, stage, whole_plan
 

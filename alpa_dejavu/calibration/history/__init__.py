@@ -4,11 +4,11 @@ Correction.read("history.sqlite").of(Origin.of(model, cluster, "analytic", "alph
 """
 
 from alpa_dejavu.calibration.history._correction import Correction, corrected, corrected_timeline
-from alpa_dejavu.calibration.history._store import Store
-from alpa_dejavu.calibration.history.history_file import default_path, history_path
+from alpa_dejavu.calibration.history._store import HISTORY_ENV, Store, default_path, history_path
 from alpa_dejavu.calibration.history.past_run import Origin, PastRun, StageSeconds
 
 __all__ = [
+    "HISTORY_ENV",
     "Correction",
     "Origin",
     "PastRun",

@@ -25,7 +25,6 @@ from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.format_fields import stated
 from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu._util.json_text import strict_json
-from alpa_dejavu.calibration.history.history_file import default_path
 from alpa_dejavu.calibration.history.past_run import UNKNOWN, PastRun
 from alpa_dejavu.plans.plan_file import plan_format
 
@@ -210,3 +209,26 @@ def _row(run: PastRun) -> dict[str, Any]:
         "measured_s": run.measured_s,
         "num_steps": len(run.steps_s),
     }
+
+
+HISTORY_ENV = "ALPA_DEJAVU_HISTORY"
+
+
+def default_path() -> pathlib.Path:
+    """Returns the default path of the history of past runs, a file in the user's data directory.
+
+    References:
+        XDG Base Directory Specification, version 0.8.
+    """
+    data_home = os.environ.get("XDG_DATA_HOME", "")
+    # By the specification a relative directory is to be ignored.
+    data = pathlib.Path(data_home) if os.path.isabs(data_home) else pathlib.Path.home() / ".local" / "share"
+    return data / "alpa-dejavu" / "history.sqlite"
+
+
+def history_path(chosen: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """Returns the path of the history of past runs: the given one, else that in the environment's ALPA_DEJAVU_HISTORY,
+    else the default.
+    """
+    named = chosen or os.environ.get(HISTORY_ENV)
+    return pathlib.Path(named) if named else default_path()

@@ -139,18 +139,11 @@ def _versions() -> Mapping[str, str]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """A past run of a plan: the seconds that its step was predicted to take, and those that the steps took.
+    """A past run of a plan: the seconds that its step was predicted to take before any correction by other runs, the
+    measured ones of each step after warming up, and those of each stage, empty if stages weren't measured.
 
-    Attributes:
-        plan: the plan that ran; a file keeps it without its contingencies.
-        origin: which model it ran, on which cluster, and which cost models predicted it.
-        predicted_s: the predicted seconds of a step, before any correction by other runs.
-        steps_s: the measured seconds of each step, after warming up.
-        stages: the measured seconds of each stage; empty if stages weren't measured.
-        when_s: when it ran, in seconds since 1970, UTC.
-        versions: the versions of packages, by their names.
-
-    Raises ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
+    A file keeps the plan without its contingencies. `when_s` is in seconds since 1970, UTC; `versions` are of packages.
+    ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
     """
 
     plan: Annotated[Plan, _AS_DATA]

@@ -56,16 +56,10 @@ def measured(
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
 ) -> MeasuredPlan:
-    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step.
-    ValueError where the notes aren't those of so many micro-batches on S stages.
-
-    Args:
-        steps_s: the seconds of steps in which workers took no notes; if there are none, those of the noted steps.
-        noted: the workers' notes.
-        num_micro_batches: the number of micro-batches of a step.
-        schedule: the plan's pipeline schedule.
-        devices: how many devices each of S stages has, shape (S,).
-        planned: the predicted times of the stages, from which the bytes of memory are taken over.
+    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step of
+    so many micro-batches under a schedule; ValueError where the notes aren't those. Steps in which workers took no
+    notes count, or those of the noted ones if there are none. `devices` says how many each of S stages has, shape (S,),
+    and the bytes of memory are taken over from the planned times.
     """
     if not noted:
         raise ValueError("measured: there are no notes of any step; note at least one")

@@ -11,20 +11,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import final
 
-__all__ = [
-    "OTHER",
-    "RECEIVE",
-    "RUN",
-    "SEND",
-    "Note",
-    "StageMessage",
-    "StageNotes",
-    "StageTasks",
-    "StepNotes",
-    "TaskTime",
-    "stage_tasks",
-]
-
 RUN, SEND, RECEIVE, OTHER = "run", "send", "receive", "other"
 
 

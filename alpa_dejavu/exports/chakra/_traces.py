@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.costs.interstage import CutBytes
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.chakra import _schema as schema

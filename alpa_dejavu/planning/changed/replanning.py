@@ -15,7 +15,7 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.changed_cluster import without as without_hosts
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import plan as best_plan

@@ -9,8 +9,7 @@ from typing import Any, Literal, final
 
 from alpa_dejavu.calibration import NONE, Calibration, models_of, prices
 from alpa_dejavu.clusters.changed_cluster import slowed
-from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.clusters.host_classes import hosts_by_names, summary_of
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
