@@ -21,6 +21,7 @@ from alpa_dejavu.cli.files import (
     write_pair,
 )
 from alpa_dejavu.cli.inference import inference_options
+from alpa_dejavu.cli.interrupts import interrupts_stop
 from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
@@ -99,6 +100,7 @@ from alpa_dejavu.cli.working import working
 @click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
 @click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
 @checkpoint_option
+@click.option("--contingencies", is_flag=True, help="Plan for the loss of each host, too, which takes longer.")
 @click.option("--strategy", type=LateChoice("planning.result:STRATEGIES"), default="dejavu", show_default=True,
               help="By whose search.")  # fmt: skip
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
@@ -182,7 +184,8 @@ def plan(
             **choices,
         )
         try:
-            planned = ask(replicas=least_replicas(replicas, rule, tolerate))
+            with interrupts_stop():
+                planned = ask(replicas=least_replicas(replicas, rule, tolerate))
         except UnlikePipelinesError as error:
             unlike = error
     to = console(takes_stdout(*paths))

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 import alpa_dejavu
+from alpa_dejavu._util.search_watch import SearchWatch, watched
 from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.task import Clock
@@ -23,18 +24,42 @@ def test_a_plan_covers_layers_and_devices():
     assert sum(stage.submesh.num_devices for stage in made.stages) == 8
     assert made.num_layers == 6
     assert made.step_s >= made.lower_bound_s * (1 - 1e-9) > 0
-    steps = {"features", "cost table", "slicing", "placement", "confidence", "contingencies", "memory", "cache"}
+    steps = {"features", "cost table", "slicing", "placement", "confidence", "memory", "cache"}
     assert set(made.planning_s) == steps
 
 
-def test_every_second_of_planning_is_a_steps():
+@pytest.mark.parametrize("contingencies", [False, True])
+def test_every_second_of_planning_is_a_steps(contingencies):
     # A look at the clock takes a second: all between the first and the last is told, each under its step.
     looks = itertools.count()
-    task = task_of(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
+    task = task_of(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8), contingencies=contingencies)
     made = alpa_dejavu.plan(task, clock=Clock(lambda: float(next(looks)))).plan
     assert made.total_planning_s == next(looks) - 1
     assert min(made.planning_s.values()) >= 1.0
     assert made.after({"features": 100.0}).planning_s["features"] == 100.0 + made.planning_s["features"]
+
+
+def test_a_search_that_is_stopped_says_how_much_was_left_and_its_bound():
+    task = task_of(chain(6), example_cluster(num_hosts=2), 2, Run(8), contingencies=True)
+    task = dataclasses.replace(task, micro_batches=(1, 2, 4, 8, 16))
+    whole, watch = alpa_dejavu.plan(task).plan, SearchWatch()
+    price = watch.price
+
+    def stop(has_plan, left, anew):
+        price(has_plan, left, anew)
+        watch.is_stopped = watch.has_plan
+
+    watch.price = stop
+    with watched(watch):
+        made = alpa_dejavu.plan(task).plan
+    (note,) = (note for note in made.notes if note.startswith("stopped early"))
+    assert note.startswith(f"stopped early: {watch.priced} of about {watch.priced + sum(watch.left)} candidates priced")
+    assert f"layers and {made.num_micro_batches} micro-batches takes less than" in note
+    assert made.step_s >= whole.step_s * (1 - 1e-9)
+    assert not made.contingencies
+    assert not any("nothing fits" in note for note in made.notes)
+    assert whole.contingencies
+    assert not any("stopped" in note for note in whole.notes)
 
 
 def test_a_plan_reads_as_a_table():
