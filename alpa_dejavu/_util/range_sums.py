@@ -12,17 +12,19 @@ FloatArray = NDArray[np.float64]
 
 
 def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
-    """Returns the matrix whose entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums.
+    """Returns the matrix whose entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums. Values of shape
+    (..., L) make a matrix each, of shape (..., L, L).
 
     >>> range_sum([1, 2, 4])
     array([[1., 3., 7.],
            [0., 2., 6.],
            [0., 0., 4.]])
     """
-    size = len(values)
-    prefix = np.zeros(size + 1)
-    np.cumsum(values, out=prefix[1:])
-    return np.where(_upper(size), prefix[None, 1:] - prefix[:-1, None], 0.0)
+    rows = np.asarray(values, dtype=np.float64)
+    size = rows.shape[-1]
+    prefix = np.zeros((*rows.shape[:-1], size + 1))
+    np.cumsum(rows, axis=-1, out=prefix[..., 1:])
+    return np.where(_upper(size), prefix[..., None, 1:] - prefix[..., :-1, None], 0.0)
 
 
 def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] | None = None) -> FloatArray:
@@ -30,7 +32,8 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     layer is in.
 
     Args:
-        values: shape (V,) for V variants, a variant being one way to shard one layer: the value of each.
+        values: shape (..., V) for V variants, a variant being one way to shard one layer: the value of each. The
+            matrices have shape (..., L, L).
         of_stages: shape (L, L, L) for L layers: which variant each layer n has in the stage of layers i..j, -1 for
             layers outside of the stage; None: each layer has one variant, so V is L.
 
@@ -41,8 +44,9 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     """
     if of_stages is None:
         return range_sum(values)
-    sums: FloatArray = np.append(values, 0.0)[of_stages].sum(axis=-1)
-    return sums
+    rows = np.asarray(values, dtype=np.float64)
+    padded = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1))], axis=-1)
+    return np.asarray(padded[..., of_stages].sum(axis=-1))
 
 
 @functools.cache

@@ -9,7 +9,6 @@ References:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.overlap import Overlap
-
-Row = FloatArray | float
 
 
 def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int32], overlap: Overlap) -> float:
@@ -139,31 +136,66 @@ def _run(
 
 
 def behind_layers_s(
-    layers: Iterable[int],
-    computed_s: Callable[[int], Row],
-    fetched_s: Callable[[int], Row],
-    sent_s: Callable[[int], Row],
+    stages: NDArray[np.intp],
+    variants: NDArray[np.intp],
+    computed_s: FloatArray,
+    fetched: tuple[FloatArray, FloatArray],
+    sent: tuple[FloatArray, FloatArray],
     overlap: Overlap,
+    backward: bool = False,
 ) -> FloatArray:
-    """Returns the seconds by which a pass over layers takes longer than its computing, for any number of stages at
-    once; the functions tell the seconds of a layer in each stage, 0 for stages without it.
+    """Returns the seconds by which a pass over the layers of M stages takes longer than its computing, shape (M,).
 
     A layer's parameters are fetched while the layer before it computes; those of a stage's first layer, before it
     computes. What a layer sends, it sends behind the layers after it; what is left at the end is waited for. The one
     stream of communication fetches first.
+
+    Args:
+        stages: shape (M, 2), the first and the last layer of each stage.
+        variants: shape (M, L), the variant of each layer in each stage.
+        computed_s: shape (V,), the seconds that each layer variant computes.
+        fetched: the seconds of what each variant fetches alone, shape (K, V), by K kinds of messages; and how many
+            times as long they take in a stage, shape (K, M).
+        sent: those of what each variant sends.
+        overlap: the slowdowns while a device computes and communicates.
+        backward: whether the pass begins with the last layer.
     """
     slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
-    exposed, backlog = np.zeros(()), np.zeros(())
-    before: Row = np.zeros(())
-    sent: Row = 0.0
-    for layer in layers:
-        wanted = fetched_s(layer)
-        # Computing of the layer before it, beside which this one's parameters come.
-        both = np.minimum(before, (wanted + backlog) * slow_load / slow)
-        carried = both * slow / slow_load
-        exposed = exposed + both * (slow - 1) + np.maximum(wanted - carried, 0.0)
-        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + sent
-        before, sent = computed_s(layer), sent_s(layer)
-    both = np.minimum(before, backlog * slow_load / slow)
-    longer_s: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + sent
+    messages = [np.ascontiguousarray(part, dtype=np.float64) for way in (fetched, sent) for part in way]
+    wide = (np.ascontiguousarray(part, dtype=np.int64) for part in (stages, variants))
+    return _behind(*wide, np.ascontiguousarray(computed_s, dtype=np.float64), *messages, slow, slow_load, backward)
+
+
+@compiled("(i8[:,::1], i8[:,::1], f8[::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8, f8, b1)")
+def _behind(
+    stages: NDArray[np.int64],
+    variants: NDArray[np.int64],
+    computed_s: FloatArray,
+    fetched_s: FloatArray,
+    fetched_longer: FloatArray,
+    sent_s: FloatArray,
+    sent_longer: FloatArray,
+    slow: float,
+    slow_load: float,
+    backward: bool,
+) -> FloatArray:
+    longer_s = np.zeros(len(stages))
+    for stage in range(len(stages)):
+        first, last = stages[stage]
+        exposed, backlog, before, sending = 0.0, 0.0, 0.0, 0.0
+        for step in range(last - first + 1):
+            variant = variants[stage, last - step if backward else first + step]
+            wanted = 0.0
+            for kind in range(len(fetched_s)):
+                wanted += fetched_longer[kind, stage] * fetched_s[kind, variant]
+            # Computing of the layer before it, beside which this one's parameters come.
+            both = min(before, (wanted + backlog) * slow_load / slow)
+            carried = both * slow / slow_load
+            exposed += both * (slow - 1) + max(wanted - carried, 0.0)
+            backlog = max(backlog - max(carried - wanted, 0.0), 0.0) + sending
+            before, sending = computed_s[variant], 0.0
+            for kind in range(len(sent_s)):
+                sending += sent_longer[kind, stage] * sent_s[kind, variant]
+        both = min(before, backlog * slow_load / slow)
+        longer_s[stage] = exposed + both * (slow - 1) + backlog - both * slow / slow_load + sending
     return longer_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -102,14 +102,21 @@ class RuntimeProfile:
         """Returns the seconds of collectives in a phase: "forward", "backward" or "step"."""
         return predicted_s if phase == "step" else predicted_s * self.collectives
 
-    def latency(self, predicted: Latency, operators: Operators) -> Latency:
-        """Returns the latency of a layer's operators under this runtime."""
+    def latency(
+        self, predicted: Latency, operators: Operators, ends: Sequence[int] | NDArray[np.intp] | None = None
+    ) -> Latency:
+        """Returns the latency of a layer's operators under this runtime; where those of several layers are joined,
+        `ends` says where each layer's end.
+        """
         if (self.elementwise, self.launch_s) == (1.0, 0.0) or not len(operators):
             return predicted
+        lengths = np.diff([len(operators)] if ends is None else ends, prepend=0)
+        of_layers = np.repeat(np.arange(len(lengths)), lengths)
         factor = np.where(operators.is_product, 1.0, self.elementwise)
-        device_s = float((predicted.mean_s * factor).sum())
-        if device_s > 0:
-            factor = factor * (self.computed_s(device_s, launches(operators)) / device_s)
+        device_s = np.bincount(of_layers, weights=predicted.mean_s * factor, minlength=len(lengths))
+        computed_s = self.computed_s(device_s, np.bincount(of_layers, launches(operators), minlength=len(lengths)))
+        longer = np.divide(computed_s, device_s, out=np.ones_like(device_s), where=device_s > 0)
+        factor = factor * longer[of_layers]
         return Latency(predicted.mean_s * factor, predicted.spread_s * factor)
 
     def hosts(self, hosts: Iterable[Host]) -> list[Host]:
@@ -141,11 +148,11 @@ class RuntimeProfile:
         return self.step_s + (device.step_s if self.compiled else 0.0)
 
 
-def launches(operators: Operators) -> float:
-    """Returns how many operators are launched one by one: those that write a result to memory, each as often as it
-    runs.
+def launches(operators: Operators) -> NDArray[np.float64]:
+    """Returns how often each operator is launched, shape (operators,): as often as it runs if it writes a result to
+    memory.
     """
-    return float(operators.count[operators.written_bytes > 0].sum())
+    return operators.count * (operators.written_bytes > 0)
 
 
 ALPA = RuntimeProfile("alpa")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import final
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
-from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
-from alpa_dejavu.costs._hidden import HiddenSeconds
+from alpa_dejavu.costs._batched_predictions import PredictedOperators
+from alpa_dejavu.costs._hidden import FETCHED, SENT, SUMMED, Buckets, StagePass, hidden_seconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs._streams import makespan_s
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
 from alpa_dejavu.costs.interstage import InterstageTransfer
@@ -24,6 +26,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
 from alpa_dejavu.problem import (
     PHASES,
+    TENSOR,
     AxisCollectives,
     Cluster,
     Device,
@@ -41,7 +44,36 @@ COST_KINDS = (
 
 _Mesh = tuple[int, int, int, bool, int, int, int]
 """The part of a config that tells divisions apart: all but its remat."""
-_Predicted = dict[int, tuple[Operators, Latency, float]]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LayerExchanges:
+    """The collectives of layers' variants in a phase: those of several layers as one for each kind and mesh axis, each
+    with the place of its layer among the different ones; and the place of each variant's.
+    """
+
+    joined: tuple[tuple[AxisCollectives, NDArray[np.intp]], ...]
+    num_layers: int
+    of_variants: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, division: Division, phase: str) -> _LayerExchanges:
+        every = [division.exchanges(n, phase) for n in range(len(division.variants))]
+        different = {id(exchanges): exchanges for exchanges in every}
+        places = {key: place for place, key in enumerate(different)}
+        alike: dict[tuple[str, int], list[tuple[int, AxisCollectives]]] = {}
+        for place, exchanges in enumerate(different.values()):
+            for sent in exchanges:
+                alike.setdefault((sent.kind, sent.axis), []).append((place, sent))
+        joined = []
+        for (kind, axis), parts in alike.items():
+            num_bytes, counts = (
+                np.concatenate([getattr(sent, name) for _, sent in parts]) for name in ("num_bytes", "counts")
+            )
+            of_layers = np.repeat([place for place, _ in parts], [len(sent.counts) for _, sent in parts])
+            joined.append((AxisCollectives(kind, axis, num_bytes, counts), of_layers))
+        return cls(tuple(joined), len(different), np.array([places[id(exchanges)] for exchanges in every]))
 
 
 @final
@@ -60,50 +92,44 @@ class StageCostModel:
         self.interstage = InterstageTransfer(model, cluster, models.communication, models.runtime)
         self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
-        self._predicted: dict[Device, _Predicted] = {}
+        self._operators: dict[Device, PredictedOperators] = {}
+        self._recomputed: dict[tuple[_Mesh, str], Sequence[Operators]] = {}
+        self._exchanges: dict[tuple[_Mesh, str], _LayerExchanges] = {}
+        self._again: dict[tuple[Device, _Mesh, str], FloatArray] = {}
         self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
+        self._exchanged: dict[tuple[StageDevices, _Mesh, str], list[FloatArray]] = {}
         self._plain: dict[tuple[StageDevices, _Mesh, str], StageParts] = {}
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
-        self._combined_exchanges: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
-        self._sent_s = SentSeconds(models.communication)
-        self._hidden = HiddenSeconds(self, models.runtime.overlap)
+        self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
+        self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
-        """Predicts and caches, in a few large calls of the models, what stages on the given devices with the given mesh
-        configs compute and send; without it that is predicted one by one when it is needed.
+        """Predicts and caches, in a few large calls of the latency model, what stages on the given devices with the
+        given mesh configs compute; without it that is predicted mesh by mesh when it is needed.
         """
-        meshes = {(devices, config.division_key): config for devices, config in choices}
-        wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
-        for (devices, mesh), config in meshes.items():
+        wanted: dict[Device, dict[tuple[_Mesh, str], MeshConfig]] = {}
+        for devices, config in choices:
             for device in devices.kinds:
-                wanted.setdefault(device, {})[mesh] = config
+                wanted.setdefault(device, {})[config.division_key, config.remat] = config
         for device, configs in wanted.items():
-            self._predict(device, configs.values())
-        self._sent_s.ask(
-            (exchange.kind, exchange.num_bytes, group)
-            for (devices, _), config in meshes.items()
-            for exchange in self._all_sent(config)
-            for group in self.places.groups(devices, config, exchange.axis)
-        )
+            self._on(device).ask(
+                operators
+                for config in configs.values()
+                for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
+                for operators in sets
+            )
 
-    def _predict(self, device: Device, configs: Iterable[MeshConfig]) -> None:
-        cache = self._predicted.setdefault(device, {})
-        every = (sets for config in configs for phase in PHASES for sets in self.division(config).operators(phase))
-        wanted = {id(operators): operators for operators in every if id(operators) not in cache}
-        predictions = latencies(self.models.latency, list(wanted.values()), device)
-        for operators, predicted in zip(wanted.values(), predictions, strict=True):
-            latency = self.models.runtime.latency(predicted, operators)
-            cache[id(operators)] = operators, latency, latency.total_s
+    def _on(self, device: Device) -> PredictedOperators:
+        if device not in self._operators:
+            self._operators[device] = PredictedOperators(self.models, device)
+        return self._operators[device]
 
-    def _all_sent(self, config: MeshConfig) -> list[AxisCollectives]:
-        """Returns the collectives among the devices of any stage, all phases together, those of alike layers once."""
-        division = self.division(config)
-        every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
-        distinct = {id(exchanges): exchanges for exchanges in every}
-        combined = (self._combined_of(config, phase) for phase in PHASES)
-        shares = (division.shares(phase) for phase in PHASES if self.models.runtime.overlap.hides)
-        return [exchange for exchanges in (*distinct.values(), *combined, *shares) for exchange in exchanges]
+    def _recomputed_of(self, config: MeshConfig) -> Sequence[Operators]:
+        key = config.division_key, config.remat
+        if key not in self._recomputed:
+            self._recomputed[key] = self.division(config).recomputed(config.remat)
+        return self._recomputed[key]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L), by
@@ -149,9 +175,72 @@ class StageCostModel:
         """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
         in a micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
         """
-        if not self.models.runtime.overlap.hides:
-            return np.zeros((3, *self._whole.gradients.shape))
-        return self._hidden.seconds(devices, config)
+        overlap, size = self.models.runtime.overlap, self.model.num_layers
+        if not overlap.hides:
+            return np.zeros((3, size, size))
+        key = devices, config.division_key, config.remat
+        if key not in self._hidden:
+            forward, backward = self._pass(devices, config, "forward"), None
+            if self.model.training:
+                backward, kinds = self._pass(devices, config, "backward"), devices.kinds
+                again = self.exchanges_again(config, kinds[0])
+                shares = np.stack([self.again(config, device) for device in kinds])
+                backward = dataclasses.replace(
+                    backward,
+                    hidden_s=backward.hidden_s + forward.hidden_s * again,
+                    free_s=backward.free_s + forward.free_s * shares,
+                )
+            summed, updated = (self._buckets(devices, config, "step", kinds) for kinds in (SUMMED, FETCHED))
+            # Where they are gathered layer by layer
+            gathered = updated if overlap.kind in ("gradients", "tensor") else None
+            of_stages = self.division(config).of_stages
+            self._hidden[key] = hidden_seconds(forward, backward, summed, gathered, of_stages, overlap)
+        return self._hidden[key]
+
+    def _pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> StagePass:
+        key = devices, config.division_key, phase
+        if key not in self._passes:
+            computed_s = np.stack([self._operators_s(device, config, phase) for device in devices.kinds])
+            hidden_s = self._hidden_in_layers(devices, config, phase)
+            buckets = (self._buckets(devices, config, phase, kinds) for kinds in (FETCHED, SENT))
+            self._passes[key] = StagePass(hidden_s, np.maximum(computed_s - hidden_s, 0.0), *buckets)
+        return self._passes[key]
+
+    def _buckets(self, devices: StageDevices, config: MeshConfig, phase: str, kinds: Collection[str]) -> Buckets:
+        """Returns what stages send in a phase for all their layers together, of some kinds of collectives."""
+        division, wholes = self.division(config), self.combined(devices, config, phase)
+        pairs = zip(wholes, division.shares(phase), strict=True)
+        sent = [(s, self.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
+        return Buckets.of(sent, (self.model.num_layers, len(division.variants)), division.of_stages)
+
+    def _hidden_in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the seconds of collectives of activations that hide in a pass of each layer variant, on the device
+        where least does: behind independent operators of its pass.
+        """
+        division, overlap = self.division(config), self.models.runtime.overlap
+        if not overlap.streams:
+            share = overlap.hidden_tensor_share
+            return (
+                share * self._exchanges_s(devices, config, phase, [TENSOR])
+                if share
+                else np.zeros(len(division.variants))
+            )
+        pairs = [(division.flow(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
+        different = {tuple(map(id, pair)): pair for pair in pairs}
+        hidden_s = dict.fromkeys(different, 0.0)
+        for key, (flow, operators) in different.items():
+            if flow is not None and flow.collectives:
+                sent = [self.sent_s(devices, config, sent, phase) * sent.counts for sent in flow.collectives]
+                sent_s = np.concatenate(sent)
+                computed = [
+                    self.latency_of(operators, kind).mean_s * self.crowding(kind, config) for kind in devices.kinds
+                ]
+                both = [
+                    seconds.sum() + sent_s.sum() - makespan_s(seconds, sent_s, flow.edges, overlap)
+                    for seconds in computed
+                ]
+                hidden_s[key] = max(float(min(sent_s.sum(), *both)), 0.0)
+        return np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
@@ -162,9 +251,7 @@ class StageCostModel:
     def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
         key = device, config.division_key, config.remat
         if key not in self._computed:
-            update = self._summed(config, self._operators_s(device, config, "step"))
-            update = update + self.models.runtime.started_step_s(device)
-            self._computed[key] = np.stack([*self._compute_s(device, config), update])
+            self._computed[key] = self._compute_s(device, config)
         return self._computed[key]
 
     def memory(self, config: MeshConfig) -> StageMemory:
@@ -191,8 +278,8 @@ class StageCostModel:
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of each layer's operators on one device; by variant."""
-        alone = [self._priced(operators, device)[2] for operators in self.division(config).operators(phase)]
-        return np.array(alone) * self.crowding(device, config)
+        totals_s = self._on(device).totals_s(self.division(config).operators(phase))
+        return totals_s * self.crowding(device, config)
 
     def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the share of what each stage computes in a backward pass that only gradients of weights need, shape
@@ -217,39 +304,30 @@ class StageCostModel:
         """
         return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
-    def _priced(self, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
-        """Returns operators with their latency, predicted once: alike layers share their operators."""
-        cache = self._predicted.setdefault(device, {})
-        if id(operators) not in cache:
-            latency = self.models.runtime.latency(self.models.latency.predict(operators, device), operators)
-            cache[id(operators)] = operators, latency, latency.total_s
-        return cache[id(operators)]
-
     def latency_of(self, operators: Operators, device: Device) -> Latency:
         """Returns the predicted latency of some operators on a device, which is predicted once for each object."""
-        return self._priced(operators, device)[1]
+        return self._on(device).latency(operators)
 
-    def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
+    def _compute_s(self, device: Device, config: MeshConfig) -> FloatArray:
         """Returns the seconds of all layers' operators, divided among the devices, and of the computations' start."""
-        start, forward = self.models.runtime.dispatch_s(device), self._operators_s(device, config, "forward")
-        if not self.model.training:
-            return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
-        backward = self._operators_s(device, config, "backward")
-        backward = backward + forward * self.again(config, device)
-        return self._summed(config, forward) + start, self._summed(config, backward) + start
+        runtime, training = self.models.runtime, self.model.training
+        forward, backward, update = (self._operators_s(device, config, phase) for phase in PHASES)
+        backward = backward + forward * self.again(config, device) if training else np.zeros_like(forward)
+        start_s = runtime.dispatch_s(device)
+        starts_s = np.array([start_s, start_s * training, runtime.started_step_s(device)])
+        return self._summed(config, np.stack([forward, backward, update])) + starts_s[:, None, None]
 
     def again(self, config: MeshConfig, device: Device) -> FloatArray:
         """Returns for each sharding variant (way to shard one layer) the share of its forward pass, by its seconds on a
         device, that its backward pass runs again.
         """
-        division = self.division(config)
-        shares = np.zeros(len(division.variants))
-        if config.remat != "none":
-            passes = zip(division.recomputed(config.remat), division.operators("forward"), strict=True)
-            for n, (some, whole) in enumerate(passes):
-                total_s = self.latency_of(whole, device).total_s
-                shares[n] = self.latency_of(some, device).total_s / total_s if total_s > 0 else float(len(some) > 0)
-        return shares
+        key = device, config.division_key, config.remat
+        if key not in self._again:
+            on, some = self._on(device), self._recomputed_of(config)
+            whole_s, again_s = on.totals_s(self.division(config).operators("forward")), on.totals_s(some)
+            shares = np.array([float(len(operators) > 0) for operators in some])
+            self._again[key] = np.divide(again_s, whole_s, out=shares, where=whole_s > 0)
+        return self._again[key]
 
     def exchanges_again(self, config: MeshConfig, device: Device) -> NDArray[np.bool_]:
         """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again."""
@@ -261,25 +339,36 @@ class StageCostModel:
 
     def _collective_s(self, devices: StageDevices, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """Returns the seconds of the collectives of a stage for each micro-batch, forward and backward."""
-        forward = self._exchanges_s(devices, config, "forward")
-        ahead = self._summed(config, forward) + self._combined_s(devices, config, "forward")
-        if not self.model.training:
-            return ahead, np.zeros_like(ahead)
-        backward = self._exchanges_s(devices, config, "backward")
-        backward = backward + forward * self.exchanges_again(config, devices.kinds[0])
-        return ahead, self._summed(config, backward) + self._combined_s(devices, config, "backward")
+        phases = ("forward", "backward") if self.model.training else ("forward",)
+        rows = [self._exchanges_s(devices, config, phase) for phase in phases]
+        if self.model.training:
+            rows[1] = rows[1] + rows[0] * self.exchanges_again(config, devices.kinds[0])
+        sums = self._summed(config, np.stack(rows))
+        whole = [
+            seconds + self._combined_s(devices, config, phase) for seconds, phase in zip(sums, phases, strict=True)
+        ]
+        return whole[0], whole[1] if self.model.training else np.zeros_like(whole[0])
 
-    def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Returns the seconds of each layer's collectives, one after the other; by variant."""
-        division, totals = self.division(config), dict[int, tuple[Sequence[AxisCollectives], float]]()
-        seconds = np.zeros(len(division.variants))
-        for n in range(len(seconds)):
-            exchanges = division.exchanges(n, phase)
-            if id(exchanges) not in totals:
-                total = sum(float(self.sent_s(devices, config, sent, phase) @ sent.counts) for sent in exchanges)
-                totals[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
-            seconds[n] = totals[id(exchanges)][1]
-        return seconds
+    def _exchanges_s(
+        self, devices: StageDevices, config: MeshConfig, phase: str, axes: Collection[int] | None = None
+    ) -> FloatArray:
+        """Returns the seconds of each layer's collectives, along some axes of the mesh alone if these are given, one
+        after the other; by variant.
+        """
+        key = config.division_key, phase
+        if key not in self._exchanges:
+            self._exchanges[key] = _LayerExchanges.of(self.division(config), phase)
+        exchanges = self._exchanges[key]
+        place = devices, config.division_key, phase
+        if place not in self._exchanged:
+            self._exchanged[place] = [
+                self.sent_s(devices, config, sent, phase) * sent.counts for sent, _ in exchanges.joined
+            ]
+        total_s = np.zeros(exchanges.num_layers)
+        for (sent, of_layers), seconds in zip(exchanges.joined, self._exchanged[place], strict=True):
+            if axes is None or sent.axis in axes:
+                total_s += np.bincount(of_layers, seconds, minlength=len(total_s))
+        return total_s[exchanges.of_variants]
 
     def _combined_s(
         self, devices: StageDevices, config: MeshConfig, phase: str, counts: Callable[[str], bool] = lambda _: True
@@ -297,15 +386,9 @@ class StageCostModel:
         """
         key = devices, config.division_key, phase
         if key not in self._sent:
-            exchanges = self._combined_of(config, phase)
+            exchanges = self.division(config).combined(phase)
             self._sent[key] = [(sent, self.sent_s(devices, config, sent, phase) * sent.counts) for sent in exchanges]
         return self._sent[key]
-
-    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
-        key = config.division_key, phase
-        if key not in self._combined_exchanges:
-            self._combined_exchanges[key] = self.division(config).combined(phase)
-        return self._combined_exchanges[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
         """Returns the seconds of a collective in a phase, for each of its sizes in bytes, in the slowest group of a
@@ -317,7 +400,7 @@ class StageCostModel:
         return self.models.runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:
-        alone = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)
+        alone = self.models.communication.seconds(exchange.kind, exchange.num_bytes, group)
         served = None
         if gradients and exchange.kind == "all_reduce":
             served = served_s(self.models.communication, exchange.num_bytes, group)

@@ -270,13 +270,15 @@ def cost_table(
             continue
         kept = [None if config is None else costs.memory(config) for config in configs]
         memory.append(tuple(kept))
-        for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
-            if config is None or stage is None:
-                continue
-            offered[:, :, s, c] = allowed
-            seconds[..., s, c] = costs.seconds(devices[s], config)
-            fitting = _limits(float(usable[s]), devices[s].share)
-            successors[:, :, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
+        chosen = [c for c, config in enumerate(configs) if config is not None]
+        of_configs = [costs.seconds(devices[s], config) for config in configs if config is not None]
+        if chosen:
+            seconds[..., s, chosen] = np.stack(of_configs, axis=-1)
+        offered[:, :, s, chosen] = allowed[:, :, None]
+        fitting = _limits(float(usable[s]), devices[s].share)
+        for c, stage in enumerate(kept):
+            if stage is not None:
+                successors[:, :, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,

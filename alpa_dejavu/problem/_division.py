@@ -145,6 +145,9 @@ class Division(Protocol):
         ...
 
 
+_NOTHING = Operators.of([])
+
+
 def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], remat: str) -> Sequence[Operators]:
     """Returns the operators that backward passes run again where a layer computes all of its forward pass again
     ("layer"), or nothing ("none"); NoShardingError for another choice. For each variant of a layer there are the
@@ -155,8 +158,7 @@ def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], rem
             f"remat is {remat!r}, but must be 'none' or 'layer' for a traced model; choose one of these, or give a "
             "transformer by its sizes with a runtime that has it"
         )
-    nothing = Operators.of([])
-    return [again if remat == "layer" and trains else nothing for again, trains in zip(forward, trained, strict=True)]
+    return [again if remat == "layer" and trains else _NOTHING for again, trains in zip(forward, trained, strict=True)]
 
 
 class Sharding(Protocol):

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.costs import CostModels, Overlap, StageCostModel
@@ -123,6 +123,15 @@ def test_a_pass_takes_no_less_than_either_stream_and_no_more_than_both(graph, co
     assert max(computed.sum(), sent.sum()) - 1e-9 <= found <= computed.sum() + sent.sum() + 1e-9
 
 
+def behind_all_layers(computed, fetched, sent, overlap, stage=None, backward=False):
+    count, alone = len(computed), np.ones((1, 1))
+    stages = np.array([stage or (0, count - 1)])
+    messages = [(np.array([row]), alone) for row in (fetched, sent)]
+    behind = behind_layers_s(stages, np.arange(count)[None], np.array(computed), *messages, overlap, backward)
+    return float(behind[0])
+
+
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(*[st.floats(0.0, 3.0)] * 3), min_size=1, max_size=6),
     st.sampled_from([STREAMS, SLOW, Overlap("streams", 1.0, 1.3)]),
@@ -141,16 +150,18 @@ def test_layers_are_as_their_graph_is(layers, overlap, which):
         pairs += [(count + n, n) for n in range(count)] + [(n - 2, count + n) for n in range(2, count)]
         pairs += [(count + n - 1, count + n) for n in range(1, count)]
     taken = makespan_s(computed, fetched + sent, edges(*pairs), overlap) - computed.sum()
-    behind = behind_layers_s(range(count), *(row.__getitem__ for row in (computed, fetched, sent)), overlap)
-    assert min(float(behind), (fetched + sent).sum()) == pytest.approx(taken, abs=1e-9)
+    behind = behind_all_layers(computed, fetched, sent, overlap)
+    assert min(behind, (fetched + sent).sum()) == pytest.approx(taken, abs=1e-9)
+    # The other way round, in a stage in the middle of others
+    rows = [np.concatenate([[9.0], row[::-1], [9.0]]) for row in (computed, fetched, sent)]
+    assert behind_all_layers(*rows, overlap, (1, count), backward=True) == pytest.approx(behind)
 
 
 def test_gathers_come_before_gradients_on_the_stream():
     computed, fetched, sent = [4.0, 4.0, 4.0], [1.0, 3.0, 3.0], [2.0, 2.0, 2.0]
     # 1 s for the first layer's parameters; beside each of the first two layers 3 s of the next one's, and 1 s beside
     # the second one of the first one's 2 s of gradients; then 1 s of these and 2 s beside the last, and 2 s after it.
-    behind = behind_layers_s(range(3), *(row.__getitem__ for row in (computed, fetched, sent)), STREAMS)
-    assert float(behind) == 1 + 2
+    assert behind_all_layers(computed, fetched, sent, STREAMS) == 1 + 2
 
 
 def priced(model, config, overlap="none", runtime="alpa", cluster=None):

@@ -7,8 +7,9 @@ import pytest
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
-from alpa_dejavu.costs.communication import CommunicationModel, Group, Nccl
+from alpa_dejavu.costs import _batched_predictions
+from alpa_dejavu.costs._batched_predictions import PredictedOperators
+from alpa_dejavu.costs.communication import CommunicationModel, Nccl
 from alpa_dejavu.costs.latency import KernelLatency, LatencyModel
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.runtime import CostModels
@@ -126,13 +127,11 @@ def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
     together, apart = Counted(), Counted()
     prepared, unprepared = (StageCostModel(blocks(5), cluster, CostModels(m, m)) for m in (together, apart))
     prepared.prepare((prepared.places.on_submesh(submesh), config) for submesh, config in choices)
-    operators, sent = together.asked
-    assert operators == 1
+    assert together.asked[0] == 1
     for submesh, config in choices:
         here, there = (costs.seconds(costs.places.on_submesh(submesh), config) for costs in (prepared, unprepared))
         np.testing.assert_allclose(here, there, rtol=1e-12)
     assert (together.asked[0], apart.asked[0] > 30) == (1, True)
-    assert together.asked[1] == sent
     assert len(choices) > 60
 
 
@@ -141,35 +140,24 @@ def test_a_model_keeps_what_it_said_of_kernels_for_other_micro_batches():
     model = blocks(3)
     for ratio in (1.0, 0.5, 0.25):
         of_layers = [layer.forward.split(2) for layer in with_micro_batch(model, ratio).layers]
-        warm = latencies(latency, of_layers, device)
-        for one, known in zip(of_layers, warm, strict=True):
-            cold = KernelLatency().predict(one, device)
-            np.testing.assert_allclose(known.mean_s, cold.mean_s, rtol=1e-12)
-            np.testing.assert_allclose(known.spread_s, cold.spread_s, rtol=1e-12)
+        predicted = PredictedOperators(CostModels(latency, Nccl()), device)
+        totals_s = predicted.totals_s([*of_layers, *of_layers])
+        for operators, total_s in zip([*of_layers, *of_layers], totals_s, strict=True):
+            warm, cold = predicted.latency(operators), KernelLatency().predict(operators, device)
+            np.testing.assert_allclose(warm.mean_s, cold.mean_s, rtol=1e-12)
+            np.testing.assert_allclose(warm.spread_s, cold.spread_s, rtol=1e-12)
+            assert total_s == pytest.approx(cold.total_s, rel=1e-12)
 
 
-def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
-    cluster, model = named_cluster("p3.16xlarge", 2), Counted()
-    sent, sizes = SentSeconds(model), np.array([[0.0, 1e6], [3e6, 1e6]])
-    groups = Group(cluster, (0,) * 4), Group(cluster, (0,) * 4, concurrent=2), Group(cluster, (0, 0, 1, 1))
-    sent.ask([(kind, sizes, group) for kind in ("all_reduce", "all_gather") for group in groups])
-    assert model.asked[1] == 6
-    for kind in ("all_reduce", "all_gather"):
-        for group in groups:
-            direct = Nccl().seconds(kind, sizes, group)
-            np.testing.assert_allclose(sent.seconds(kind, sizes, group), direct, rtol=1e-12)
-    assert model.asked[1] == 6
-    more = sent.seconds("all_reduce", np.array([2e6, 1e6]), groups[0])
-    assert more[1] == sent.seconds("all_reduce", sizes, groups[0])[0, 1] < more[0]
-    assert model.asked[1] == 7
-    assert sent.seconds("all_reduce", np.zeros((0,)), groups[0]).shape == (0,)
-
-
-def test_many_operators_come_in_several_calls():
+@pytest.mark.parametrize("runtime", ["alpa", "megatron"])
+def test_many_operators_come_in_several_calls(runtime, monkeypatch):
     model, device = Counted(), named_cluster("p3.16xlarge").hosts[0].device
-    many = [block(n) for n in range(5)]
-    found = latencies(model, many, device, at_a_time=5)
+    models, many = CostModels.named(model, model, runtime), [block(n) for n in range(5)]
+    monkeypatch.setattr(_batched_predictions, "_AT_A_TIME", 5)
+    predicted = PredictedOperators(models, device)
+    predicted.ask(many)
     assert model.asked[0] == 3
-    for one, operators in zip(found, many, strict=True):
-        np.testing.assert_allclose(one.mean_s, model.predict(operators, device).mean_s, rtol=1e-12)
-    assert latencies(model, [], device) == []
+    for operators in [*many, Operators.of([])]:
+        alone = models.runtime.latency(model.predict(operators, device), operators)
+        np.testing.assert_allclose(predicted.latency(operators).mean_s, alone.mean_s, rtol=1e-12)
+    assert len(predicted.totals_s([])) == 0

@@ -174,7 +174,9 @@ class _CollectiveCurve:
 
     def _codes(self, rows: Collectives) -> NDArray[np.int64]:
         """Returns for each row which of the fitted collectives it is; one more than the last for any other."""
-        return np.array([self.names.index(n) if n in self.names else len(self.names) for n in rows.name.tolist()])
+        codes = np.searchsorted(self.names, rows.name)
+        of_names = np.array([*self.names, ""])[codes] == rows.name
+        return np.where(of_names, codes, len(self.names))
 
     def _designs(self, rows: Collectives) -> tuple[Array, Array]:
         """Columns for what is one number for each collective, and for what depends on the group."""

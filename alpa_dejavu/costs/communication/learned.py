@@ -57,10 +57,11 @@ class LearnedCommunication(CommunicationModel):
         if collective not in COLLECTIVES:
             raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
         sizes = np.asarray(num_bytes, dtype=np.float64)
-        predicted = self._predicted(collective, sizes, group)
+        different, places = np.unique(sizes, return_inverse=True)
+        predicted = self._predicted(collective, different, group)
         if predicted is None:
             return self.rest.seconds(collective, sizes, group)
-        return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
+        return np.where(sizes > 0, predicted.mean[places].reshape(sizes.shape), 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
         """Returns the lower and the upper ends of 90 % intervals of a collective's seconds, and whether the model was

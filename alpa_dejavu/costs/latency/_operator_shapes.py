@@ -10,6 +10,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Operator, Operators
 
 Array = NDArray[np.float64]
@@ -56,7 +57,7 @@ class DistinctKernels:
     share: Array
     growth: Array
     traffic: Array
-    of_operators: NDArray[np.intp]
+    of_operators: NDArray[np.int64]
 
     def groups(self) -> dict[KernelKey, NDArray[np.intp]]:
         """Returns the indices of the kernels that are predicted together."""
@@ -85,30 +86,50 @@ class OperatorShapes:
 
     def of(self, operators: Operators) -> DistinctKernels:
         """Returns the distinct kernels that a device runs for its share of one or more operators."""
-        numbers, shapes = self._numbers_of(operators.records), list(self._shapes)
-        used, place = np.unique(numbers, return_inverse=True)
-        whole = [shapes[number] for number in used.tolist()]
-        is_stream = np.array([shape.kind == STREAM for shape in whole], dtype=np.bool_)[place]
+        records = operators.records
+        first, of_records = _distinct(np.fromiter(map(id, records), np.int64, len(records)), np.zeros(len(records)))
+        numbers = self._numbers_of([records[place] for place in first.tolist()])[of_records]
+        shapes = list(self._shapes)
+        is_stream = np.array([shape.kind == STREAM for shape in shapes], dtype=np.bool_)[numbers]
         traffic = operators.read_bytes + operators.written_bytes
         # A kernel is told by its record's shape, and by the share of a product or the traffic of anything else.
-        values, value = np.unique(np.where(is_stream, traffic, operators.flop), return_inverse=True)
-        _, first, of_operators = np.unique(place * len(values) + value, return_index=True, return_inverse=True)
-        chosen = tuple(whole[number] for number in place[first].tolist())
+        first, of_operators = _distinct(numbers, np.where(is_stream, traffic, operators.flop))
+        chosen = tuple(shapes[number] for number in numbers[first].tolist())
         flop = np.array([shape.flop for shape in chosen])
         ratio = np.where(is_stream[first], 1.0, operators.flop[first] / flop)
         return DistinctKernels(chosen, np.minimum(ratio, 1), np.maximum(ratio, 1), traffic[first], of_operators)
 
-    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
+    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.int64]:
         if len(self._records) > _MOST_SHAPES:
             self._numbers, self._records, self._shapes = {}, [], {}
-        numbers = np.array([self._numbers.get(id(record), -1) for record in records], dtype=np.intp)
-        for place in np.flatnonzero(numbers < 0).tolist():
-            record = records[place]
+        for record in records:
             if id(record) not in self._numbers:
                 self._records.append(record)
                 self._numbers[id(record)] = self._shapes.setdefault(_shape(record), len(self._shapes))
-            numbers[place] = self._numbers[id(record)]
-        return numbers
+        return np.array([self._numbers[id(record)] for record in records], dtype=np.int64)
+
+
+@compiled("(i8[::1], f8[::1])")
+def _distinct(keys: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns the first place of each distinct pair of a key and a value, and for each place the number of its pair."""
+    size = 4
+    while size < 2 * len(keys):
+        size *= 2
+    slots = np.full(size, -1, dtype=np.int64)
+    first, count = np.empty(len(keys), dtype=np.int64), 0
+    numbers = np.empty(len(keys), dtype=np.int64)
+    bits = values.view(np.int64)
+    for place in range(len(keys)):
+        mixed = (keys[place] * 0x9E3779B1 + bits[place]) * 0x85EBCA6B
+        slot = (mixed ^ (mixed >> 29)) & (size - 1)
+        while slots[slot] >= 0 and (keys[first[slots[slot]]] != keys[place] or bits[first[slots[slot]]] != bits[place]):
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = count
+            first[count] = place
+            count += 1
+        numbers[place] = slots[slot]
+    return first[:count].copy(), numbers
 
 
 def divided_products(sizes: Array, share: Array) -> Array:
