@@ -20,8 +20,6 @@ class Blocks:
 
     def __init__(self) -> None:
         self._results: dict[tuple, tuple] = {}
-        self._places: dict[int, np.ndarray] = {}
-        self.steps = 0
 
     def once(self, step: Callable[..., Result], *arrays: object) -> Result:
         """Returns `step(*arrays)`, which is computed only if it was not asked for with these very arrays before.
@@ -29,7 +27,6 @@ class Blocks:
         Neither the arrays nor the result may be changed afterwards.
         """
         key = (step, *map(id, arrays))
-        self.steps += 1
         entry = self._results.get(key)
         if entry is None:
             # The arrays are kept, so that their ids stay theirs.
@@ -37,16 +34,9 @@ class Blocks:
         result: Result = entry[1]
         return result
 
-    @property
-    def repeated(self) -> int:
-        """Returns how many computations were answered from the cache."""
-        return self.steps - len(self._results)
-
-    def places(self, count: int) -> np.ndarray:
-        """Returns the array of 0, 1, ..., count - 1: the same object whenever the same count is asked for."""
-        if count not in self._places:
-            self._places[count] = np.arange(count)
-        return self._places[count]
+    def __len__(self) -> int:
+        """Returns how many computations there were."""
+        return len(self._results)
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:

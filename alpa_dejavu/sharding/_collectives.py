@@ -10,11 +10,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._planning import ShardingStrategy
-from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, num_tiles
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, num_tiles, replicated
 from alpa_dejavu.sharding.layer_sharding import Collective
 
 Divisions = dict[int, tuple[int, ...]]
@@ -30,13 +34,23 @@ class SolvedLayer:
     strategies: Sequence[ShardingStrategy]
     mesh_shape: Shape
 
-    def axes(self, place: int) -> tuple[int, ...]:
-        """Returns the mesh axes that cut an operator's result; none for place -1."""
-        return axes_of(self.strategies[place].output) if place >= 0 else ()
+    @cached_property
+    def cut(self) -> NDArray[np.int64]:
+        """Returns the mesh axes that cut each operator's result, and 0 for none at the end: sums of powers of 2."""
+        return np.array([*(strategy.cut for strategy in self.strategies), 0], dtype=np.int64)
 
-    def is_batched(self, place: int) -> bool:
-        """Returns whether an operator's result has a batch dimension."""
-        return self.program.facts.batch_dims[place] is not None
+    @cached_property
+    def summed(self) -> NDArray[np.int64]:
+        """Returns in the same way the mesh axes along which each operator's partial sums are added up."""
+        return np.array([*(strategy.summed for strategy in self.strategies), 0], dtype=np.int64)
+
+    @cached_property
+    def ways(self) -> NDArray[np.int64]:
+        """Returns for each set of mesh axes, a sum of powers of 2, among how many devices they divide a tensor."""
+        ways = np.ones(1, dtype=np.int64)
+        for length in self.mesh_shape:
+            ways = np.concatenate([ways, ways * length])
+        return ways
 
 
 @final
@@ -67,25 +81,29 @@ def collectives(solved: SolvedLayer) -> list[SentCollective]:
     """
     sent: list[SentCollective] = []
     brought: set[tuple[int, Spec]] = set()
-    operators, strategies = solved.program.operators, solved.strategies
+    program, strategies = solved.program, solved.strategies
+    outputs = [strategy.output for strategy in strategies]
+    batched, ways = program.batched.tolist(), solved.ways.tolist()
     shared, sums_end = _shared_sums(solved)
-    for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True)):
-        if index not in shared:
-            num_bytes = operator.num_bytes / num_tiles(strategy.output, solved.mesh_shape)
-            last = sums_end.get(index, index)
-            flags = solved.is_batched(index), 0 in axes_of(strategy.output), last, strategies[last].output
+    for index, (strategy, reads) in enumerate(zip(strategies, program.reads, strict=True)):
+        if strategy.all_reduce and index not in shared:
+            operator, last = program.operators[index], sums_end.get(index, index)
+            num_bytes = operator.num_bytes / ways[strategy.cut]
+            flags = bool(batched[index]), bool(strategy.cut & 1), last, outputs[last]
             sent += [
                 SentCollective(index, "all_reduce", num_bytes, axis, operator.repeats, *flags)
                 for axis in strategy.all_reduce
             ]
-        for position, source in enumerate(operator.operands):
-            layout = strategies[source].output
-            if not any(layout):
+        for position, source, of_same_rank in reads:
+            layout = outputs[source]
+            if strategy.inputs:
+                wanted = strategy.inputs[position]
+            else:
+                wanted = outputs[index] if of_same_rank else replicated(len(layout))
+            if layout is wanted or layout == wanted or not strategies[source].cut or (source, wanted) in brought:
                 continue
-            wanted = strategy.operand(position, operators[source].rank)
-            if layout != wanted and (source, wanted) not in brought:
-                brought.add((source, wanted))
-                sent += brought_to(solved, index, source, wanted, solved.is_batched(source), wanted)
+            brought.add((source, wanted))
+            sent += brought_to(solved, index, source, wanted, bool(batched[source]), wanted)
     return sent
 
 
@@ -107,15 +125,12 @@ def _shared_sums(solved: SolvedLayer) -> tuple[set[int], dict[int, int]]:
     for the product that stands for them all, the addition whose result is summed.
     """
     shared, ends = set(), {}
+    reduced = ((index, solved.strategies[index]) for index in solved.program.products)
     partial = {
-        index: (strategy.all_reduce, strategy.output, index)
-        for index, (operator, strategy) in enumerate(zip(solved.program.operators, solved.strategies, strict=True))
-        if operator.kind == "dot" and strategy.all_reduce
+        index: (strategy.all_reduce, strategy.output, index) for index, strategy in reduced if strategy.all_reduce
     }
-    for index, operator in enumerate(solved.program.operators):
-        if operator.name != "add" or len(operator.operands) != 2:
-            continue
-        left, right = (partial.get(operand) for operand in operator.operands)
+    for index, operands in solved.program.sums:
+        left, right = (partial.get(operand) for operand in operands)
         if left is not None and right is not None and left[:2] == right[:2] and left != right:
             shared.add(right[2])
             partial[index] = left
@@ -172,18 +187,15 @@ def phased(
     at level 3 both happen for each micro-batch, and the parameter is gathered for each pass.
     """
     owner = {index: trained.parameter for trained in solved.program.trained for index in trained.sums}
-    totals: dict[Collective, float] = {}
-
-    def count(collective: Collective, times: float) -> None:
-        totals[collective] = totals.get(collective, 0.0) + times
-
+    totals: dict[tuple[str, float, int, str, bool, bool], float] = {}
     for cause in sent:
         kind, phase = cause.kind, solved.program.phase(cause.operator)
         if cause.kind == "all_reduce" and cause.operator in owner:
             scattered = cause.axis in divisions.get(owner[cause.operator], ())
             kind = "reduce_scatter" if scattered else "all_reduce"
             phase = "backward" if scattered and level >= 3 else "gradient"
-        count(Collective(kind, cause.num_bytes, cause.axis, phase, 1.0, cause.batched, cause.divided), cause.count)
+        key = kind, cause.num_bytes, cause.axis, phase, cause.batched, cause.divided
+        totals[key] = totals.get(key, 0.0) + cause.count
     for parameter, axes in divisions.items():
         spec, ways = solved.strategies[parameter].output, math.prod(solved.mesh_shape[axis] for axis in axes)
         num_bytes = solved.program.operators[parameter].num_bytes / num_tiles(spec, solved.mesh_shape) / ways
@@ -191,5 +203,6 @@ def phased(
             num_bytes *= solved.mesh_shape[axis]
             divided = 0 in (*axes_of(spec), *axes[gathered:])
             for phase in ("update",) if level < 3 else ("forward", "backward"):
-                count(Collective("all_gather", num_bytes, axis, phase, divided=divided), 1.0)
-    return tuple(dataclasses.replace(key, count=times) for key, times in totals.items())
+                key = "all_gather", num_bytes, axis, phase, False, divided
+                totals[key] = totals.get(key, 0.0) + 1.0
+    return tuple(Collective(*key[:4], count, *key[4:]) for key, count in totals.items())

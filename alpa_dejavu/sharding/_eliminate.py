@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,12 +73,11 @@ class Reduced:
 
     def complete(self, core_choice: dict[int, int]) -> dict[int, int]:
         """Returns the best choice of every node, given those of the nodes that weren't eliminated."""
-        kept = self.work.kept
+        kept, once = self.work.kept, self.work.blocks.once
         choice = {node: int(kept[node][index]) for node, index in core_choice.items()}
         for node, cost, neighbours in reversed(self.work.removed):
-            for other, matrix, at_the_time in neighbours:
-                cost = cost + matrix[:, int(np.searchsorted(at_the_time, choice[other]))]
-            choice[node] = int(kept[node][np.argmin(cost)])
+            places = [part for other, *arrays in neighbours for part in (*arrays, choice[other])]
+            choice[node] = once(_best, cost, kept[node], *places)
         return choice
 
 
@@ -95,7 +94,7 @@ def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -
     work = _GraphWork(
         dict(graph.costs),
         {node: {} for node in graph.costs},
-        {node: np.arange(len(cost)) for node, cost in graph.costs.items()},
+        {node: blocks.once(_numbers, cost) for node, cost in graph.costs.items()},
         [],
         blocks,
     )
@@ -139,7 +138,7 @@ def _prune(work: _GraphWork, fixed: Collection[int]) -> list[int]:
             continue
         changed |= {node, *work.near[node]}
         work.costs[node] = once(picked, work.costs[node], keep)
-        work.kept[node] = work.kept[node][keep]
+        work.kept[node] = once(picked, work.kept[node], keep)
         for other, matrix in list(work.near[node].items()):
             rest = once(picked, matrix, keep)
             work.near[node][other], work.near[other][node] = rest, once(turned, rest)
@@ -148,6 +147,20 @@ def _prune(work: _GraphWork, fixed: Collection[int]) -> list[int]:
                 work.add_cost(other, once(_first, matrix))
                 del work.near[node][other], work.near[other][node]
     return sorted(changed)
+
+
+def _best(cost: np.ndarray, kept: np.ndarray, *neighbours: Any) -> int:
+    """Returns the best choice of a node by its cost, the choices that are left of it, and for each neighbour the cost
+    of these with the neighbour's, the choices that were left of the neighbour, and the one that it takes.
+    """
+    for n in range(0, len(neighbours), 3):
+        matrix, left, chosen = neighbours[n : n + 3]
+        cost = cost + matrix[:, int(np.searchsorted(left, chosen))]
+    return int(kept[np.argmin(cost)])
+
+
+def _numbers(cost: np.ndarray) -> np.ndarray:
+    return np.arange(len(cost))
 
 
 def _first(matrix: np.ndarray) -> np.ndarray:
@@ -178,16 +191,22 @@ class JointCosts:
         graph = _with_choices(graph, choices)
         self._sizes = {node: len(cost) for node, cost in graph.costs.items()}
         self._answers: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
-        self._factors: dict[int, list[Factor]] = {node: [] for node in graph.costs}
-        for node, cost in graph.costs.items():
-            self._add(((node,), cost))
-        for edge, matrix in graph.edges.items():
-            self._add((edge, matrix))
-        left = {node: self._table_size(node) for node in graph.costs if node not in self._keep}
-        while left:
-            node = min(left, key=left.__getitem__)
-            del left[node]
-            left.update((other, self._table_size(other)) for other in self._eliminate(node) if other in left)
+        self._factors: dict[int, list[Factor]] = {node: [((node,), cost)] for node, cost in graph.costs.items()}
+        near = {node: {node} for node in graph.costs}
+        for factor in graph.edges.items():
+            for node in factor[0]:
+                self._factors[node].append(factor)
+                near[node].update(factor[0])
+        sizes = {node: self._table_size(near[node]) for node in graph.costs if node not in choices}
+        while sizes:
+            node = min(sizes, key=sizes.__getitem__)
+            del sizes[node]
+            others = self._eliminate(node, tuple(sorted(near.pop(node))))
+            for other in others:
+                near[other].update(others)
+                near[other].discard(node)
+                if other in sizes:
+                    sizes[other] = self._table_size(near[other])
         self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
 
     def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
@@ -222,37 +241,29 @@ class JointCosts:
             choice[node] = int(best[tuple(choice[other] for other in others)])
         return choice | {node: int(places[choice[node]]) for node, places in self._choices.items()}
 
-    def _add(self, factor: Factor) -> None:
-        for node in factor[0]:
-            self._factors[node].append(factor)
+    def _table_size(self, nodes: Collection[int]) -> int:
+        return math.prod([self._sizes[node] for node in nodes])
 
-    def _around(self, node: int) -> tuple[int, ...]:
-        return tuple(sorted({other for nodes, _ in self._factors[node] for other in nodes}))
-
-    def _table_size(self, node: int) -> int:
-        return math.prod(self._sizes[other] for other in self._around(node))
-
-    def _eliminate(self, node: int) -> tuple[int, ...]:
-        """Takes out a node; returns which nodes it was connected to."""
-        nodes = self._around(node)
+    def _eliminate(self, node: int, nodes: tuple[int, ...]) -> tuple[int, ...]:
+        """Takes out a node, given the nodes that its costs hang on; returns which nodes it was connected to."""
         total = _sum(nodes, self._sizes, self._factors.pop(node))
         place = nodes.index(node)
         others = nodes[:place] + nodes[place + 1 :]
-        for other in others:
-            self._factors[other] = [factor for factor in self._factors[other] if node not in factor[0]]
         self._answers.append((node, others, total.argmin(axis=place)))
-        self._add((others, total.min(axis=place)))
+        factor = others, total.min(axis=place)
+        for other in others:
+            self._factors[other] = [*(old for old in self._factors[other] if node not in old[0]), factor]
         return others
 
 
 def _sum(nodes: tuple[int, ...], sizes: Mapping[int, int], factors: Sequence[Factor]) -> NDArray[np.float64]:
     """Returns the cost of each combination of some nodes' choices."""
-    shape = tuple(sizes[node] for node in nodes)
+    shape = [sizes[node] for node in nodes]
     if math.prod(shape) > _LARGEST or len(nodes) > _MOST:
         raise ValueError(f"the graph hangs together too closely: a table of {len(nodes)} nodes would be needed")
     total = np.zeros(shape)
     for own, costs in factors:
-        total += costs.reshape(tuple(sizes[node] if node in own else 1 for node in nodes))
+        total += costs.reshape([size if node in own else 1 for node, size in zip(nodes, shape, strict=True)])
     return total
 
 

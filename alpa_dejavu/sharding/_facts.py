@@ -12,6 +12,9 @@ from alpa_dejavu.sharding._operator import DotDims, ProgramOperator
 _BROADCAST_WITHIN = 6
 _STEP = {"dot": 1000, "convolution": 1000, "broadcast": -5, "reshape": 0, "identity": 0, "output": 0}
 _OTHER_STAGE = 20
+_HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
+_NEAR = 4
+"""Operands whose depths differ by no more than this are equally good to follow."""
 _numbers: dict[Hashable, int] = {}
 
 
@@ -21,6 +24,8 @@ class Surroundings:
 
     Attributes:
         number: a number that operators share if they, their operands' shapes and their surroundings are alike.
+        leaders: the positions of the operands whose cut it may follow, and for each by how much that operand lies
+            deeper than those before it: 1, 0 for about as deep, or -1.
         feeds_output: whether the operator's result is an output of the program.
         feeds_broadcast: whether it is an iota, and a broadcast is among the next few operators after it.
         batch_switch: whether it is a reshape between a batched matrix product and a transpose.
@@ -29,6 +34,7 @@ class Surroundings:
     """
 
     number: int
+    leaders: tuple[tuple[int, tuple[int, ...]], ...]
     feeds_output: bool
     feeds_broadcast: bool
     batch_switch: bool
@@ -91,14 +97,31 @@ class Facts:
             _is_accumulated(operators, users, index),
         )
         feeds_output, feeds_broadcast, batch_switch, num_users, accumulated = around
+        leaders = self._leaders(operator, self.replaces.get(index))
         key = (
             operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
-            operator.repeats, self.batch_dims[index],
+            operator.repeats, self.batch_dims[index], leaders,
             tuple((operators[i].kind, operators[i].shape, operators[i].itemsize) for i in operator.operands),
-            feeds_output and operator.kind == "broadcast", feeds_broadcast, batch_switch, accumulated,
+            feeds_output, feeds_broadcast, batch_switch, accumulated,
             num_users == 1 if operator.kind == "reshape" else None,
         )  # fmt: skip
-        return Surroundings(_numbers.setdefault(key, len(_numbers)), *around)
+        return Surroundings(_numbers.setdefault(key, len(_numbers)), leaders, *around)
+
+    def _leaders(self, operator: ProgramOperator, alias: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Returns `Surroundings.leaders`; an operand `alias` whose memory the result takes over is the last of them."""
+        if operator.kind not in _HAS_LEADER or len(operator.operands) < 2:
+            return ()
+        leaders: list[tuple[int, tuple[int, ...]]] = []
+        depths: list[int] = []
+        for position, operand in enumerate(operator.operands):
+            rank = self.operators[operand].rank
+            if rank > operator.rank if operator.kind == "reduce" else rank == operator.rank:
+                depth = self.depths[operand]
+                leaders.append((position, tuple((depth > d + _NEAR) - (depth < d - _NEAR) for d in depths)))
+                depths.append(depth)
+            if operand == alias:
+                break
+        return tuple(leaders)
 
 
 def _depths(

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import highspy
 import numpy as np
 
-from alpa_dejavu.sharding._graph import CostGraph, Followers
+from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._options import INFINITY_COST
-from alpa_dejavu.sharding._planning import StrategyTable
+from alpa_dejavu.sharding._strategies import SitedOperator
 
 MemoryRow = tuple[dict[int, np.ndarray], float]
 """Bytes of each node's choices, and how many they may add up to."""
@@ -130,7 +130,7 @@ _NO_MEMORY = ("identity", "output")
 
 
 def memory_rows(
-    operators: Sequence[ProgramOperator], tables: Sequence[StrategyTable], followers: Followers, budget: float
+    operators: Sequence[ProgramOperator], sited: Sequence[SitedOperator], roots: Sequence[int], budget: float
 ) -> tuple[MemoryRow, ...]:
     """Returns a memory limit for the moment of each matrix product and convolution: all live results fit a budget, in
     bytes of one device. A result is live from its operator to its last reader, a parameter until the end.
@@ -147,12 +147,12 @@ def memory_rows(
     ends: dict[int, list[int]] = {}
     for index, operator in enumerate(operators):
         if operator.kind not in _NO_MEMORY:
-            root = followers.root[index]
-            alive[root] = alive.get(root, 0.0) + tables[index].memory[followers.remap[index]]
+            root = roots[index]
+            alive[root] = alive.get(root, 0.0) + sited[index].table.memory[sited[index].remap]
             ends.setdefault(last[index], []).append(index)
         if operator.kind in ("dot", "convolution"):
             rows.append((dict(alive), budget))
         for gone in ends.pop(index, []):
-            root = followers.root[gone]
-            alive[root] = alive[root] - tables[gone].memory[followers.remap[gone]]
+            root = roots[gone]
+            alive[root] = alive[root] - sited[gone].table.memory[sited[gone].remap]
     return tuple(rows)

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import ProgramOperator
 
@@ -122,6 +125,50 @@ class LayerProgram:
     def facts(self) -> Facts:
         """Returns what the engine needs on every mesh."""
         return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
+
+    @cached_property
+    def batched(self) -> NDArray[np.int64]:
+        """Returns for each operator 1 if its result has a batch dimension, else 0."""
+        return np.array([dim is not None for dim in self.facts.batch_dims], dtype=np.int64)
+
+    @cached_property
+    def columns(self) -> Mapping[str, NDArray[np.float64]]:
+        """Returns the values that stay in memory, by their roles, and those of each pass that don't, by the pass: the
+        operator, bytes, and first and last operation of each, in columns; shape (4, values).
+        """
+        operators, trained = self.operators, self.trained
+        values: dict[str, list[tuple[int, float, int, int]]] = {
+            "parameter": [(place, operators[place].num_bytes, 0, 0) for place in self.parameters],
+            "optimizer": [(t.parameter, t.state_bytes, 0, 0) for t in trained],
+            "gradient": [(t.accumulator, operators[t.accumulator].num_bytes, 0, 0) for t in trained],
+        }
+        lifetimes = {
+            "activation": self.kept, "input": self.inputs,
+            "forward": self.forward_temporaries, "backward": self.backward_temporaries,
+        }  # fmt: skip
+        for name, group in lifetimes.items():
+            values[name] = [(value.operator, value.num_bytes, value.first, value.last) for value in group]
+        return {name: np.array(rows, dtype=np.float64).reshape(-1, 4).T for name, rows in values.items()}
+
+    @cached_property
+    def reads(self) -> list[tuple[tuple[int, int, bool], ...]]:
+        """Returns for each operator the position and place of each operand, and whether it has the result's rank."""
+        operators = self.operators
+        return [
+            tuple((n, place, operators[place].rank == operator.rank) for n, place in enumerate(operator.operands))
+            for operator in operators
+        ]
+
+    @cached_property
+    def products(self) -> list[int]:
+        """Returns the operators that are matrix products, in order."""
+        return [index for index, operator in enumerate(self.operators) if operator.kind == "dot"]
+
+    @cached_property
+    def sums(self) -> list[tuple[int, tuple[int, int]]]:
+        """Returns the operators that add two results, with those."""
+        pairs = ((n, operator.operands) for n, operator in enumerate(self.operators) if operator.name == "add")
+        return [(n, (operands[0], operands[1])) for n, operands in pairs if len(operands) == 2]
 
     def phase(self, operator: int) -> str:
         """Returns the pass that an operator belongs to: "forward", "backward" or "update"."""

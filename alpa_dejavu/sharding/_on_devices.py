@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from alpa_dejavu.sharding._collectives import (
     zero_divisions,
 )
 from alpa_dejavu.sharding._flow import flow_of_pass
-from alpa_dejavu.sharding._layer_program import Lifetime
 from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice
 from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerFlows, LayerSharding
 
@@ -38,16 +37,15 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
     solved = SolvedLayer(program, solver.strategies(received, sent), shape)
     causes = collectives(solved)
     causes += [cause for place in program.sent for cause in _leaving(solver, solved, place, sent)]
-    alive = [_alive(solved, program.forward_temporaries), _alive(solved, program.backward_temporaries)]
-    moments = undominated_moments(np.concatenate(alive))
+    moments = undominated_moments(np.concatenate([_alive(solved, "forward"), _alive(solved, "backward")]))
     plain = LayerSharding(
         mesh_shape=shape,
         collectives=(),
         memory_parts=np.zeros((len(MEMORY), 2, 2)),
         temporary_moments=moments,
-        forward_cuts=_cuts(solved, program.forward_records),
-        backward_cuts=_cuts(solved, program.backward_records),
-        update_cuts=_update_cuts(solved, {}),
+        forward_cuts=_cuts(solved, program.forward_records, solved.summed),
+        backward_cuts=_cuts(solved, program.backward_records, solved.summed),
+        update_cuts=_cuts(solved, program.update_records, 0),
         cost=solver.objective(received, sent),
         flows=LayerFlows(functools.partial(flow_of_pass, solved, causes)),
     )
@@ -59,7 +57,7 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
                 plain,
                 collectives=phased(solved, causes, divisions, zero),
                 memory_parts=np.stack([*_staying(solved, divisions, zero), moments[0]]),
-                update_cuts=_update_cuts(solved, divisions) if divisions else plain.update_cuts,
+                update_cuts=_cuts(solved, program.update_records, _further(solved, divisions)),
             )
         )
     return shardings
@@ -76,64 +74,46 @@ def _leaving(solver: Solver, solved: SolvedLayer, place: int, layout: int) -> li
 
 def _staying(solved: SolvedLayer, divisions: Divisions, zero: int) -> list[FloatArray]:
     """Returns the bytes of each role of `MEMORY` but the temporaries, in parts."""
-    program = solved.program
-    sharded = divisions if zero >= 3 else {}
-
-    def whole(place: int) -> float:
-        return float(program.operators[place].num_bytes)
-
-    values = (
-        [(place, whole(place), sharded.get(place, ())) for place in program.parameters],
-        [(t.parameter, t.state_bytes, divisions.get(t.parameter, ())) for t in program.trained],
-        [(t.accumulator, whole(t.accumulator), sharded.get(t.parameter, ())) for t in program.trained],
-        [(value.operator, value.num_bytes, ()) for value in program.kept],
-        [(value.operator, value.num_bytes, ()) for value in program.inputs],
-    )
-    return [_parts(solved, of_role) for of_role in values]
+    columns = solved.program.columns
+    update = _further(solved, divisions)
+    always = update if zero >= 3 else np.zeros_like(update)
+    trained, parameters = (columns[role][0].astype(np.intp) for role in ("optimizer", "parameter"))
+    further = {"parameter": always[parameters], "optimizer": update[trained], "gradient": always[trained]}
+    parts = (_parts(solved, columns[role], further.get(role, 0)) for role in MEMORY[:-1])
+    return [np.bincount(part, share, 4).reshape(2, 2).astype(np.float64) for part, share in parts]
 
 
-def _parts(solved: SolvedLayer, values: Iterable[tuple[int, float, tuple[int, ...]]]) -> FloatArray:
-    """Returns a device's bytes of values: the operator that cuts each, its whole bytes, and further axes that do."""
-    total = np.zeros((2, 2))
-    for place, num_bytes, further in values:
-        batched, divided, share = _share(solved, place, num_bytes, further)
-        total[batched, divided] += share
-    return total
+def _further(solved: SolvedLayer, divisions: Divisions) -> NDArray[np.int64]:
+    """Returns for each operator, and for none at the end, the mesh axes by which ZeRO divides it further."""
+    axes = np.zeros(len(solved.cut), dtype=np.int64)
+    for place, further in divisions.items():
+        axes[place] = sum(1 << axis for axis in further)
+    return axes
 
 
-def _alive(solved: SolvedLayer, lifetimes: Sequence[Lifetime]) -> FloatArray:
-    """Returns the bytes of values that are alive on one device at each moment, shape (moments, 2, 2)."""
-    steps = np.zeros((max((value.last for value in lifetimes), default=-1) + 2, 2, 2))
-    for value in lifetimes:
-        batched, divided, share = _share(solved, value.operator, value.num_bytes, ())
-        steps[value.first, batched, divided] += share
-        steps[value.last + 1, batched, divided] -= share
-    return np.asarray(np.cumsum(steps, axis=0).clip(min=0.0))
+def _parts(
+    solved: SolvedLayer, values: FloatArray, further: NDArray[np.int64] | int = 0
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Returns the part, 0 to 3, that each value in a column of `LayerProgram` belongs to, and its bytes on a device."""
+    places = values[0].astype(np.intp)
+    cut = solved.cut[places] | further
+    return 2 * solved.program.batched[places] + (cut & 1), values[1] / solved.ways[cut]
 
 
-def _share(solved: SolvedLayer, place: int, num_bytes: float, further: tuple[int, ...]) -> tuple[int, int, float]:
-    axes = (*solved.axes(place), *further)
-    for axis in axes:
-        num_bytes /= solved.mesh_shape[axis]
-    return int(solved.is_batched(place)), int(0 in axes), num_bytes
+def _alive(solved: SolvedLayer, phase: str) -> FloatArray:
+    """Returns the bytes of a pass's values that are alive on one device at each moment, shape (moments, 2, 2)."""
+    values = solved.program.columns[phase]
+    first, last = values[2:].astype(np.intp)
+    part, share = _parts(solved, values)
+    size = 4 * (last.max(initial=-1) + 2)
+    steps = np.bincount(4 * first + part, share, size) - np.bincount(4 * last + 4 + part, share, size)
+    return np.asarray(np.cumsum(steps.reshape(-1, 2, 2), axis=0).clip(min=0.0))
 
 
-def _cuts(solved: SolvedLayer, places: Sequence[int]) -> NDArray[np.bool_]:
-    """Returns which axes divide the work of some operators: partial sums are divided too."""
-    reduced = [solved.strategies[place].all_reduce if place >= 0 else () for place in places]
-    return _marked([(*solved.axes(place), *axes) for place, axes in zip(places, reduced, strict=True)], solved)
-
-
-def _update_cuts(solved: SolvedLayer, divisions: Divisions) -> NDArray[np.bool_]:
-    places = solved.program.update_records
-    return _marked([(*solved.axes(place), *divisions.get(place, ())) for place in places], solved)
-
-
-def _marked(rows: Sequence[tuple[int, ...]], solved: SolvedLayer) -> NDArray[np.bool_]:
-    num_axes, numbers = len(solved.mesh_shape), dict[tuple[int, ...], int]()
-    places = [numbers.setdefault(axes, len(numbers)) for axes in rows]
-    marks = np.array([[axis in axes for axis in range(num_axes)] for axes in numbers], dtype=np.bool_)
-    return np.asarray(marks.reshape(-1, num_axes)[places])
+def _cuts(solved: SolvedLayer, places: Sequence[int], further: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+    """Returns which axes divide the work of some operators, also by partial sums or by ZeRO; none do at place -1."""
+    cut = (solved.cut | further)[list(places)]
+    return (cut[:, None] >> np.arange(len(solved.mesh_shape)) & 1).astype(np.bool_)
 
 
 def undominated_moments(alive: FloatArray) -> FloatArray:

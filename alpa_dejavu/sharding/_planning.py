@@ -37,6 +37,16 @@ class ShardingStrategy:
     computation: float = 0.0
     communication: float = 0.0
 
+    @cached_property
+    def cut(self) -> int:
+        """Returns the mesh axes that cut the result, as a sum of 2 to the power of each."""
+        return sum(1 << axis for axes in self.output for axis in axes)
+
+    @cached_property
+    def summed(self) -> int:
+        """Returns the mesh axes along which partial sums are added up, as a sum of 2 to the power of each."""
+        return sum(1 << axis for axis in self.all_reduce)
+
     def operand(self, position: int, rank: int) -> Spec:
         """Returns the spec in which the operand of a rank is needed at a position."""
         return self.inputs[position] if self.inputs else of_rank(self.output, rank)
@@ -71,13 +81,12 @@ class StrategyTable:
 
     @property
     def contents(self) -> tuple:
-        """Returns a hashable tuple that equal tables share; cost matrices are compared by identity, since equal ones
-        are taken to be one and the same array.
-        """
+        """Returns a hashable tuple that equal tables share."""
         return (
             self.strategies,
+            self.cost.tobytes(),
             self.memory.tobytes(),
-            tuple(id(edge) for edge in self.edges),
+            tuple((edge.shape, edge.tobytes()) for edge in self.edges),
             self.follow,
             self.sources,
             self.max_tiles,
@@ -102,7 +111,6 @@ class Site:
         costs: the costs of collectives on the mesh.
         around: its surroundings in the program, such as its readers.
         batch_dim: the batch dimension of its result, or None.
-        leader: the position of the operand whose cut the operator follows, and whether another would do as well.
     """
 
     operator: ProgramOperator
@@ -111,7 +119,6 @@ class Site:
     costs: MeshCosts
     around: Surroundings
     batch_dim: int | None = None
-    leader: tuple[int, bool] = (0, False)
 
     @property
     def mesh_shape(self) -> Shape:
@@ -125,6 +132,21 @@ class Site:
     def is_grid(self) -> bool:
         """Returns whether more than one axis of the mesh has more than one device."""
         return len(self.costs.mesh.axes) > 1
+
+    @cached_property
+    def leader(self) -> tuple[int, bool]:
+        """Returns the position of the operand whose cut an operator follows, and whether another one is as good.
+
+        An operand that can be cut into more parts is preferred, then one that lies deeper in the program.
+        """
+        best, tie = 0, False
+        leaders = self.around.leaders
+        tiles = [self.tables[position].max_tiles for position, _ in leaders]
+        for n, (_, deeper) in enumerate(leaders[1:], 1):
+            better = (tiles[n] > tiles[best]) - (tiles[n] < tiles[best]) or deeper[best]
+            if better >= 0:
+                best, tie = (n, False) if better else (best, True)
+        return (leaders[best][0] if leaders else 0), tie
 
     def tile(self, *cuts: tuple[int | None, int], of: int | None = None) -> Spec | None:
         """Returns the spec of the result, or of the operand at position `of`, cut by (dimension, mesh axis) pairs.

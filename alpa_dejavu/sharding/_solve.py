@@ -8,7 +8,7 @@ from typing import final
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
+from alpa_dejavu.sharding._graph import CostGraph, build_graph, roots_of
 from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows, solve_ilp
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import ProgramOperator, check_operators
@@ -16,7 +16,7 @@ from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
 from alpa_dejavu.sharding._spec import Spec
-from alpa_dejavu.sharding._strategies import operator_tables
+from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
 from alpa_dejavu.sharding.experimental import solve_relaxed
 
 logger = logging.getLogger(__name__)
@@ -106,18 +106,18 @@ def solve(operators: Sequence[ProgramOperator], mesh: LogicalMesh, options: Shar
     operators = tuple(operators)
     check_operators(operators)
     facts = Facts.of(operators)
-    tables = operator_tables(facts, mesh, options)
     blocks = Blocks()
-    followers = merge_followers(operators, tables, blocks)
-    graph = build_graph(operators, tables, followers, blocks)
+    sited = SitedOperators(mesh, relaxed(facts, mesh, options), blocks).of(facts)
+    roots = roots_of(operators, sited)
+    graph = build_graph(operators, sited, roots, blocks)
     if options.memory_budget_per_device > 0:
-        rows = memory_rows(operators, tables, followers, options.memory_budget_per_device)
+        rows = memory_rows(operators, sited, roots, options.memory_budget_per_device)
         solver = NamedSolver(options.solver)
         choice, slack = solver(graph, rows), solver.slack
     else:
         choice, slack = _cheapest(graph, blocks, options.solver)
-    chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
-    strategies = tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True))
+    chosen = tuple(int(entry.remap[choice[root]]) for entry, root in zip(sited, roots, strict=True))
+    strategies = tuple(entry.table.strategies[i] for entry, i in zip(sited, chosen, strict=True))
     recut = Recut({}, (), ())
     if options.prefer_reduce_scatter:
         recut = find_reduce_scatters(facts, strategies, mesh.shape, options)

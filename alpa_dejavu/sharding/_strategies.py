@@ -1,9 +1,13 @@
-"""The tables of all operators of a program, in order."""
+"""The operators of a program on a mesh: their strategies, which follow which, and what each choice costs."""
 
 import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import final
 
 import numpy as np
 
+from alpa_dejavu.sharding._blocks import Blocks, picked, remapped
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import ProgramOperator
@@ -12,83 +16,132 @@ from alpa_dejavu.sharding._planning import ShardingStrategy, Site, StrategyTable
 from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies_dot import convolution_table, dot_table
-from alpa_dejavu.sharding._strategies_shape import RULES, choose_leader
+from alpa_dejavu.sharding._strategies_shape import RULES
 
 _RULES = RULES | {"dot": dot_table, "convolution": convolution_table}
-_HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
 
 
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
-class KnownTables:
-    """A cache of the strategy tables made so far on one mesh under the same options.
+class SitedOperator:
+    """An operator of a program on a mesh: its strategies, which of them goes with each choice of the operator that
+    decides, and what that costs.
 
     Attributes:
-        costs: the costs of collectives and of resharding on the mesh.
-        tables: the tables by what each depends on: the operator, its surroundings, its operands' tables.
-        equal: one table for each content, so that equal tables are one object.
-        repeated: cost matrices multiplied by how often an operator runs, by the matrix's identity and that number.
-        outputs: tables of outputs that must be cut into equal parts, by the identity of the table without that.
+        number: a number that operators share if they have the same strategies, and take them in the same way.
+        table: the table of its strategies.
+        remap: the number of the strategy that it takes under each choice of the operator that decides: itself, or that
+            which decides what it follows.
+        cost: what each choice costs it; None for nothing.
+        edges: for each operand what it costs to bring it, by the choices of the operator that decides the operand
+            (rows) and of that which decides this one (columns); None for nothing.
     """
 
-    costs: MeshCosts
-    tables: dict[tuple, StrategyTable] = dataclasses.field(default_factory=dict)
-    equal: dict[tuple, StrategyTable] = dataclasses.field(default_factory=dict)
-    repeated: dict[tuple[int, float], np.ndarray] = dataclasses.field(default_factory=dict)
-    outputs: dict[int, StrategyTable] = dataclasses.field(default_factory=dict)
+    number: int
+    table: StrategyTable
+    remap: np.ndarray
+    cost: np.ndarray | None
+    edges: tuple[np.ndarray | None, ...]
 
-    def in_equal_parts(self, table: StrategyTable, operator: ProgramOperator) -> StrategyTable:
-        """Returns the table of a program's output, whose strategies that cut it into unequal parts are forbidden, since
-        Alpa refuses such outputs; unchanged where all do, or none.
-        """
-        if id(table) not in self.outputs:
-            even = [divides(spec, operator.shape, self.costs.mesh.shape) for spec in table.outputs]
-            cost = np.where(even, table.cost, INFINITY_COST)
-            self.outputs[id(table)] = table if all(even) or not any(even) else dataclasses.replace(table, cost=cost)
-        return self.outputs[id(table)]
+    @cached_property
+    def strategies(self) -> list[ShardingStrategy]:
+        """Returns the strategy that it takes under each choice."""
+        return [self.table.strategies[number] for number in self.remap.tolist()]
 
-
-TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
+    @cached_property
+    def is_priced(self) -> bool:
+        return self.cost is not None or any(edge is not None for edge in self.edges)
 
 
-def operator_tables(
-    facts: Facts, mesh: LogicalMesh, options: ShardingOptions, store: TableStore | None = None
-) -> list[StrategyTable]:
-    """Returns for each operator of a program the table of its strategies.
+@final
+class SitedOperators:
+    """A store of the operators of programs on one mesh under the same options, in which each is worked out once.
 
-    Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
-    repeats is worked out once. `store` is a cache of the tables that were made for other programs.
+    Operators that are alike, and read operators that are alike, are one and the same object: a block that a model
+    repeats is worked out once.
+
+    Args:
+        mesh, options: the mesh and the options.
+        blocks: the cache of computations on the arrays of costs.
     """
-    operators, depths = facts.operators, facts.depths
-    options = _relaxed(facts, mesh, options)
-    store = {} if store is None else store
-    if (mesh, options) not in store:
-        store[mesh, options] = KnownTables(MeshCosts(mesh, options))
-    shelf = store[mesh, options]
-    max_depth = max(depths, default=0)
-    tables: list[StrategyTable] = []
-    for index, (operator, around) in enumerate(zip(operators, facts.surroundings, strict=True)):
-        leader = (0, False)
-        if operator.kind in _HAS_LEADER and len(operator.operands) > 1:
-            leader = choose_leader(operator, operators, tables, depths, max_depth, facts.replaces.get(index))
-        sources = tuple(tables[i] for i in operator.operands)
-        key = (around.number, leader, *map(id, sources))
-        if key not in shelf.tables:
-            site = Site(
-                operator, tuple(operators[i] for i in operator.operands), sources, shelf.costs, around,
-                facts.batch_dims[index], leader,
-            )  # fmt: skip
-            if operator.pinned is not None:
-                table = make_table(site, [ShardingStrategy("pinned", operator.pinned)])
-            else:
-                table = _RULES[operator.kind](site)
-            if around.accumulated:
-                table = _paid_once_in(table, options.grad_acc_num_micro_batches)
-            if operator.repeats != 1:
-                table = _repeated(table, operator.repeats, shelf.repeated)
-            shelf.tables[key] = shelf.equal.setdefault(table.contents, table)
-        table = shelf.tables[key]
-        tables.append(shelf.in_equal_parts(table, operator) if around.feeds_output else table)
-    return tables
+
+    def __init__(self, mesh: LogicalMesh, options: ShardingOptions, blocks: Blocks) -> None:
+        self.costs, self.blocks = MeshCosts(mesh, options), blocks
+        self._sited: dict[tuple[int, ...], SitedOperator] = {}
+        self._tables: dict[tuple, StrategyTable] = {}
+        self._remaps: dict[tuple[int, bytes], np.ndarray] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def of(self, facts: Facts) -> list[SitedOperator]:
+        """Returns the operators of a program, in order."""
+        sited: list[SitedOperator] = []
+        for index, (operator, around) in enumerate(zip(facts.operators, facts.surroundings, strict=True)):
+            key = (around.number, *[sited[operand].number for operand in operator.operands])
+            entry = self._sited.get(key)
+            if entry is None:
+                entry = self._sited[key] = self._made(facts, index, [sited[operand] for operand in operator.operands])
+            sited.append(entry)
+        return sited
+
+    def _made(self, facts: Facts, index: int, operands: Sequence[SitedOperator]) -> SitedOperator:
+        table = self._table(facts, index, [operand.table for operand in operands])
+        remap = np.arange(len(table.strategies))
+        if table.follow is not None:
+            remap = _followed(table, operands[table.follow].remap)
+        remap = self._remaps.setdefault((len(table.strategies), remap.tobytes()), remap)
+        number = self._numbers.setdefault((id(table), id(remap)), len(self._numbers))
+        cost, edges = self.blocks.once(_priced, table, remap, *(operand.remap for operand in operands))
+        return SitedOperator(number, table, remap, cost, edges)
+
+    def _table(self, facts: Facts, index: int, sources: Sequence[StrategyTable]) -> StrategyTable:
+        operator, around = facts.operators[index], facts.surroundings[index]
+        operands = tuple(facts.operators[operand] for operand in operator.operands)
+        site = Site(operator, operands, tuple(sources), self.costs, around, facts.batch_dims[index])
+        if operator.pinned is not None:
+            table = make_table(site, [ShardingStrategy("pinned", operator.pinned)])
+        else:
+            table = _RULES[operator.kind](site)
+        if around.accumulated:
+            table = _paid_once_in(table, self.costs.options.grad_acc_num_micro_batches)
+        if operator.repeats != 1:
+            table = _repeated(table, operator.repeats)
+        if around.feeds_output:
+            table = _in_equal_parts(table, operator, self.costs.mesh)
+        return self._tables.setdefault(table.contents, table)
+
+
+def _followed(table: StrategyTable, leader: np.ndarray) -> np.ndarray:
+    """Returns for each choice the strategy that goes with the leading operand's: its own, or else the cheapest.
+
+    Of equally cheap ones it is the last, since the one that keeps the tensor whole stands last.
+    """
+    assert table.follow is not None
+    edge = table.edges[table.follow]
+    strategies = edge.shape[1] - 1 - np.argmin(edge[:, ::-1], axis=1)
+    for strategy, source in enumerate(table.sources):
+        if source >= 0:
+            strategies[source] = strategy
+    return np.asarray(strategies[leader])
+
+
+def _priced(
+    table: StrategyTable, own_remap: np.ndarray, *remaps: np.ndarray
+) -> tuple[np.ndarray | None, tuple[np.ndarray | None, ...]]:
+    """Returns the costs of an operator and of bringing it its operands, by the deciding choices; None for zeros."""
+    edges = (
+        remapped(edge, remap, own_remap) if edge.any() else None
+        for edge, remap in zip(table.edges, remaps, strict=True)
+    )
+    return picked(table.cost, own_remap) if table.cost.any() else None, tuple(edges)
+
+
+def _in_equal_parts(table: StrategyTable, operator: ProgramOperator, mesh: LogicalMesh) -> StrategyTable:
+    """Returns the table of a program's output, whose strategies that cut it into unequal parts are forbidden, since
+    Alpa refuses such outputs; unchanged where all do, or none.
+    """
+    even = [divides(spec, operator.shape, mesh.shape) for spec in table.outputs]
+    cost = np.where(even, table.cost, INFINITY_COST)
+    return table if all(even) or not any(even) else dataclasses.replace(table, cost=cost)
 
 
 def _paid_once_in(table: StrategyTable, times: int) -> StrategyTable:
@@ -102,17 +155,17 @@ def _paid_once_in(table: StrategyTable, times: int) -> StrategyTable:
     return dataclasses.replace(table, strategies=strategies, cost=cost)
 
 
-def _repeated(table: StrategyTable, times: float, multiplied: dict[tuple[int, float], np.ndarray]) -> StrategyTable:
-    """Returns a table whose costs are paid so many times in one run; equal edges stay one and the same."""
+def _repeated(table: StrategyTable, times: float) -> StrategyTable:
+    """Returns a table whose costs are paid so many times in one run."""
     strategies = tuple(
         dataclasses.replace(s, computation=s.computation * times, communication=s.communication * times)
         for s in table.strategies
     )
-    edges = tuple(multiplied.setdefault((id(edge), times), edge * times) for edge in table.edges)
+    edges = tuple(edge * times for edge in table.edges)
     return dataclasses.replace(table, strategies=strategies, cost=table.cost * times, edges=edges)
 
 
-def _relaxed(facts: Facts, mesh: LogicalMesh, options: ShardingOptions) -> ShardingOptions:
+def relaxed(facts: Facts, mesh: LogicalMesh, options: ShardingOptions) -> ShardingOptions:
     """Returns the options without those that the batch size does not allow."""
     sizes = facts.batch_sizes
     if options.force_batch_dim_to_mesh_dim < 0 or not sizes:

@@ -6,10 +6,9 @@ Each cut of the leading operand, which lies deepest in the program, is carried o
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from alpa_dejavu.sharding._operator import Dims, IndexDims, ProgramOperator
+from alpa_dejavu.sharding._operator import Dims, IndexDims
 from alpa_dejavu.sharding._planning import (
     ShardingStrategy,
     Site,
@@ -40,8 +39,6 @@ PARTIAL_CUT = 0.8
 """The share of the replication penalty that a parameter pays if it uses only one of two axes."""
 WHOLE_IOTA = 5.0
 """An iota kept whole drags what reads it along, so its penalty is that much higher."""
-_NEAR = 4
-"""Operands whose depths differ by no more than this are equally good to follow."""
 
 
 def parameter_table(site: Site) -> StrategyTable:
@@ -94,34 +91,6 @@ def elementwise_table(site: Site) -> StrategyTable:
         specs = [spec for operand, table in pairs if operand.rank == rank for spec in table.outputs]
         return make_table(site, unique_outputs([ShardingStrategy("=", spec) for spec in specs]))
     return _for_each(site, leader, [ShardingStrategy("=", spec) for spec in site.tables[leader].outputs])
-
-
-def choose_leader(
-    operator: ProgramOperator,
-    operators: Sequence[ProgramOperator],
-    tables: Sequence[StrategyTable],
-    depths: Sequence[int],
-    max_depth: int,
-    alias: int | None,
-) -> tuple[int, bool]:
-    """Returns the position of the operand whose cut an operator follows, and whether another one is as good.
-
-    An operand that can be cut into more parts is preferred, then one that lies deeper in the program, by the `depths`
-    of all operators. An operand whose memory the result takes over (`alias`) is the last that is looked at.
-    """
-    unit = 0.1 / max(max_depth, 1)
-    best, leader, tie = -math.inf, 0, False
-    for position, operand in enumerate(operator.operands):
-        rank = operators[operand].rank
-        if rank > operator.rank if operator.kind == "reduce" else rank == operator.rank:
-            priority = tables[operand].max_tiles + depths[operand] * unit
-            if priority > best + _NEAR * unit:
-                best, leader, tie = priority, position, False
-            elif priority >= best - _NEAR * unit:
-                tie = True
-        if alias is not None and operand == alias:
-            break
-    return leader, tie
 
 
 def _for_each(site: Site, leader: int, strategies: list[ShardingStrategy]) -> StrategyTable:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import JointCosts, Reduced, reduce_graph, solve_by_elimination
-from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
+from alpa_dejavu.sharding._graph import CostGraph, build_graph, roots_of
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
@@ -25,7 +25,7 @@ from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._solve import NamedSolver
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, replicated, tile
-from alpa_dejavu.sharding._strategies import TableStore, operator_tables
+from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
 
 Axes = tuple[int, ...]
 
@@ -113,12 +113,12 @@ class Workshop:
 
     Attributes:
         mixed: whether tensors of several sizes cross the boundary between any two of the layers.
-        tables: the tables of the layers' operators' sharding strategies.
+        sited: the layers' operators on the mesh, by the options that the sizes of their batches allow.
         blocks: the computations by which the layers' cost graphs are reduced.
     """
 
     mixed: bool = False
-    tables: TableStore = dataclasses.field(default_factory=dict)
+    sited: dict[ShardingOptions, SitedOperators] = dataclasses.field(default_factory=dict)
     blocks: Blocks = dataclasses.field(default_factory=Blocks)
 
 
@@ -146,10 +146,12 @@ class BoundarySolver:
         operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
         self.program, self.mesh = program, mesh
         self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
-        self._tables = operator_tables(program.facts, mesh, options, workshop.tables)
-        self._blocks = workshop.blocks
-        self._followers = merge_followers(operators, self._tables, self._blocks)
-        self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
+        self._blocks, allowed = workshop.blocks, relaxed(program.facts, mesh, options)
+        if allowed not in workshop.sited:
+            workshop.sited[allowed] = SitedOperators(mesh, allowed, self._blocks)
+        self._sited = workshop.sited[allowed].of(program.facts)
+        self._roots = roots_of(operators, self._sited)
+        self._graph = build_graph(operators, self._sited, self._roots, self._blocks)
         self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
@@ -169,9 +171,7 @@ class BoundarySolver:
         """Returns the best strategy of each operator, given the indices of the layouts before and after the layer."""
         assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
         choice = self._choice(received, sent)
-        return tuple(
-            table.strategies[self._followers.strategy(index, choice)] for index, table in enumerate(self._tables)
-        )
+        return tuple(entry.strategies[choice[root]] for entry, root in zip(self._sited, self._roots, strict=True))
 
     def _choice(self, received: int, sent: int) -> dict[int, int]:
         return self._reduced.complete(self._choices[received, sent]())
@@ -200,7 +200,7 @@ class BoundarySolver:
             for place in places:
                 wanted = self.spec(place, layout)
                 if wanted is not None:
-                    node = self._followers.root[place]
+                    node = self._roots[place]
                     penalties[node] = penalties.get(node, 0.0) + self._penalty(place, wanted)
             by_layout.append(penalties)
         return by_layout
@@ -209,12 +209,12 @@ class BoundarySolver:
         """Returns the penalty of each choice of an operator's node: the cost of bringing its result to the wanted spec.
         Where some choice has that spec, all choices that don't are forbidden instead.
         """
-        operator, outputs = self.program.operators[place], self._tables[place].outputs
+        operator, outputs = self.program.operators[place], self._sited[place].table.outputs
         cost = np.array([0.0 if spec == wanted else np.inf for spec in outputs])
         if not np.isfinite(cost).any():
             matrix = self._costs.matrix(operator.shape, operator.itemsize, outputs, (wanted,))
             cost = np.zeros(len(outputs)) if operator.kind == "parameter" else matrix[:, 0]
-        picked: NDArray[np.float64] = cost[self._followers.remap[place]]
+        picked: NDArray[np.float64] = cost[self._sited[place].remap]
         return picked
 
     def _solve(self, reduced: Reduced) -> NDArray[np.float64]:

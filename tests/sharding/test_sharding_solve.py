@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from alpa_dejavu.sharding import LogicalMesh, ProgramOperator, ShardingOptions, solve
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._graph import merge_followers
+from alpa_dejavu.sharding._graph import roots_of
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._spec import divides
-from alpa_dejavu.sharding._strategies import operator_tables
+from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
 from operators import (
     BACK,
     GRADIENT,
@@ -33,13 +33,14 @@ SIZES = st.sampled_from([4, 8, 64])
 
 def _enumerate(operators, mesh, options):
     """The least cost over all choices, summed up from the operators' own tables."""
-    tables = operator_tables(Facts.of(operators), mesh, options)
-    followers = merge_followers(operators, tables, Blocks())
-    roots = [i for i in range(len(operators)) if followers.root[i] == i]
+    facts = Facts.of(operators)
+    sited = SitedOperators(mesh, relaxed(facts, mesh, options), Blocks()).of(facts)
+    tables, decides = [entry.table for entry in sited], roots_of(operators, sited)
+    roots = [i for i, root in enumerate(decides) if root == i]
     best = np.inf
     for choice in itertools.product(*(range(len(tables[i].strategies)) for i in roots)):
         chosen = dict(zip(roots, choice, strict=True))
-        picks = [followers.strategy(i, chosen) for i in range(len(operators))]
+        picks = [int(entry.remap[chosen[root]]) for entry, root in zip(sited, decides, strict=True)]
         total = sum(table.cost[pick] for table, pick in zip(tables, picks, strict=True))
         for operator, table, pick in zip(operators, tables, picks, strict=True):
             for operand, edge in zip(operator.operands, table.edges, strict=True):
@@ -188,10 +189,10 @@ def _chain(layers):
 
 
 def test_a_repeated_block_is_worked_out_once():
-    mesh, options = LogicalMesh((2, 2)), ShardingOptions()
-    few, many = (len({id(t) for t in operator_tables(Facts.of(_chain(n)), mesh, options)}) for n in (4, 40))
+    mesh, options, blocks = LogicalMesh((2, 2)), ShardingOptions(), (Blocks(), Blocks())
+    short, long = (
+        SitedOperators(mesh, options, own).of(Facts.of(_chain(n))) for n, own in zip((4, 40), blocks, strict=True)
+    )
+    few, many = (len({id(entry.table) for entry in sited}) for sited in (short, long))
     assert many == few
-    blocks = Blocks()
-    operators = _chain(40)
-    merge_followers(operators, operator_tables(Facts.of(operators), mesh, options), blocks)
-    assert blocks.repeated > 0.9 * blocks.steps
+    assert len(blocks[0]) == len(blocks[1])
