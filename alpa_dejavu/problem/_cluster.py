@@ -301,7 +301,7 @@ class Cluster:
 
     @functools.cached_property
     def link_numbers(self) -> tuple[list[Link], NDArray[np.int64]]:
-        """Returns the different links of the cluster, and for each two hosts which of them joins these, shape (H, H)."""
+        """Returns the unlike links, and for each two of H hosts which of them joins these: shape (H, H)."""
         count = len(self.hosts)
         every = np.fromiter(map(id, itertools.chain.from_iterable(self.links)), dtype=np.int64, count=count**2)
         _, first, same = np.unique(every, return_index=True, return_inverse=True)
