@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, POSTS, START, StepProgram
 
-__all__ = ["own_devices", "own_devices_step", "shared_cores"]
+__all__ = ["own_devices", "shared_cores"]
 
 FloatArray = NDArray[np.float64]
 
@@ -22,11 +22,6 @@ def own_devices(program: StepProgram, seconds: FloatArray) -> tuple[FloatArray, 
     """
     finished = _ends(program.waits, seconds)
     return finished[program.waits].max(axis=0), finished[:-1]
-
-
-def own_devices_step(program: StepProgram, seconds: FloatArray) -> float:
-    """Returns when the last of N tasks ends, which take `seconds`, where each device has cores of its own."""
-    return float(_ends(program.waits, seconds).max())
 
 
 @compiled("(i8[:, ::1], f8[::1])")

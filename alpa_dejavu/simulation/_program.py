@@ -71,7 +71,7 @@ class StepProgram:
         return [NAMES[kind] for kind in self.kind.tolist()]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def program(
     schedule: Schedule,
     sends: str,

@@ -91,7 +91,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
     first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
         costs, weights, spare, sizes, columns, problem.num_devices
     )
-    unit = math.gcd(*sizes.tolist()) or 1
+    unit = math.gcd(*np.unique(size).tolist()) or 1
     return Stages(
         first=first,
         last=last,

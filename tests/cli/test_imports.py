@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-
 from alpa_dejavu.calibration.history.history_file import VARIABLE
+
 from alpa_dejavu.cli.commands import sentences_of
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK

@@ -34,7 +34,7 @@ def test_the_slicers_best_is_taken_and_neighbouring_lengths_cost_no_less_by_its_
     lengths = [len(other.stages) for other in others]
     assert lengths == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
     assert all(other.slicing.cost_s >= best.slicing.cost_s for other in others)
-    assert all(one.timeline is not None for one in (best, *others))
+    assert all(one.simulated_s is not None for one in (best, *others))
 
 
 def test_the_plan_is_the_one_that_simulates_fastest_whatever_its_number_of_stages():

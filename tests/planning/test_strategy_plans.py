@@ -169,7 +169,7 @@ def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
     made = plan(task, annotations=[look])
     (found,) = seen
     assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8, samples=2).step_s
-    slower = dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=2 * found.step_s))
+    slower = dataclasses.replace(found, simulated_s=2 * found.step_s)
     sure, both = confidence([found]), confidence([slower, found])
     assert both.expected_step_s > 1.9 * sure.expected_step_s
     assert (both.probability, both.candidates) == (0.0, 2)

@@ -179,7 +179,7 @@ def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
 
     plan_of(task, annotations=[look])
     assert len(seen) > 1
-    assert all(one.timeline is not None for one in seen)
+    assert all(one.simulated_s is not None for one in seen)
     assert plan_of(task).plan.confidence == confidence(seen)
 
 

@@ -134,7 +134,7 @@ def stages_alone(planned: PlanningResult) -> Candidate:
         planned.model, planned.cluster, planned.space.part(chosen), planned.run, planned.table.part(chosen),
         partial=True,
     )  # fmt: skip
-    return Candidate(costs, Slicing(stages, 0.0, 0.0, 0, 0.0), timeline=planned.timeline)
+    return Candidate(costs, Slicing(stages, 0.0, 0.0, 0, 0.0), simulated_s=planned.timeline.step_s)
 
 
 def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:

@@ -85,13 +85,11 @@ def _by(candidate: Candidate) -> OtherSchedule:
     if why:
         return dataclasses.replace(bare, why=why)
     best = polished(simulated(candidate))
-    step = best.timeline
-    assert step is not None, "it was simulated"
     fitting = fits(best)
     return dataclasses.replace(
         bare,
         step_s=best.step_s,
-        memory_bytes=max(step.peak_bytes),
+        memory_bytes=max(best.timeline.peak_bytes),
         fits=fitting,
         layers=tuple((stage.first, stage.last) for stage in best.stages),
         submesh_of=best.submesh_of,

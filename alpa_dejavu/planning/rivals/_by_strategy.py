@@ -157,10 +157,8 @@ def _candidate(task: PlanningTask, answer: StrategyPlan) -> Candidate:
     scaled = task.source.exact if task.source.traces else task.source.scaled
     model = scaled(stages[-1].last + 1, pipeline.micro_batch)
     candidate = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
-    timeline = candidate.timeline
-    assert timeline is not None, "it was simulated"
     left = task.prices.models.runtime.hosts(candidate.cluster.hosts)
-    for n, (stage, numbers) in enumerate(zip(timeline.stages, candidate.placed, strict=True)):
+    for n, (stage, numbers) in enumerate(zip(candidate.times, candidate.placed, strict=True)):
         in_flight, hosts = candidate.run.in_flight(len(stages) - 1 - n), [left[number] for number in numbers]
         kept = stage.activation_bytes * in_flight
         counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
@@ -173,7 +171,7 @@ def _candidate(task: PlanningTask, answer: StrategyPlan) -> Candidate:
             )
     if answer.runs_on_alpa:
         return candidate
-    return dataclasses.replace(candidate, timeline=dataclasses.replace(timeline, step_s=answer.step_s))
+    return dataclasses.replace(candidate, simulated_s=answer.step_s)
 
 
 def _whole_pipeline(answer: StrategyPlan, cluster: Cluster) -> Pipeline:

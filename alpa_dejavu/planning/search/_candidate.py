@@ -20,7 +20,14 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._packing import host_by_host, packed
-from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, needed_bytes, stage_times, timeline_of
+from alpa_dejavu.planning.search._stage_times import (
+    chunks_of,
+    impossible,
+    needed_bytes,
+    stage_times,
+    step_of,
+    timeline_of,
+)
 from alpa_dejavu.problem import (
     Cluster,
     MeshConfig,
@@ -34,7 +41,7 @@ from alpa_dejavu.problem import (
     StagePlan,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
-from alpa_dejavu.simulation.step import Timeline, sending
+from alpa_dejavu.simulation.step import StageTimes, Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 if TYPE_CHECKING:
@@ -197,7 +204,7 @@ class Candidate:
         costs: the model, the cluster, and the costs of all possible stages.
         slicing: the stages that were chosen, one for each submesh.
         hosts: the hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
-        timeline: the simulated step; None: it wasn't simulated.
+        simulated_s: the seconds of the simulated step; None: it wasn't simulated.
         chunks: where the schedule has several stages on each submesh, these stages in the order of the layers; else
             empty.
     """
@@ -205,7 +212,7 @@ class Candidate:
     costs: Costs
     slicing: Slicing
     hosts: tuple[tuple[int, ...], ...] | None = None
-    timeline: Timeline | None = None
+    simulated_s: float | None = None
     chunks: tuple[StageChoice, ...] = ()
 
     @property
@@ -250,7 +257,17 @@ class Candidate:
     @property
     def step_s(self) -> float:
         """Returns the seconds of a step of the candidate plan: simulated, or else by the slicer's closed form."""
-        return self.slicing.cost_s * self.run.form.bubble if self.timeline is None else self.timeline.step_s
+        return self.slicing.cost_s * self.run.form.bubble if self.simulated_s is None else self.simulated_s
+
+    @cached_property
+    def times(self) -> tuple[StageTimes, ...]:
+        """Returns the seconds and bytes of each stage of the candidate plan, as a simulation takes them."""
+        return stage_times(self.table, self.stages, self.space, self.placed, self.run.form)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Returns the simulated step of the candidate plan, with what each stage does when."""
+        return dataclasses.replace(timeline_of(self.times, self.cluster, self.run), step_s=self.step_s)
 
 
 def _step_s(candidate: Candidate) -> float:
@@ -299,7 +316,7 @@ def _by_rule(candidate: Candidate) -> Candidate:
 
 
 def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | None:
-    """Returns a candidate plan with the timeline of its step; None if its run's schedule isn't possible on its
+    """Returns a candidate plan with the seconds of its simulated step; None if its run's schedule isn't possible on its
     submeshes, or takes more memory than they have.
 
     Slicers count the memory of Alpa's schedules as it is, and of others too little; so under Alpa's it is checked only
@@ -314,18 +331,16 @@ def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | No
 
 def fits(candidate: Candidate) -> bool:
     """Returns whether a simulated candidate plan leaves free what its costs' memory margin asks for."""
-    assert candidate.timeline is not None, "it was simulated"
     table = candidate.table
     needed = needed_bytes(table, candidate.stages, candidate.timeline)
     return all(n <= table.usable_bytes[on.submesh] for n, on in zip(needed, candidate.slicing.stages, strict=True))
 
 
 def simulated(candidate: Candidate) -> Candidate:
-    """Returns a candidate plan with the timeline of its step, which is simulated here; its layers are cut into chunks
+    """Returns a candidate plan with the seconds of its step, which is simulated here; its layers are cut into chunks
     where the schedule has several on each submesh, and they weren't cut yet.
     """
     if candidate.run.form.chunks > 1 and not candidate.chunks:
         chunks = chunks_of(candidate.table, candidate.slicing.stages, candidate.run)
         candidate = dataclasses.replace(candidate, chunks=chunks)
-    times = stage_times(candidate.table, candidate.stages, candidate.space, candidate.placed, candidate.run.form)
-    return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))
+    return dataclasses.replace(candidate, simulated_s=step_of(candidate.times, candidate.cluster, candidate.run))

@@ -161,7 +161,7 @@ def under(candidate: Candidate, schedule: str) -> Candidate | None:
 def _unsimulated(candidate: Candidate, schedule: str) -> Candidate:
     slicing = dataclasses.replace(candidate.slicing, lower_bound_s=0.0)  # it is of the other schedule's objective
     costs = candidate.costs.under(schedule)
-    return dataclasses.replace(candidate, costs=costs, slicing=slicing, chunks=(), timeline=None)
+    return dataclasses.replace(candidate, costs=costs, slicing=slicing, chunks=(), simulated_s=None)
 
 
 def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate]]:

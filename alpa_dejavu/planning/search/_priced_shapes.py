@@ -35,10 +35,11 @@ from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["PricedShapes", "is_small"]
 
-_SURE, _DOUBT = 3.0, 3e-3
-"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
-within this share; they are then priced at their own micro-batch. Likewise plans for which a scaled model has too little
-memory, if they would fit with so many times what its bytes were seen to be off."""
+_SURE, _DOUBT = 2.0, 3e-3
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to make steps too long,
+and at least within what it was seen to be off, or this share; they are then priced at their own micro-batch. Plans for
+which a scaled model has too little memory are, too, if they would fit with so many times what its bytes were seen to be
+off."""
 _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
@@ -60,7 +61,8 @@ class PricedShapes:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._best: dict[Shape, Candidate | None] = {}
-        self._off = self._bytes_off = 0.0
+        self._off = self._too_long = self._bytes_off = 0.0
+        self._corrected: set[Shape] = set()
         self._looked_at: set[Shape] = set()
         for other in costs:
             key = other.model.num_layers, other.run.num_micro_batches
@@ -90,11 +92,13 @@ class PricedShapes:
                 again, further = search.left
                 finalists = _FINALISTS if exactly and self.task.source.traces else 0
                 candidate_priced(candidate is not None, (again, further + finalists), anew)
-        while exactly and not is_stopped() and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
+        while exactly and not is_stopped() and (scaled := self._finalist() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
-            left = {(shape.layers, shape.micro_batches) for shape in self._scaled_rivals()}
+            left = {(shape.layers, shape.micro_batches) for shape in self._finalists()}
             candidate_priced(True, (0, len(left)), anew=True)
-        plans, slicer = best_first(self._best.values()), self.task.slicer
+        # Of plans that differ in layers alone, those that weren't the best ones weren't priced exactly.
+        plans = best_first(plan for shape, plan in self._best.items() if shape not in self._corrected)
+        slicer = self.task.slicer
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
         if self.task.unlike:  # of alike hosts those are among them already
@@ -151,18 +155,30 @@ class PricedShapes:
         self.clock.lap("cost table")
         return costs
 
-    def _scaled_rival(self) -> Shape | None:
-        """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
-        rivals = self._scaled_rivals()
-        return least(rivals, key=lambda shape: rivals[shape]) if rivals else None
+    def _finalist(self) -> Shape | None:
+        """The best of the finalists."""
+        finalists = self._finalists()
+        return least(finalists, key=lambda shape: finalists[shape]) if finalists else None
 
-    def _scaled_rivals(self) -> dict[Shape, float]:
-        """The shapes that were priced by another micro-batch's model, and are about as fast as the best one."""
+    def _finalists(self) -> dict[Shape, float]:
+        """The shapes, with their seconds, that were priced by another micro-batch's model and may be the best ones, or
+        are as fast with more layers than the best one has.
+        """
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
-        if not best or not self.task.source.traces:
+        scaled = {shape: plan.step_s for shape, plan in best.items() if not plan.costs.exact}
+        if not scaled or not self.task.source.traces:
             return {}
-        bound = min(plan.step_s for plan in best.values()) * (1 + max(_SURE * self._off, _DOUBT))
-        return {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
+        first, doubt = min(best.values(), key=lambda plan: plan.step_s), max(_SURE * self._too_long, self._off, _DOUBT)
+
+        as_fast = [plan for plan in best.values() if plan.step_s <= first.step_s * (1 + AS_FAST) and plan.costs.exact]
+        finest = max((plan.model.num_layers for plan in as_fast), default=0)
+
+        def may_win(shape: Shape) -> bool:
+            finer = shape.layers > finest
+            slack = AS_FAST * finer if shape in self._corrected else doubt
+            return scaled[shape] <= first.step_s * (1 + slack)
+
+        return {shape: seconds for shape, seconds in scaled.items() if may_win(shape)}
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
@@ -183,15 +199,34 @@ class PricedShapes:
         return None
 
     def _price_exactly(self, shape: Shape) -> None:
-        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
-        by_scaling = self._costs[shape.layers, shape.micro_batches]
-        self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other in list(self._best):
-            if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
-                del self._best[other]
-                if (exact := self.candidate(other)) is not None:
-                    seconds_off, bytes_off = _scaling_errors(by_scaling, exact)
-                    self._off, self._bytes_off = max(self._off, seconds_off), max(self._bytes_off, bytes_off)
+        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced.
+
+        Plans of as many micro-batches on the same submeshes, of more or fewer layers, are corrected by what scaling was
+        off in the step.
+        """
+        count, by_scaling = shape.micro_batches, self._costs[shape.layers, shape.micro_batches]
+        self.costs(shape.layers, count, exactly=True)
+        for other, scaled in list(self._best.items()):
+            if (other.layers, other.micro_batches) != (shape.layers, count):
+                continue
+            del self._best[other]
+            if (exact := self.candidate(other)) is None:
+                continue
+            too_long, bytes_off = _scaling_errors(by_scaling, exact)
+            self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
+            self._bytes_off = max(self._bytes_off, bytes_off)
+            if scaled is not None and other not in self._corrected and _meshes(scaled) == _meshes(exact):
+                self._correct(count, exact, exact.step_s / scaled.step_s)
+            self._corrected.discard(other)
+
+    def _correct(self, count: int, exact: Candidate, factor: float) -> None:
+        """Multiplies the steps of scaled plans of so many micro-batches on the same submeshes by a factor."""
+        for shape, plan in self._best.items():
+            if plan is None or plan.costs.exact or shape in self._corrected or shape.micro_batches != count:
+                continue
+            if _meshes(plan) == _meshes(exact):
+                self._best[shape] = dataclasses.replace(plan, simulated_s=plan.step_s * factor)
+                self._corrected.add(shape)
 
     @property
     def least_work_s(self) -> float:
@@ -215,8 +250,13 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
     return space.filtered(solved)
 
 
+def _meshes(candidate: Candidate) -> list[tuple[Submesh, tuple[int, ...], MeshConfig]]:
+    choices = _choices(candidate.space)
+    return [choices[stage.submesh, stage.config] for stage in candidate.slicing.stages]
+
+
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
-    """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
+    """Returns the share by which the scaled model makes a plan's slowest stage too slow, and its largest too large."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
     entries = {choice: entry for entry, choice in _choices(scaled.space).items()}
     choices = _choices(exact.space)
@@ -229,7 +269,7 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
             exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
     most = np.max(exactly, axis=0)
     errors = np.divide(np.max(by_scaling, axis=0), most, out=np.ones(2), where=most > 0) - 1
-    return abs(float(errors[0])), max(float(errors[1]), 0.0)
+    return float(errors[0]), max(float(errors[1]), 0.0)
 
 
 def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:

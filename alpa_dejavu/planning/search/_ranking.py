@@ -46,7 +46,6 @@ class Ranked:
     def timeline(self) -> Timeline:
         """Returns the simulated step of the plan, its seconds corrected by past runs as the plan's are."""
         timeline = self.candidate.timeline
-        assert timeline is not None, "choosers simulate"
         if self.plan.correction is None:
             return timeline
         from alpa_dejavu.calibration.history import corrected_timeline
@@ -138,18 +137,19 @@ def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
-    names, run, stages, timeline = host_names(candidate), candidate.run, candidate.stages, candidate.timeline
+    names, run, stages = host_names(candidate), candidate.run, candidate.stages
     numbers = candidate.cluster.host_numbers
     hosts = [[numbers[name] for name in on] for on in names]
     interstage_s = candidate.table.interstage_s(stages, candidate.space, hosts, candidate.submesh_of)
-    by_weight = [0.0] * len(stages)
+    in_alpa = run.schedule in ALPA_SCHEDULES
+    timeline = None if in_alpa else candidate.timeline
+    by_weight, peaks = [0.0] * len(stages), () if timeline is None else timeline.peak_bytes
     if timeline is not None and run.form.splits:
         by_weight = [stage.backward_weight_s for stage in timeline.stages]
-    in_alpa = run.schedule in ALPA_SCHEDULES
     configs = map(candidate.space.config, stages)
     free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
-        stages=tuple(_stage(candidate, n, names[n], interstage_s[n], by_weight[n]) for n in range(len(stages))),
+        stages=tuple(_stage(candidate, n, names[n], interstage_s[n], by_weight[n], peaks) for n in range(len(stages))),
         step_s=candidate.step_s,
         lower_bound_s=min(candidate.slicing.lower_bound_s, candidate.step_s) if in_alpa else 0.0,
         num_micro_batches=run.num_micro_batches,
@@ -168,18 +168,19 @@ def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
 
 
 def _stage(
-    candidate: Candidate, n: int, hosts: tuple[str, ...], interstage_s: tuple[float, float], by_weight_s: float
+    candidate: Candidate,
+    n: int,
+    hosts: tuple[str, ...],
+    interstage_s: tuple[float, float],
+    by_weight_s: float,
+    peaks: Sequence[float],
 ) -> StagePlan:
     table, space, choice = candidate.table, candidate.space, candidate.stages[n]
     entry, where, submesh = choice.entry, (choice.first, choice.last), choice.submesh
     config, memory, costs = space.config(choice), table.memory[submesh][choice.config], table.stage_costs
     assert memory is not None, "every config has its memory"
     in_flight, parts, hidden_s, offload = candidate.run.in_flight(len(candidate.stages) - 1 - n), {}, (0.0, 0.0), None
-    if candidate.run.schedule in ALPA_SCHEDULES:
-        peak_bytes = float(memory.peak(in_flight)[where])
-    else:
-        assert candidate.timeline is not None, "it was simulated"
-        peak_bytes = candidate.timeline.peak_bytes[candidate.submesh_of[n]]
+    peak_bytes = peaks[candidate.submesh_of[n]] if peaks else float(memory.peak(in_flight)[where])
     per_micro_batch = float(memory.per_micro_batch[where])
     if costs is not None:
         hidden = costs.hidden_s(table.devices[submesh], config)[:, choice.first, choice.last]

@@ -12,9 +12,9 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.problem.run import ScheduleForm
 from alpa_dejavu.schedules import schedule_kind
-from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
+from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate, step_seconds
 
-__all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "timeline_alone", "timeline_of"]
+__all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "step_of", "timeline_alone", "timeline_of"]
 
 _ONE_EACH = ScheduleForm()
 _POSTED = 0.5
@@ -48,6 +48,13 @@ def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Time
             for stage in times
         ]
     return timeline_alone(times, cluster, run)
+
+
+def step_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> float:
+    """Returns the seconds of the simulated training step of a pipeline."""
+    if cluster.cores is not None:
+        return timeline_of(times, cluster, run).step_s
+    return step_seconds(times, run.num_micro_batches, run.schedule)
 
 
 def timeline_alone(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:

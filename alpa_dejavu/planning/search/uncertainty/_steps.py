@@ -38,7 +38,7 @@ def step_draws(candidates: Sequence[Candidate], errors: Errors, factors: Factors
     middle, steps_s = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
         drawn, (now,) = (_step_s(candidate, errors.resolver, draws) for draws in (factors, middle))
-        steps_s[:, n] = drawn * (1.0 if candidate.timeline is None else candidate.step_s / now)
+        steps_s[:, n] = drawn * (1.0 if candidate.simulated_s is None else candidate.step_s / now)
     return steps_s
 
 
