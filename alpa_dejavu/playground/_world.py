@@ -237,6 +237,14 @@ class World(abc.ABC):
         """Computes a gradient, and goes on with the program when its seconds are over."""
 
 
+def change(values: list[Any], value: Any, ends: bool) -> None:
+    """Adds a value, such as a factor, to those that hold now, or takes it away."""
+    if ends:
+        values.remove(value)
+    else:
+        values.append(value)
+
+
 def stalled(waits: Mapping[int, Sequence[Hashable]]) -> str:
     """Returns the end of a run in which nothing goes on, though workers wait for messages with some tags."""
     waited = {number: [*tags] for number, tags in waits.items()}
