@@ -95,14 +95,6 @@ class VirtualWorld(World):
             for number in numbers:
                 self.spawn(self.workers[number], self.mover.receive(self.workers[number]))
 
-    def computing_s(self) -> list[float]:
-        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
-        seconds = [0.0] * self.size
-        for process, since_s in self._computing.items():
-            assert process.number is not None, "faults don't compute"
-            seconds[process.number] += max(self.now_s - since_s, 0.0)
-        return seconds
-
     # What faults use.
 
     def fault_generator(self) -> np.random.Generator:
