@@ -80,9 +80,8 @@ def compared(every: Sequence[Runs]) -> list[Compared]:
 
 def _compared(name: str, runs: tuple[ScenarioRun, ...], whole: Runs) -> Compared:
     histories, target = [run.history for run in runs], whole.target
-    measures = [
-        measure for measure in ("loss", "accuracy") if all(np.isfinite(getattr(h, measure)).any() for h in histories)
-    ]
+    both = ("loss", "accuracy")
+    measures = [measure for measure in both if all(np.isfinite(getattr(h, measure)).any() for h in histories)]
     looks = [(history, None if target is None else target.look(history)) for history in histories]
     reached = [(history, look) for history, look in looks if look is not None]
     return Compared(
