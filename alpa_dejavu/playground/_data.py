@@ -144,9 +144,10 @@ class DataMove(abc.ABC):
         """Returns the samples that a worker hands on now, of those that it has; at least one stays."""
 
 
-def _check_share(owner: str, share: float) -> None:
+def check_above_zero(owner: str, field: str, share: float, remedy: str) -> None:
+    """Raises ValueError unless a share is above 0 and at most 1."""
     if not 0 < share <= 1:
-        raise ValueError(f"{owner}: share is {share!r}, but must be above 0 and at most 1; 0.05 is 5 %")
+        raise ValueError(f"{owner}: {field} is {share!r}, but must be above 0 and at most 1; {remedy}")
 
 
 @final
@@ -162,7 +163,7 @@ class RandomShare(DataMove):
     share: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_share("random-share", self.share)
+        check_above_zero("random-share", "share", self.share, "0.05 is 5 %")
 
     def choose(self, epoch: Epoch) -> Handed:
         return epoch.handed(epoch.generator().permutation(len(epoch.rows))[: epoch.amount(self.share)])
@@ -171,7 +172,7 @@ class RandomShare(DataMove):
 @final
 @dataclasses.dataclass(frozen=True)
 class ByLoss(DataMove):
-    """The samples with the highest loss at the worker's parameters go to random workers, a share as of `RandomShare`.
+    """The samples with the highest loss at the worker's parameters go to random workers; shares as of `RandomShare`.
 
     Attributes:
         rest: epochs for which a sample that came stays before others; at 0 they wander on at once, as a sample that a
@@ -182,7 +183,7 @@ class ByLoss(DataMove):
     rest: int = 10
 
     def __post_init__(self) -> None:
-        _check_share("by-loss", self.share)
+        check_above_zero("by-loss", "share", self.share, "0.05 is 5 %")
         checks.not_negative("by-loss", "rest", self.rest)
 
     def choose(self, epoch: Epoch) -> Handed:

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._gradient import Vector, WorkerGradient
 from alpa_dejavu.playground._queue import Sleeping
-from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground._virtual_world import VirtualWorld
+from alpa_dejavu.playground._world import Program
 from alpa_dejavu.problem import checks
 
 _ALONE = ("sign-flip", "gaussian", "not-finite", "bit-flip", "zero")
 """The attacks that look at no other worker's gradient."""
-
-
-class Changed(Protocol):
-    """The workers and links that faults change: simulated ones (`VirtualWorld` says what each method does), or real
-    ones.
-    """
-
-    size: int
-    hosts: tuple[int, ...]
-    now_s: float
-    ends_s: float
-
-    def fault_generator(self) -> np.random.Generator: ...
-    def spawn(self, worker: Worker | None, program: Program) -> object: ...
-    def crash(self, number: int) -> bool: ...
-    def start(self, number: int) -> None: ...
-    def slow(self, number: int, factor: float, ends: bool = False) -> None: ...
-    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None: ...
-    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None: ...
-    def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None: ...
 
 
 class Fault(abc.ABC):
@@ -45,9 +27,9 @@ class Fault(abc.ABC):
     """
 
     @abc.abstractmethod
-    def run(self, world: Changed) -> Program:
-        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `compute_wrongly`,
-        `scale_link`), and yields `Sleeping` between; what it does at second 0 happens before all workers begin.
+    def run(self, world: VirtualWorld) -> Program:
+        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `scale_link`), and yields
+        `Sleeping` between; what it does at second 0 happens before all workers begin.
 
         Raises:
             ValueError: there is no such worker or host; it is called before the simulation begins.
@@ -70,17 +52,9 @@ def check_times(owner: str, at_s: float, end_s: float | None, field: str = "unti
         raise ValueError(f"{owner}: {field} is {end_s}, but must be after at_s, {at_s}; give a later time")
 
 
-def check_worker(world: Changed, worker: int) -> None:
+def check_worker(world: VirtualWorld, worker: int) -> None:
     if worker not in range(world.size):
         raise ValueError(f"fault: worker is {worker}, but must be one of 0..{world.size - 1}; name a worker of the job")
-
-
-def change(factors: list[float], factor: float, ends: bool) -> None:
-    """Adds a factor to those that hold now, or takes it away."""
-    if ends:
-        factors.remove(factor)
-    else:
-        factors.append(factor)
 
 
 @final
@@ -102,20 +76,23 @@ class WrongGradient(Fault):
         checks.one_of("wrong gradient", "attack", self.attack, _ALONE)
         check_times("wrong gradient", self.at_s, self.until_s)
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         check_worker(world, self.worker)
-        return for_a_while(
-            lambda ends: world.spoil(self.worker, None if ends else self._spoilt), self.at_s, self.until_s
-        )
 
-    def _spoilt(self, worker: int, step: int, right: Vector) -> Vector:
+        def spoil(gradient: WorkerGradient) -> float:
+            gradient.spoil = functools.partial(self._spoilt, gradient.step)
+            return 0.0
+
+        return for_a_while(lambda ends: world.spoil(self.worker, spoil, ends), self.at_s, self.until_s)
+
+    def _spoilt(self, step: int, right: Vector) -> Vector:
         if not right.size:  # time alone
             return right
         import jax
 
         from alpa_dejavu.training.robust.attacks import ATTACKS
 
-        key = jax.random.fold_in(jax.random.PRNGKey(worker), step)
+        key = jax.random.fold_in(jax.random.PRNGKey(self.worker), step)
         sent, _ = ATTACKS[self.attack]().send(right[None], np.ones(1, bool), key)
         return np.asarray(sent[0])
 
@@ -161,13 +138,32 @@ class WrongStage(Fault):
             raise ValueError(f"wrong stage: factor is {self.factor}, but must be finite; give a number")
         check_times("wrong stage", self.at_s, self.until_s)
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         check_worker(world, self.worker)
-        return for_a_while(
-            lambda ends: world.compute_wrongly(self.worker, None if ends else self), self.at_s, self.until_s
-        )
+        begun: list[tuple[Vector, np.random.Generator]] = []
 
-    def multipliers(self, leaves: tuple[int, ...]) -> Vector:
+        def change(ends: bool) -> None:
+            if not ends:
+                begun.append((self._multipliers(world.learner.leaves), world.fault_generator()))
+            world.spoil(self.worker, spoil, ends)
+
+        def spoil(gradient: WorkerGradient) -> float:
+            multipliers, generator = begun[-1]
+            if generator.random() < self.found:
+                helper, waits_s = world.compute_again(self.worker, self.share)
+                world.recorder.note(f"stage {self.stage} of worker {self.worker} computed wrongly: what was found, "
+                                    f"worker {helper} computed again")  # fmt: skip
+                return waits_s
+            wrong = world.learner.gradient(self.worker, gradient.step, gradient.version, gradient.at, gradient.rows)
+            wrong.at = gradient.at * multipliers
+            share = np.float32(self.share)
+            if gradient.spoil is None:  # another fault may send something else altogether
+                gradient.spoil = lambda right: right + share * (wrong.values - right)
+            return 0.0
+
+        return for_a_while(change, self.at_s, self.until_s)
+
+    def _multipliers(self, leaves: tuple[int, ...]) -> Vector:
         """Returns the factor of each parameter, shape (P,), by the sizes of the leaves of their pytree."""
         if not leaves:  # time alone
             return np.ones(0, np.float32)

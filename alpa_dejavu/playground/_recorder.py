@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._gradient import Vector, WorkerGradient
-from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
-
-class LookedAt(Protocol):
-    """The state of all workers that a recorder looks at: a part of what `World` has."""
-
-    size: int
-    live: tuple[int, ...]
-    now_s: float
-    shown: Vector | None
-    learner: Learner
-
-    @property
-    def workers(self) -> Mapping[int, Any]: ...
-    def computing_s(self) -> Sequence[float]: ...
+if TYPE_CHECKING:
+    from alpa_dejavu.playground._world import World
 
 
 class Observer:
@@ -103,7 +90,7 @@ class Recorder:
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, WorkerTimeline(intervals)
-        self.world: LookedAt | None = None
+        self.world: World | None = None
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:

@@ -16,14 +16,13 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._fault import WrongStage, change
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network, Paths
 from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, stalled
+from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, change, stalled
 from alpa_dejavu.playground.history import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
@@ -46,10 +45,8 @@ class VirtualWorld(World):
         self._spread, self._samples, self._drop = job.spread, job.samples, job.drop
         self._noise = [np.random.default_rng([seed, 2, n]) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
-        self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
-        # Who computes a stage wrongly, with what draws whether it is found; and the seconds for others' micro-batches.
-        self._wrong: dict[int, tuple[WrongStage, np.random.Generator]] = {}
-        self._owed_s = [0.0] * self.size
+        self._spoilers: list[list[Callable[[WorkerGradient], float]]] = [[] for _ in range(self.size)]
+        self._owed_s = [0.0] * self.size  # for others' micro-batches
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
 
     def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float,
@@ -98,14 +95,6 @@ class VirtualWorld(World):
             for number in numbers:
                 self.spawn(self.workers[number], self.mover.receive(self.workers[number]))
 
-    def computing_s(self) -> list[float]:
-        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
-        seconds = [0.0] * self.size
-        for process, since_s in self._computing.items():
-            assert process.number is not None, "faults don't compute"
-            seconds[process.number] += max(self.now_s - since_s, 0.0)
-        return seconds
-
     # What faults use.
 
     def fault_generator(self) -> np.random.Generator:
@@ -143,18 +132,21 @@ class VirtualWorld(World):
         """Has a worker take `factor` times as long for gradients that it begins from now on, or ends that."""
         change(self._slower[number], factor, ends)
 
-    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
-        """Has a function of a worker's number, step and right gradient change those that it begins; None: no more."""
-        self._spoilt.pop(number, None)
-        if change is not None:
-            self._spoilt[number] = change
+    def spoil(self, number: int, spoiler: Callable[[WorkerGradient], float], ends: bool = False) -> None:
+        """Has a function change each gradient that a worker begins from now on, or ends that; it returns how many
+        seconds later the gradient comes.
+        """
+        change(self._spoilers[number], spoiler, ends)
 
-    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
-        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
-        self._wrong.pop(number, None)
-        if fault is not None:
-            fault.multipliers(self.learner.leaves)  # says what can't be
-            self._wrong[number] = fault, self.fault_generator()
+    def compute_again(self, number: int, share: float) -> tuple[int, float]:
+        """Has the next worker compute a share of a worker's gradient; returns which one, and the seconds. Its own next
+        gradient comes later by as many.
+        """
+        helper = next((n for n in (*self.live, *self.live) if n > number), self.live[0])
+        waits_s = share * self.compute_seconds(helper)
+        if helper != number:
+            self._owed_s[helper] += waits_s
+        return helper, waits_s
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
@@ -216,9 +208,7 @@ class VirtualWorld(World):
                                          None if self._drop is None else self._drop[number])  # fmt: skip
         seconds += self._owed_s[number]
         self._owed_s[number] = 0.0
-        waits_s = self._watched(gradient) if number in self._wrong else 0.0
-        if number in self._spoilt:
-            gradient.spoil = functools.partial(self._spoilt[number], number, self._begun[number])
+        waits_s = sum(spoiler(gradient) for spoiler in self._spoilers[number])
         self._begun[number] += 1
         computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)
 
@@ -229,22 +219,3 @@ class VirtualWorld(World):
             self._resume(process, gradient)
 
         self._queue.put(self.now_s + seconds + waits_s, computed, process)
-
-    def _watched(self, gradient: WorkerGradient) -> float:
-        """Makes a gradient that of a worker with a wrong stage; or leaves it right, where that is found, and returns
-        how many seconds later it comes, since another worker computes the micro-batches again.
-        """
-        number, (fault, generator) = gradient.worker, self._wrong[gradient.worker]
-        if generator.random() < fault.found:
-            helper = next((n for n in (*self.live, *self.live) if n > number), self.live[0])
-            waits_s = fault.share * self.compute_seconds(helper)
-            if helper != number:
-                self._owed_s[helper] += waits_s
-            self.recorder.note(f"stage {fault.stage} of worker {number} computed wrongly: what was found, worker "
-                               f"{helper} computed again")  # fmt: skip
-            return waits_s
-        wrong = self.learner.gradient(number, gradient.step, gradient.version, gradient.at, gradient.rows)
-        wrong.at = gradient.at * fault.multipliers(self.learner.leaves)
-        share = np.float32(fault.share)
-        gradient.spoil = lambda right: right + share * (wrong.values - right)
-        return 0.0

@@ -185,6 +185,14 @@ class World(abc.ABC):
             self._processes[number].remove(process)
         self._mail.forget(number, process)
 
+    def computing_s(self) -> list[float]:
+        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
+        seconds = [0.0] * self.size
+        for process, since_s in self._computing.items():
+            assert process.number is not None, "faults don't compute"
+            seconds[process.number] += max(self.now_s - since_s, 0.0)
+        return seconds
+
     def _begin(self, run: Callable[[Worker], Program], numbers: Sequence[int]) -> None:
         for number in numbers:
             self._main[number] = self.spawn(self.workers[number], run(self.workers[number]))
@@ -235,6 +243,14 @@ class World(abc.ABC):
     @abc.abstractmethod
     def _compute(self, process: Process, wanted: Computing) -> None:
         """Computes a gradient, and goes on with the program when its seconds are over."""
+
+
+def change(values: list[Any], value: Any, ends: bool) -> None:
+    """Adds a value, such as a factor, to those that hold now, or takes it away."""
+    if ends:
+        values.remove(value)
+    else:
+        values.append(value)
 
 
 def stalled(waits: Mapping[int, Sequence[Hashable]]) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, final
 
 from alpa_dejavu.playground._fault import (
-    Changed,
     Fault,
     WrongGradient,
     WrongStage,
@@ -18,6 +17,7 @@ from alpa_dejavu.playground._fault import (
     for_a_while,
 )
 from alpa_dejavu.playground._queue import Sleeping
+from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground._world import Program
 from alpa_dejavu.problem import checks
 
@@ -53,7 +53,7 @@ class Crash(Fault):
     def __post_init__(self) -> None:
         check_times("crash", self.at_s, self.back_s, "back_s")
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         check_worker(world, self.worker)
 
         def lose() -> Program:
@@ -77,7 +77,7 @@ class Join(Fault):
     def __post_init__(self) -> None:
         checks.positive("join", "at_s", self.at_s)
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         return Crash(self.worker, 0.0, self.at_s).run(world)
 
 
@@ -97,7 +97,7 @@ class SlowDown(Fault):
         checks.positive("slow-down", "factor", self.factor)
         check_times("slow-down", self.at_s, self.until_s)
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         check_worker(world, self.worker)
         return for_a_while(lambda ends: world.slow(self.worker, self.factor, ends=ends), self.at_s, self.until_s)
 
@@ -118,7 +118,7 @@ class LinkRate(Fault):
         checks.not_negative("link rate", "factor", self.factor)
         check_times("link rate", self.at_s, self.until_s)
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         return _scaled(world, self.hosts, [self.hosts], self.factor, self.at_s, self.until_s)
 
 
@@ -146,13 +146,13 @@ class Partition(Fault):
             raise ValueError(f"partition: groups is {self.groups}, but must be two or more without a common host; name "
                              "each host once")  # fmt: skip
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         pairs = itertools.combinations(self.groups, 2)
         links = [link for group, other in pairs for link in itertools.product(group, other)]
         return _scaled(world, sum(self.groups, ()), links, 0.0, self.at_s, self.until_s)
 
 
-def _scaled(world: Changed, hosts: tuple[int, ...], links: Sequence[tuple[int, int]], factor: float, at_s: float,
+def _scaled(world: VirtualWorld, hosts: tuple[int, ...], links: Sequence[tuple[int, int]], factor: float, at_s: float,
             until_s: float) -> Program:  # fmt: skip
     """Gives links between some of the hosts each a factor of their rates for a while."""
     count = max(world.hosts) + 1
@@ -183,7 +183,7 @@ class DrawnCrashes(Fault):
     def __post_init__(self) -> None:
         checks.fields("drawn crashes", self, "back_after_s", "per_s")
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         def lose(worker: int, ends: bool) -> bool:
             if ends:
                 world.start(worker)
@@ -218,7 +218,7 @@ class DrawnSlowDowns(_DrawnFactor):
     def __post_init__(self) -> None:
         checks.fields("drawn slow-downs", self, "factor for_s", "per_s")
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         return _at_random_times(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
                                 lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
@@ -231,13 +231,13 @@ class DrawnCongestion(_DrawnFactor):
     def __post_init__(self) -> None:
         checks.fields("drawn congestion", self, "for_s", "per_s factor")
 
-    def run(self, world: Changed) -> Program:
+    def run(self, world: VirtualWorld) -> Program:
         links = itertools.combinations(sorted(set(world.hosts)), 2)
         return _at_random_times(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
                                 lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
 
 
-def _at_random_times(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
+def _at_random_times(world: VirtualWorld, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
                      change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
     """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
     and ends it where it is called with True.

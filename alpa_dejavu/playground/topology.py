@@ -28,11 +28,9 @@ Ints = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundMixing:
-    """One round's messages among n workers: for each its sender, its receiver, and its weight at the receiver.
-
-    Attributes:
-        sources, targets: numbers of workers, shape (M,); no worker sends to itself, and no pair is there twice.
-        weights: what the receiver multiplies by, shape (M,); its own parameters get what its weights lack to 1.
+    """One round's messages among n workers: for each its sender, its receiver, and its weight at the receiver, all of
+    shape (M,). No worker sends to itself, and no pair is there twice; a receiver's own parameters get what its weights
+    lack to 1.
     """
 
     sources: Ints
@@ -52,12 +50,8 @@ class Topology(abc.ABC):
 
     @abc.abstractmethod
     def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
-        """Returns the messages of a round, with weights that make a doubly stochastic matrix.
-
-        Args:
-            number: the number of the round, from 0.
-            size: the number of workers.
-            generator: random numbers of this round, the same for all workers.
+        """Returns the messages of a round, by its number from 0, with weights that make a doubly stochastic matrix; the
+        generator has random numbers of this round, the same for all workers.
         """
 
 

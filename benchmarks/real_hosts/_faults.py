@@ -11,9 +11,10 @@ from typing import cast, final
 
 import numpy as np
 
-from alpa_dejavu.playground._fault import Changed, Fault, change
+from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._queue import Process, Queue, Sleeping
-from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground._virtual_world import VirtualWorld
+from alpa_dejavu.playground._world import Program, Worker, change
 from real_hosts import HostNetwork, Quotas, shape
 
 __all__ = ["RealFaults", "Shaped"]
@@ -70,7 +71,7 @@ class RealFaults:
     def begin(self, faults: Sequence[Fault]) -> None:
         """Has faults do what they do at second 0."""
         for fault in faults:
-            self.spawn(None, fault.run(cast(Changed, self)))
+            self.spawn(None, fault.run(cast(VirtualWorld, self)))
         self.go_on(0.0)
 
     def next_s(self) -> float:

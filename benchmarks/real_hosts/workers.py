@@ -13,15 +13,15 @@ import dataclasses
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import final
+from typing import cast, final
 
 import numpy as np
 
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._learner import Learner
-from alpa_dejavu.playground._recorder import LookedAt, Recorder
-from alpa_dejavu.playground._world import Exchange
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._world import Exchange, World
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
@@ -136,12 +136,12 @@ def _replayed(told: Iterable[Told], end: str, job: Job, learner: Learner, until:
              looks: int) -> History:  # fmt: skip
     """Returns the history of a real run, of which workers have told events in any order."""
     recorder = Recorder(job, until, looks, workers)
-    world: LookedAt = types.SimpleNamespace(
+    world = types.SimpleNamespace(
         size=workers, learner=learner, live=tuple(range(workers)), now_s=0.0, shown=None,
         workers={number: types.SimpleNamespace(params=learner.start(number)) for number in range(workers)},
         computing_s=lambda: [0.0] * workers,
     )  # fmt: skip
-    recorder.world = world
+    recorder.world = cast(World, world)
     for time_s, worker, entries in sorted(told, key=lambda moment: moment[0]):
         recorder.passing(time_s)
         world.now_s = time_s

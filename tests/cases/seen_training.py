@@ -1,12 +1,14 @@
 """Simulated training seen from outside: what workers send to each other, and whose updates parameters have."""
 
+import math
 import typing
 
 import numpy as np
 import optax
 
-from alpa_dejavu.playground import Job, Problem
+from alpa_dejavu.playground import Job, Problem, Until, simulate
 from alpa_dejavu.playground.fault import Fault
+from alpa_dejavu.testing import example_cluster
 
 
 class Sent(typing.NamedTuple):
@@ -60,3 +62,8 @@ def counting_job(compute_s, **more):
     counts = Problem("counts", lambda key: np.zeros(workers, np.float32),
                      lambda params, batch: -(params * batch[0]).sum(axis=-1).mean(), None, rows, rows)  # fmt: skip
     return Job(counts, compute_s, 1, optax.sgd(1.0), shards=[[n] for n in range(workers)], **more)
+
+
+def simulated(job, hosts, way, *, steps=None, seconds=math.inf, **more):
+    """Simulates a training on so many hosts, of so many devices each, until steps or seconds."""
+    return simulate(job, example_cluster(*hosts), way, until=Until(seconds, steps), **more)

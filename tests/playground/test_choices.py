@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import pathlib
+import re
 
 import numpy as np
 import optax
@@ -20,6 +22,7 @@ from alpa_dejavu.playground.choices import (
 )
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
 from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 GRADIENT_S = 0.01
 ROWS = (
@@ -105,8 +108,7 @@ def test_seconds_alone_decide_at_once_where_they_weigh_all(job):
 
 def test_an_option_that_learns_nothing_is_dropped_though_it_takes_no_longer(job, digits):
     wrong = np.argsort(digits.train[1], kind="stable")[:150].tolist()  # zeros alone
-    rows = [[Choice("mix", Gossip())],
-            [Choice("zeros", changes={"shards": (wrong,) * 3}), Choice("all")]]  # fmt: skip
+    rows = [[Choice("mix", Gossip())], [Choice("zeros", changes={"shards": (wrong,) * 3}), Choice("all")]]
     mixing = Mixing(averaged=0.5, gradients=4)
     for seed in range(2):
         run = configure_while_training(job, example_cluster(1, 3), rows, until=Until(seconds=3.0), mixing=mixing,
@@ -132,6 +134,14 @@ def test_an_end_within_the_mix_is_kept(job):
     assert run.mixing_s > 0.01
 
 
+def test_the_page_s_example_chooses_one_of_its_rows(capsys):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground-workers.md"
+    _, section = page.read_text(encoding="utf-8").split("## Choosing while training")
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    exec(block, {"__name__": "example"})
+    assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
+
+
 def test_a_training_goes_on_from_another_one_s_parameters(job):
     cluster, until = example_cluster(1, 3), Until(steps=5)
     first = simulate(job, cluster, AllReduce(), until=until, seed=1)
@@ -145,9 +155,9 @@ def test_a_training_goes_on_from_another_one_s_parameters(job):
 
 def test_what_a_folder_holds_is_of_one_start(job, tmp_path):
     first = np.zeros(2410, np.float32)
-    simulate(job, example_cluster(1, 1), AllReduce(), until=Until(steps=2), start=first, folder=tmp_path)
+    simulated(job, (1, 1), AllReduce(), steps=2, start=first, folder=tmp_path)
     with pytest.raises(ValueError, match="holds the run"):
-        simulate(job, example_cluster(1, 1), AllReduce(), until=Until(steps=2), start=first + 1, folder=tmp_path)
+        simulated(job, (1, 1), AllReduce(), steps=2, start=first + 1, folder=tmp_path)
 
 
 @settings(max_examples=30, deadline=None)

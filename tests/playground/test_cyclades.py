@@ -7,15 +7,14 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground import Job, problem
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import Cyclades, HetPipeWaves, PartialReduce, PipeDream
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
 from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.problems._makers import sparse_least_squares
 from alpa_dejavu.playground.testing import check_exchange
-from alpa_dejavu.testing import example_cluster
-from seen_training import Messages
+from seen_training import Messages, simulated
 
 STEPS = 6
 
@@ -41,8 +40,7 @@ def serial(least, job, workers, seed, steps):
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_its_bits_are_those_of_serial_execution(sparse, workers):
     seen, job = Messages(), Job(sparse, 0.1, 32 // workers, optax.sgd(0.1), spread=0.3)
-    history = simulate(job, example_cluster(1, workers), Cyclades(), until=Until(steps=STEPS), seed=3, looks=0,
-                       faults=[seen])  # fmt: skip
+    history = simulated(job, (1, workers), Cyclades(), steps=STEPS, seed=3, looks=0, faults=[seen])
     assert history.params.tobytes() == serial(sparse, job, workers, 3, STEPS).tobytes()
     assert history.end == "steps"
     assert history.notes == ()
@@ -52,8 +50,7 @@ def test_its_bits_are_those_of_serial_execution(sparse, workers):
 
 def test_messages_and_bytes_are_those_of_samples_and_changed_parameters(sparse):
     seen = Messages()
-    history = simulate(Job(sparse, 0.1, 4, optax.sgd(0.1)), example_cluster(1, 4), Cyclades(), until=Until(steps=STEPS),
-                       looks=0, faults=[seen])  # fmt: skip
+    history = simulated(Job(sparse, 0.1, 4, optax.sgd(0.1)), (1, 4), Cyclades(), steps=STEPS, looks=0, faults=[seen])
     expected, asked = 0.0, seen.tagged("samples")
     for start in range(0, len(asked), 4):
         groups = [message.payload[0] for message in asked[start : start + 4]]
@@ -67,8 +64,8 @@ def test_messages_and_bytes_are_those_of_samples_and_changed_parameters(sparse):
 @pytest.mark.parametrize("groups", ["random", "cosine"])
 def test_where_all_are_one_component_it_says_so_and_keeps_the_contract(groups):
     check_exchange(Cyclades(groups))
-    history = simulate(Job(problem("sparse-least-squares"), 0.1, 64, optax.sgd(0.1)), example_cluster(1, 4),
-                       Cyclades(groups), until=Until(steps=3), looks=0)  # fmt: skip
+    job = Job(problem("sparse-least-squares"), 0.1, 64, optax.sgd(0.1))
+    history = simulated(job, (1, 4), Cyclades(groups), steps=3, looks=0)
     assert [note.rpartition(" ")[2] for note in history.notes] == [groups]
     assert history.notes[0].startswith("cyclades: all samples of a round are one component")
     assert history.loss[-1] < history.loss[0]
@@ -121,8 +118,7 @@ def test_groups_of_least_conflict_are_near_the_best_and_cut_less_than_random_one
 def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
     job = Job(sparse, 1.0, 4, optax.sgd(0.1))
     for back_s in (None, 10.2):
-        history = simulate(job, example_cluster(1, 4), Cyclades(), until=Until(seconds=30.0), looks=0,
-                           faults=[Crash(2, 5.5, back_s)])  # fmt: skip
+        history = simulated(job, (1, 4), Cyclades(), seconds=30.0, looks=0, faults=[Crash(2, 5.5, back_s)])
         assert history.worker_steps[[0, 1, 3]].min() >= 15
         assert (history.worker_steps[2] > 12) == (back_s is not None)
 
@@ -130,7 +126,7 @@ def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
 @pytest.mark.parametrize("way", [Cyclades(), Cyclades("cosine"), HetPipeWaves(3), PartialReduce(), PipeDream(2)])
 def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
     job = Job(problem("sparse-least-squares"), 0.1, optimizer=optax.sgd(0.1), spread=0.3)
-    runs = [simulate(job, example_cluster(1, 4), way, until=Until(steps=steps), looks=0, folder=folder)
+    runs = [simulated(job, (1, 4), way, steps=steps, looks=0, folder=folder)
             for steps, folder in ((4, None), (4, tmp_path), (4, tmp_path))]  # fmt: skip
     assert runs[0].same(runs[1])
     assert runs[0].same(runs[2])
@@ -139,6 +135,6 @@ def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
 def test_an_optimizer_with_moments_is_refused(sparse):
     job = Job(sparse, 0.1, optimizer=optax.adam(0.1))
     with pytest.raises(ValueError, match="optimizer keeps moments or counts steps"):
-        simulate(job, example_cluster(1, 2), Cyclades(), until=Until(steps=1))
+        simulated(job, (1, 2), Cyclades(), steps=1)
     with pytest.raises(ValueError, match="groups is 'cut', but must be one of 'random'"):
         Cyclades("cut")

@@ -25,7 +25,7 @@ from alpa_dejavu.playground.exchanges import (
 from alpa_dejavu.playground.testing import check_exchange, check_topology
 from alpa_dejavu.playground.topology import TOPOLOGIES, RandomPeers, topology
 from alpa_dejavu.problem import Cluster, Device, Link
-from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 STEPS = 12
 SYNCHRONOUS = [
@@ -68,7 +68,7 @@ def test_one_by_one_synchronous_exchanges_are_a_plain_loop_to_the_bit(digits, op
     expected = plain_loop(digits, optimizer, 4, 5, STEPS)
     job = Job(digits, 0.1, optimizer=optimizer, side_by_side=False, spread=0.3)
     for way in SYNCHRONOUS:
-        history = simulate(job, example_cluster(2, 2), way, until=Until(steps=STEPS), seed=5, looks=0)
+        history = simulated(job, (2, 2), way, steps=STEPS, seed=5, looks=0)
         assert history.end == "steps"
         assert history.params.tobytes() == expected.tobytes(), way
 
@@ -147,8 +147,7 @@ def test_a_tree_takes_its_depth():
 )  # fmt: skip
 def test_messages_and_bytes_of_a_step_are_the_formulas(way, messages, num_bytes):
     # A second step, too: one is the difference, so that nothing of the beginning is in it.
-    histories = [simulate(Job(None, 0.1, num_bytes=1000), example_cluster(2, 2), way, until=Until(steps=steps))
-                 for steps in (8, 9)]  # fmt: skip
+    histories = [simulated(Job(None, 0.1, num_bytes=1000), (2, 2), way, steps=steps) for steps in (8, 9)]
     assert histories[1].link_messages.sum() - histories[0].link_messages.sum() == messages
     assert histories[1].num_bytes - histories[0].num_bytes == num_bytes
 
@@ -157,7 +156,7 @@ def test_messages_and_bytes_of_a_step_are_the_formulas(way, messages, num_bytes)
 def test_adam_s_tracker_of_the_second_moment_is_counted(digits, way, extra_bytes):
     job = Job(digits, 0.1, optimizer=optax.adam(0.01))
     plain = dataclasses.replace(job, optimizer=optax.sgd(0.01))
-    runs = [simulate(each, example_cluster(1, 4), way, until=Until(steps=3), looks=0) for each in (job, plain)]
+    runs = [simulated(each, (1, 4), way, steps=3, looks=0) for each in (job, plain)]
     bytes_of = [run.num_bytes - extra_bytes * run.link_messages.sum() for run in runs]
     assert bytes_of[0] == 2 * bytes_of[1]
 
@@ -166,7 +165,7 @@ def test_adam_s_tracker_of_the_second_moment_is_counted(digits, way, extra_bytes
 def test_adam_s_tracker_of_the_second_moment_is_mixed_as_by_hand(way, mixed_first):
     least, optimizer = problem("sparse-least-squares"), optax.adam(0.05)
     job = Job(least, 0.1, optimizer=optimizer, side_by_side=False)
-    history = simulate(job, example_cluster(1, 2), way, until=Until(steps=4), seed=1, looks=0)
+    history = simulated(job, (1, 2), way, steps=4, seed=1, looks=0)
     rows, gradient = [batches(job, 1, worker) for worker in range(2)], jax.jit(jax.grad(least.loss))
     params = [np.zeros(256, np.float32)] * 2
     states = [optimizer.init(one) for one in params]
@@ -192,7 +191,7 @@ def test_adam_s_tracker_of_the_second_moment_is_mixed_as_by_hand(way, mixed_firs
 def test_a_slow_worker_holds_up_the_synchronous_server_more_than_the_others():
     job = Job(None, (1.0, 1.0, 1.0, 5.0), num_bytes=1e3)
     ways = SynchronousServer(), SynchronousServer(backups=1), StaleSynchronousServer(3), AsynchronousServer()
-    runs = [simulate(job, example_cluster(1, 4), way, until=Until(seconds=100.0)) for way in ways]
+    runs = [simulated(job, (1, 4), way, seconds=100.0) for way in ways]
     assert [int(run.steps[-1]) for run in runs] == [4 * 19, 3 * 99 + 19, 4 * 19, 100 + 2 * 99 + 19]
     # A gradient that is under way at the end isn't counted as computed.
     assert runs[3].idle_s[:3].max() <= 1 < 75 < runs[0].idle_s[:3].min()
@@ -206,14 +205,13 @@ def test_names_and_settings_that_can_t_be_are_said():
         (Gossip("rign"), "there is no topology named 'rign'"),
     ):
         with pytest.raises(ValueError, match=said):
-            simulate(Job(None, 0.1, num_bytes=1), example_cluster(1, 4), way, until=Until(steps=1))
+            simulated(Job(None, 0.1, num_bytes=1), (1, 4), way, steps=1)
     with pytest.raises(ValueError, match="algorithm is 'star', but must be one of 'ring', 'tree'"):
         AllReduce("star")
     with pytest.raises(ValueError, match="compute_s is given for 3 workers, but must be for 4"):
-        simulate(Job(None, (1.0,) * 3, num_bytes=1), example_cluster(1, 4), "gossip", until=Until(steps=1))
+        simulated(Job(None, (1.0,) * 3, num_bytes=1), (1, 4), "gossip", steps=1)
     with pytest.raises(ValueError, match=r"hosts have \[1, 3\] workers, but a hierarchical one needs as many on each"):
-        simulate(Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1)), example_cluster(2, 4), AllReduce("hierarchical"),
-                 until=Until(steps=1))  # fmt: skip
+        simulated(Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1)), (2, 4), AllReduce("hierarchical"), steps=1)
     with pytest.raises(ValueError, match="seconds is inf and steps is None"):
         Until()
 

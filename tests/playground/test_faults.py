@@ -10,7 +10,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from alpa_dejavu.playground import Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground import Exchange, Job, problem
 from alpa_dejavu.playground.exchanges import AllReduce, AsynchronousServer, RollingServer, SynchronousServer
 from alpa_dejavu.playground.fault import (
     Crash,
@@ -24,7 +24,7 @@ from alpa_dejavu.playground.fault import (
     WrongGradient,
     WrongStage,
 )
-from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 
 class Alone(Exchange):
@@ -45,17 +45,16 @@ def least():
 
 
 def test_a_worker_that_joins_computes_from_then_on():
-    run = simulate(TIME_ALONE, example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=10.5),
-                   faults=[Join(2, 4.2)])  # fmt: skip
+    run = simulated(TIME_ALONE, (1, 3), AsynchronousServer(), seconds=10.5, faults=[Join(2, 4.2)])
     assert run.worker_steps.tolist() == [10, 10, 6]
 
 
 def test_slow_downs_and_link_rates_that_meet_multiply():
     both = [SlowDown(0, 2.0), SlowDown(0, 3.0, 6.0, 18.0)]
-    run = simulate(TIME_ALONE, example_cluster(1, 1), AllReduce(), until=Until(seconds=30.5), faults=both)
+    run = simulated(TIME_ALONE, (1, 1), AllReduce(), seconds=30.5, faults=both)
     assert run.worker_steps.tolist() == [3 + 2 + 6]
     job, rates = Job(None, 1.0, num_bytes=1e8), [LinkRate((0, 1), 0.5), LinkRate((1, 0), 0.5, 0.0, 9.0)]
-    run = simulate(job, example_cluster(2, 1), SynchronousServer(), until=Until(steps=1), faults=rates)
+    run = simulated(job, (2, 1), SynchronousServer(), steps=1, faults=rates)
     assert run.end_s == pytest.approx(1 + 2 * (4 * 0.1 + 1e-4))
 
 
@@ -78,7 +77,7 @@ def test_messages_between_parts_wait_and_those_within_don_t():
                     yield worker.receive(0)
                     arrived["empty"] = worker.world.now_s
 
-        simulate(TIME_ALONE, example_cluster(3, 1), Script(), until=Until(seconds=20.0), faults=faults)
+        simulated(TIME_ALONE, (3, 1), Script(), seconds=20.0, faults=faults)
     free, cut = runs.values()
     assert free == {1: pytest.approx(1.0011), 0: pytest.approx(2.0011), "empty": pytest.approx(1.0001)}
     assert cut == {1: pytest.approx(1.0011), 0: pytest.approx(7.5011), "empty": pytest.approx(7.5001)}
@@ -86,39 +85,36 @@ def test_messages_between_parts_wait_and_those_within_don_t():
 
 def test_the_end_doesn_t_wait_for_faults():
     faults = [Crash(0, 50.0), Join(1, 90.0), DrawnSlowDowns(0.1, 2.0, 5.0, until_s=1e3)]
-    run = simulate(TIME_ALONE, example_cluster(1, 2), AsynchronousServer(), until=Until(steps=3), faults=faults)
+    run = simulated(TIME_ALONE, (1, 2), AsynchronousServer(), steps=3, faults=faults)
     assert run.end == "steps"
     assert run.end_s < 50
 
 
 def test_drawn_crashes_come_at_their_rate_and_leave_their_share_of_time():
     n, seconds = 50, 400.0
-    run = simulate(TIME_ALONE, example_cluster(1, n), Alone(), until=Until(seconds=seconds), seed=3,
-                   faults=[DrawnCrashes(0.05, 5.0)], looks=0)  # fmt: skip
+    run = simulated(TIME_ALONE, (1, n), Alone(), seconds=seconds, seed=3, faults=[DrawnCrashes(0.05, 5.0)], looks=0)
     there = 20.0 / (20.0 + 5.0)
     expected = n * seconds * there * 0.05
     assert abs(run.lost_updates - expected) < 4 * np.sqrt(expected)
-    never = simulate(TIME_ALONE, example_cluster(1, n), Alone(), until=Until(seconds=seconds), seed=3,
-                     faults=[DrawnCrashes(0.05)], looks=0)  # fmt: skip
+    never = simulated(TIME_ALONE, (1, n), Alone(), seconds=seconds, seed=3, faults=[DrawnCrashes(0.05)], looks=0)
     assert never.end == "no worker is left"
     assert never.lost_updates <= n
 
 
 def test_drawn_slow_downs_and_congestion_take_their_share():
     seconds = 4000.0
-    slow = simulate(TIME_ALONE, example_cluster(1, 20), Alone(), until=Until(seconds=seconds), seed=1,
-                    faults=[DrawnSlowDowns(0.02, 4.0, 50.0)], looks=0)  # fmt: skip
+    slow_downs, congestion = [DrawnSlowDowns(0.02, 4.0, 50.0)], [DrawnCongestion(0.01, 0.25, 100.0)]
+    slow = simulated(TIME_ALONE, (1, 20), Alone(), seconds=seconds, seed=1, faults=slow_downs, looks=0)
     # Half of the time each is slow; gradients are few steps only at the borders.
     assert slow.worker_steps.mean() == pytest.approx(seconds * (0.5 + 0.5 / 4), rel=0.1)
     job = Job(None, 1e-3, num_bytes=1e9)
-    run = simulate(job, example_cluster(2, 1), SynchronousServer(), until=Until(seconds=seconds), seed=1,
-                   faults=[DrawnCongestion(0.01, 0.25, 100.0)], looks=0)  # fmt: skip
+    run = simulated(job, (2, 1), SynchronousServer(), seconds=seconds, seed=1, faults=congestion, looks=0)
     assert run.worker_steps[1] == pytest.approx(seconds / 2 * (0.5 + 0.5 / 4), rel=0.25)
 
 
 def test_drawn_faults_are_the_same_again_and_others_with_another_seed():
-    runs = [simulate(TIME_ALONE, example_cluster(2, 4), Alone(), until=Until(seconds=40.0), seed=seed,
-                     faults=[DrawnCrashes(0.05, 5.0), DrawnCrashes(0.05, 5.0)]) for seed in (1, 1, 2)]  # fmt: skip
+    faults = [DrawnCrashes(0.05, 5.0)] * 2
+    runs = [simulated(TIME_ALONE, (2, 4), Alone(), seconds=40.0, seed=seed, faults=faults) for seed in (1, 1, 2)]
     assert runs[0].same(runs[1])
     assert not runs[0].same(runs[2])
 
@@ -139,10 +135,9 @@ def test_faults_that_can_t_be_are_said_before_anything_runs(least, tmp_path):
         (DrawnCrashes(0.1), "until_s is inf, but must be finite where Until.seconds is inf"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
-            simulate(Job(least, 1.0), example_cluster(1, 2), "gossip", until=Until(steps=1), faults=[fault],
-                     folder=tmp_path)  # fmt: skip
+            simulated(Job(least, 1.0), (1, 2), "gossip", steps=1, faults=[fault], folder=tmp_path)
     # The folder isn't taken by the run that couldn't be.
-    run = simulate(Job(least, 1.0), example_cluster(1, 2), "gossip", until=Until(steps=1), folder=tmp_path)
+    run = simulated(Job(least, 1.0), (1, 2), "gossip", steps=1, folder=tmp_path)
     assert run.end == "steps"
 
 
@@ -156,8 +151,7 @@ def test_a_rolling_server_goes_on_whoever_is_lost_whenever(updates, victims):
     # Seconds of messages are as long as those between crashes, so that the role is lost in each of its states.
     for at_s in np.linspace(0.0, 6.0, 61):
         faults = [Crash(worker, at_s + 0.13 * k) for k, worker in enumerate(victims)]
-        run = simulate(slow_links(TIME_ALONE), example_cluster(2, 2), RollingServer(updates), until=Until(steps=12),
-                       faults=faults, looks=1)  # fmt: skip
+        run = simulated(slow_links(TIME_ALONE), (2, 2), RollingServer(updates), steps=12, faults=faults, looks=1)
         assert run.end == "steps", at_s
         assert (run.worker_steps[[n for n in range(4) if n not in victims]] == 12).all()
 
@@ -166,7 +160,7 @@ def test_a_rolling_server_repeats_an_update_that_reached_nobody(least):
     # The holder updates after a second and the gradients' 0.1; it is lost before its parameters arrive anywhere.
     job = slow_links(Job(least, 1.0, side_by_side=False))
     job = dataclasses.replace(job, batch=512)
-    run = simulate(job, example_cluster(4, 1), RollingServer(), until=Until(steps=5), faults=[Crash(0, 1.35)], looks=0)
+    run = simulated(job, (4, 1), RollingServer(), steps=5, faults=[Crash(0, 1.35)], looks=0)
     assert run.end == "steps"
     assert run.lost_updates == 4 + 1  # the update's gradients, and the one that the lost worker was computing
     assert run.staleness.tolist() == [3 * 5]
@@ -174,16 +168,16 @@ def test_a_rolling_server_repeats_an_update_that_reached_nobody(least):
 
 def test_a_rolling_server_that_lost_a_worker_before_the_first_update_is_one_without_it(least):
     job = Job(least, 1.0, optimizer=optax.adam(0.05), side_by_side=False)
-    lost = simulate(job, example_cluster(1, 4), RollingServer(), until=Until(steps=6), faults=[Crash(0, 0.5)], seed=2)
-    never = simulate(job, example_cluster(1, 4), RollingServer(), until=Until(steps=6), faults=[Crash(0, 0.0)], seed=2)
+    lost = simulated(job, (1, 4), RollingServer(), steps=6, faults=[Crash(0, 0.5)], seed=2)
+    never = simulated(job, (1, 4), RollingServer(), steps=6, faults=[Crash(0, 0.0)], seed=2)
     assert lost.params.tobytes() == never.params.tobytes()
 
 
 def test_a_rolling_server_survives_crashes_at_random(least):
     job = dataclasses.replace(slow_links(Job(least, 1.0, optimizer=optax.adam(0.05))), spread=0.3)
     for seed in range(6):
-        run = simulate(job, example_cluster(3, 2), RollingServer(2), until=Until(seconds=60.0), seed=seed, looks=0,
-                       faults=[DrawnCrashes(0.02, 4.0)])  # fmt: skip
+        crashes = [DrawnCrashes(0.02, 4.0)]
+        run = simulated(job, (3, 2), RollingServer(2), seconds=60.0, seed=seed, looks=0, faults=crashes)
         assert run.end == "time", seed
         assert run.worker_steps.sum() > 60, seed
 
@@ -192,18 +186,18 @@ def test_a_rolling_server_survives_crashes_at_random(least):
 def test_gossip_goes_on_with_who_is_there_and_takes_workers_in(least, name):
     faults = [Crash(1, 3.3), Crash(2, 6.7, 12.2), Join(5, 9.1), DrawnCrashes(0.01, 3.0)]
     for job in (slow_links(TIME_ALONE), dataclasses.replace(slow_links(Job(least, 1.0)), spread=0.3)):
-        run = simulate(job, example_cluster(3, 2), name, until=Until(seconds=60.0), faults=faults, looks=2, seed=3)
+        run = simulated(job, (3, 2), name, seconds=60.0, faults=faults, looks=2, seed=3)
         assert run.end == "time"
         assert run.worker_steps[[0, 2, 3, 4, 5]].min() > 20
         assert job.problem is None or run.loss[-1] < run.loss[0]
-    run = simulate(slow_links(TIME_ALONE), example_cluster(3, 2), name, until=Until(steps=30), faults=faults[:3])
+    run = simulated(slow_links(TIME_ALONE), (3, 2), name, steps=30, faults=faults[:3])
     assert run.end == "steps"
 
 
 def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others():
     # Without gradients the parameters of the rest come to one value between those that they had.
     job = Job(problem("digits-mlp"), 1.0, optimizer=optax.sgd(0.0), own_starts=True)
-    run = simulate(job, example_cluster(1, 4), "gossip", until=Until(steps=60), faults=[Crash(1, 2.5)], looks=0)
+    run = simulated(job, (1, 4), "gossip", steps=60, faults=[Crash(1, 2.5)], looks=0)
     assert run.end == "steps"
     assert run.consensus[-1] < 1e-4 * run.consensus[0]
 
@@ -213,7 +207,7 @@ def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others():
     ("async-server", True), ("rolling-server", True), ("checkpointed", True), ("gossip", True), ("ad-psgd", True),
 ])  # fmt: skip
 def test_the_page_says_who_takes_workers_in(name, goes_on):
-    run = simulate(TIME_ALONE, example_cluster(1, 4), name, until=Until(seconds=60.0), faults=[Join(3, 9.3)], looks=0)
+    run = simulated(TIME_ALONE, (1, 4), name, seconds=60.0, faults=[Join(3, 9.3)], looks=0)
     assert (run.worker_steps.min() > 30) == goes_on
     assert run.end == "time" or (not goes_on and run.end.startswith("stalled"))
 
@@ -223,7 +217,7 @@ WORKERS = 7
 
 def trained(server, faults, seed=0):
     job = Job(problem("digits-mlp"), 1.0, batch=32)
-    return simulate(job, example_cluster(1, WORKERS), server, until=Until(steps=60), faults=faults, seed=seed)
+    return simulated(job, (1, WORKERS), server, steps=60, faults=faults, seed=seed)
 
 
 @pytest.mark.parametrize("attack", ["sign-flip", "not-finite"])
@@ -261,15 +255,14 @@ def test_what_a_monitor_finds_is_computed_again_by_the_next_worker_and_right():
     unseen = trained("server", [WrongStage(1, 0, found=0.0)])
     assert unseen.end_s == calm.end_s
     assert not unseen.notes
-    alone = simulate(Job(None, 1.0, num_bytes=0), example_cluster(1, 1), "server", until=Until(steps=4),
-                     faults=[WrongStage(0, share=0.5)])  # fmt: skip
+    alone = simulated(Job(None, 1.0, num_bytes=0), (1, 1), "server", steps=4, faults=[WrongStage(0, share=0.5)])
     assert alone.end_s == 6.0
 
 
 def test_a_wrong_stage_computes_with_other_parameters():
     digits = problem("digits-mlp")
     job = Job(digits, 1.0, batch=8, shards=[[5]])
-    run = simulate(job, example_cluster(1, 1), "server", until=Until(steps=1), faults=[WrongStage(0, 1, found=0.0)])
+    run = simulated(job, (1, 1), "server", steps=1, faults=[WrongStage(0, 1, found=0.0)])
     params = digits.init(jax.random.PRNGKey(0))
     wrong = params | {"out": jax.tree_util.tree_map(lambda x: 3 * x, params["out"])}
     gradient = jax.grad(digits.loss)(wrong, tuple(array[5:6] for array in digits.train))

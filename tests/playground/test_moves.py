@@ -14,6 +14,7 @@ from alpa_dejavu.playground.data import MOVES, DataMove, Handed, move
 from alpa_dejavu.playground.fault import Crash, LinkRate
 from alpa_dejavu.playground.testing import check_move
 from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 CASES = [
     *map(move, MOVES),
@@ -119,21 +120,6 @@ def test_a_lost_worker_keeps_what_it_had_and_samples_on_their_way_are_lost(numbe
     assert any("samples are on their way" in note for note in cut.notes)
 
 
-def test_partners_are_shared_out(numbers):
-    drawn = {}
-
-    def choose(epoch):
-        drawn[epoch.number, epoch.worker] = epoch.partners(5).tolist()
-        return nothing()
-
-    run(numbers, Script(choose))
-    for number in range(1, 6):
-        for slot in range(5):
-            partners = {worker: drawn[number, worker][slot] for worker in range(4)}
-            assert sorted(partners.values()) == [0, 1, 2, 3]
-            assert all(worker != partner for worker, partner in partners.items())
-
-
 def test_by_loss_hands_on_those_of_the_highest_loss(numbers):
     chosen, seen = move("by-loss", share=0.5), []
 
@@ -170,7 +156,7 @@ def test_a_sample_that_came_rests(rest):
 
     shards = [range(16 * n, 16 * n + 16) for n in range(4)]
     job = Job(numbers, 1.0, 16, optax.sgd(0.0), shards=shards, moves=Script(choose))
-    simulate(job, example_cluster(2, 2), "all-reduce", until=Until(steps=10), looks=0)
+    simulated(job, (2, 2), "all-reduce", steps=10, looks=0)
     # All workers end their epochs at the same time: what is sent at the end of one is there before the next.
     assert seen == {0: [1, 2, 3, 4, 5, 6, 7, 8, 9], 4: [1, 6], 99: [1]}[rest]
 
@@ -199,14 +185,14 @@ def test_what_can_not_be_is_said(numbers, make, said):
 
 def test_a_worker_alone_keeps_its_samples(numbers):
     job = Job(numbers, 1.0, 2, shards=[range(16)], moves=move("by-loss"))
-    alone = simulate(job, example_cluster(1, 1), "all-reduce", until=Until(steps=30), looks=0)
+    alone = simulated(job, (1, 1), "all-reduce", steps=30, looks=0)
     assert alone.num_bytes == 0
     jax.tree.map(np.isfinite, alone.params)
 
 
 def test_what_a_folder_keeps_is_gone_on_with(numbers, tmp_path):
     job = Job(numbers, 1.0, 2, shards=[range(4 * n, 4 * n + 4) for n in range(4)], moves=move("by-loss"))
-    runs = [simulate(job, example_cluster(2, 2), "gossip", until=Until(steps=steps), looks=2, folder=folder)
+    runs = [simulated(job, (2, 2), "gossip", steps=steps, looks=2, folder=folder)
             for steps, folder in ((9, None), (9, tmp_path), (9, tmp_path))]  # fmt: skip
     assert runs[0].same(runs[1])
     assert runs[0].same(runs[2])

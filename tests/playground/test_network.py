@@ -70,22 +70,6 @@ def test_a_message_whose_share_changes_ends_when_its_bytes_have_passed():
     assert network.next_s() == math.inf
 
 
-def test_what_shares_nothing_with_a_message_that_starts_is_not_looked_at(monkeypatch):
-    network = Network()
-    looked = []
-    filled = Network._filled
-
-    def counted(self, chosen):
-        looked.append(len(chosen))
-        return filled(self, chosen)
-
-    monkeypatch.setattr(Network, "_filled", counted)
-    for n in range(500):
-        network.start(Flow((network.add_resource(1.0 + n),), math.inf, 1.0, None), 0.0)
-        network.settle(0.0)
-    assert set(looked) == {1}
-
-
 def test_messages_of_one_stream_go_one_after_the_other_and_others_beside_them():
     network = Network()
     link = network.add_resource(10.0)

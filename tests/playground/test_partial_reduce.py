@@ -12,7 +12,7 @@ from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground.exchanges import LocalSteps, PartialReduce
 from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.testing import example_cluster
-from seen_training import Messages, counting_job
+from seen_training import Messages, counting_job, simulated
 
 
 def groups_of(job, way, until, faults=()):
@@ -61,7 +61,7 @@ def test_weights_are_those_of_how_far_each_is_behind():
     # Replayed: who is in a group has made an update since its last one, and takes the weighted mean.
     seen = Messages()
     job = counting_job((1.0, 3.0, 1.0, 1.0))
-    simulate(job, example_cluster(1, 4), PartialReduce(2, decay=0.5), until=Until(steps=9), faults=[seen], looks=0)
+    simulated(job, (1, 4), PartialReduce(2, decay=0.5), steps=9, faults=[seen], looks=0)
     params, versions, behind = np.zeros((4, 4)), np.zeros(4, int), set()
     for _, told in sorted(dict(message.payload for message in seen.tagged("group")).items()):
         group = sorted(told)
@@ -77,8 +77,7 @@ def test_weights_are_those_of_how_far_each_is_behind():
 
 def test_a_group_of_all_is_the_mean_of_all():
     job = Job(problem("digits-mlp"), 0.1, spread=0.3, optimizer=optax.sgd(0.1, momentum=0.9))
-    one, other = (simulate(job, example_cluster(1, 4), way, until=Until(steps=6), looks=0)
-                  for way in (PartialReduce(4), LocalSteps(1)))  # fmt: skip
+    one, other = (simulated(job, (1, 4), way, steps=6, looks=0) for way in (PartialReduce(4), LocalSteps(1)))
     assert one.params.tobytes() == other.params.tobytes()
 
 
@@ -98,4 +97,4 @@ def test_settings_that_can_t_be_are_said():
     for way, said in ((PartialReduce(5), "ready is 5, but must be at most the 4 workers"),
                       (PartialReduce(2, 4), "window is 4, but must be at least 5 for 4 workers")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
-            simulate(Job(None, 0.1, num_bytes=1), example_cluster(1, 4), way, until=Until(steps=1))
+            simulated(Job(None, 0.1, num_bytes=1), (1, 4), way, steps=1)

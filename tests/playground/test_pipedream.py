@@ -7,13 +7,12 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground import Job, problem
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import AllReduce, HetPipeWaves, PipeDream
 from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.testing import check_exchange
-from alpa_dejavu.testing import example_cluster
-from seen_training import Messages, counting_job
+from seen_training import Messages, counting_job, simulated
 
 REMEDIES = ["stash", "2bw", "predict", "rate"]
 
@@ -67,8 +66,7 @@ def serial(digits, stages, remedy, optimizer, steps, smoothing):
 def test_it_is_delayed_gradient_descent_of_each_stage(digits, stages, remedy):
     optimizer = optax.sgd(0.05, momentum=0.5)
     job = Job(digits, 0.1, optimizer=optimizer, side_by_side=False)
-    history = simulate(job, example_cluster(1, 1), PipeDream(stages, remedy, 0.5), until=Until(steps=14),
-                       seed=5, looks=0)  # fmt: skip
+    history = simulated(job, (1, 1), PipeDream(stages, remedy, 0.5), steps=14, seed=5, looks=0)
     expected = serial(digits, stages, remedy, optimizer, 14, 0.5)
     if remedy == "stash":
         assert history.params.tobytes() == expected.tobytes()
@@ -80,7 +78,7 @@ def test_stage_i_of_s_is_s_less_i_updates_late(stages):
     # All parameters count updates; one gradient a worker, and as many workers as parameters.
     seen = Messages()
     job = counting_job((0.1,) * 10)
-    history = simulate(job, example_cluster(1, 10), PipeDream(stages), until=Until(steps=12), faults=[seen], looks=0)
+    history = simulated(job, (1, 10), PipeDream(stages), steps=12, faults=[seen], looks=0)
     expected = np.repeat(np.arange(stages)[::-1], [len(part) for part in np.array_split(np.arange(10), stages)])
     for gradient in seen.gradients:
         lacks = gradient.step - np.rint(10 * gradient.at).astype(int)
@@ -95,16 +93,16 @@ def test_remedies_keep_the_contract(remedy):
 
 def test_one_stage_is_synchronous_training(digits):
     job = Job(digits, 0.1, spread=0.3, optimizer=optax.sgd(0.05, momentum=0.5))
-    expected = simulate(job, example_cluster(1, 4), AllReduce(), until=Until(steps=6), looks=0)
+    expected = simulated(job, (1, 4), AllReduce(), steps=6, looks=0)
     for remedy in ("stash", "predict", "rate"):
-        found = simulate(job, example_cluster(1, 4), PipeDream(1, remedy), until=Until(steps=6), looks=0)
+        found = simulated(job, (1, 4), PipeDream(1, remedy), steps=6, looks=0)
         assert found.same(expected)
 
 
 @pytest.mark.parametrize(("remedy", "times"), [("stash", 8), ("2bw", 2)])
 def test_pipelines_add_up_a_gradient_for_each_update(remedy, times):
     job = Job(None, 0.1, num_bytes=1000)
-    history = simulate(job, example_cluster(1, 3), PipeDream(4, remedy), until=Until(steps=8))
+    history = simulated(job, (1, 3), PipeDream(4, remedy), steps=8)
     assert (history.link_messages.sum(), history.num_bytes) == (12 * times, pytest.approx(4 * 1000 * times))
 
 
@@ -123,8 +121,7 @@ def test_staleness_is_the_papers_and_no_less(concurrent, distance):
     for spread in (0.0, 0.7):
         seen = Messages()
         job = counting_job((10.0, 1.0, 1.0, 1.0), spread=spread)
-        simulate(job, example_cluster(1, 4), HetPipeWaves(concurrent, distance), until=Until(steps=6 * concurrent),
-                 faults=[seen], looks=0)  # fmt: skip
+        simulated(job, (1, 4), HetPipeWaves(concurrent, distance), steps=6 * concurrent, faults=[seen], looks=0)
         for gradient in seen.gradients:
             lacks = gradient.step - np.rint(4 * gradient.at).astype(int)
             most_local = max(most_local, lacks[gradient.worker])
@@ -141,8 +138,7 @@ def test_other_settings_keep_the_contract(way):
 
 def test_one_minibatch_in_flight_and_no_distance_is_synchronous_training():
     job = Job(problem("digits-mlp"), 0.1, spread=0.3)
-    one, other = (simulate(job, example_cluster(1, 4), way, until=Until(steps=6), looks=0)
-                  for way in (HetPipeWaves(1), AllReduce()))  # fmt: skip
+    one, other = (simulated(job, (1, 4), way, steps=6, looks=0) for way in (HetPipeWaves(1), AllReduce()))
     np.testing.assert_allclose(one.params, other.params, atol=1e-5)
 
 
@@ -150,13 +146,12 @@ def test_one_minibatch_in_flight_and_no_distance_is_synchronous_training():
 @pytest.mark.parametrize("spread", [0.0, 0.9])
 def test_each_wave_is_sent_and_answered(steps, waves, spread):
     job = Job(None, 0.1, spread=spread, num_bytes=1000)
-    history = simulate(job, example_cluster(1, 4), HetPipeWaves(4), until=Until(steps=steps))
+    history = simulated(job, (1, 4), HetPipeWaves(4), steps=steps)
     assert (history.link_messages.sum(), history.num_bytes) == (2 * 3 * waves, 2 * 3 * waves * 1000)
 
 
 def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up():
     job = Job(None, 1.0, num_bytes=1e3)
     for back_s in (None, 40.0):
-        history = simulate(job, example_cluster(1, 4), HetPipeWaves(2), until=Until(seconds=100.0),
-                           faults=[Crash(2, 10.5, back_s)])  # fmt: skip
+        history = simulated(job, (1, 4), HetPipeWaves(2), seconds=100.0, faults=[Crash(2, 10.5, back_s)])
         assert history.worker_steps[[0, 1, 3]].min() >= 95

@@ -28,6 +28,7 @@ from alpa_dejavu.playground.scenarios import (
     write_runs,
 )
 from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+from scenario_texts import check_refused, read
 
 ROOT = pathlib.Path(__file__).parents[2]
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -64,12 +65,6 @@ def guide(folder):
 @pytest.fixture(scope="module")
 def runs(guide):
     return run_scenario(guide)
-
-
-def read(tmp_path, text):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(text)
-    return read_scenario(path)
 
 
 def test_the_guides_scenario_is_read_as_it_says(guide):
@@ -141,15 +136,7 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line_before_anything_runs(tmp_path, old, new, said):
-    assert ALONE.count(old) == 1
-    text = ALONE.replace(old, new)
-    with pytest.raises(ValueError, match=r"scenario\.yaml, line \d+: .*; docs/guides/playground-sc") as caught:
-        read(tmp_path, text)
-    assert said in str(caught.value)
-    line = int(re.search(r", line (\d+): ", str(caught.value))[1])
-    # The line is one of those that differ, or, where something is twice or missing, the one that it is missed in.
-    changed = {n for n, one in enumerate(text.splitlines(), 1) if one not in ALONE.splitlines()}
-    assert line in changed or "twice" in said or "lacks" in said or "neither" in said
+    check_refused(tmp_path, ALONE, old, new, said)
 
 
 def test_a_target_that_a_problem_has_not_and_momentum_of_adam_are_refused(tmp_path):

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground import Job, problem
 from alpa_dejavu.playground.exchanges import (
     AsynchronousServer,
     RollingServer,
@@ -18,7 +18,7 @@ from alpa_dejavu.playground.exchanges import (
 )
 from alpa_dejavu.playground.fault import Crash, Join, WrongGradient
 from alpa_dejavu.playground.testing import check_exchange
-from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 IN_STEP = [SynchronousServer(), ShardedServer(1), StaleSynchronousServer(0)]
 SERVERS = [*IN_STEP, SynchronousServer(backups=1), StaleSynchronousServer(2), AsynchronousServer()]
@@ -32,21 +32,9 @@ def counted(run):
     return int(run.staleness.sum()) + run.lost_updates
 
 
-@pytest.mark.parametrize("way", [SynchronousServer(), ShardedServer(1)])
-def test_a_worker_that_came_back_counts_once(way):
-    run = simulate(times((1.0, 1.0, 5.0, 5.0)), example_cluster(1, 4), way, until=Until(seconds=60.0),
-                   faults=[Crash(1, 1.5, 1.6)])  # fmt: skip
-    # An update each 5 seconds and a little; of worker 1 one gradient was dropped, and one was under way.
-    steps = run.worker_steps.tolist()
-    assert steps[:2] == [12, 13]
-    assert steps[2] == steps[3] == 11
-    assert run.staleness.tolist() == [4 * 11]
-    assert run.lost_updates == 1
-
-
 @pytest.mark.parametrize("way", IN_STEP)
 def test_a_lost_worker_s_gradient_doesn_t_stand_for_another_s(way):
-    run = simulate(times((1.0, 1.0, 3.0)), example_cluster(1, 3), way, until=Until(steps=4), faults=[Crash(1, 1.5)])
+    run = simulated(times((1.0, 1.0, 3.0)), (1, 3), way, steps=4, faults=[Crash(1, 1.5)])
     assert run.end == "steps"
     assert run.end_s == pytest.approx(4 * 3.0, rel=1e-3)  # the slowest one's, each time
     assert run.worker_steps.tolist() == [4, 1, 4]
@@ -57,7 +45,7 @@ def test_a_lost_worker_s_gradient_doesn_t_stand_for_another_s(way):
 def test_servers_that_lose_a_worker_are_the_same_to_the_bit():
     job = Job(problem("sparse-least-squares"), (1.0, 1.0, 3.0, 1.0), side_by_side=False)
     fault = Crash(1, 1.5)
-    runs = [simulate(job, example_cluster(1, 4), way, until=Until(steps=4), faults=[fault], looks=0, seed=3)
+    runs = [simulated(job, (1, 4), way, steps=4, faults=[fault], looks=0, seed=3)
             for way in (RollingServer(), *IN_STEP)]  # fmt: skip
     for run in runs:
         assert run.end == "steps"
@@ -69,7 +57,7 @@ def test_no_gradient_is_counted_twice_whoever_is_lost_whenever(way):
     job = dataclasses.replace(times((1.0, 1.3, 1.7, 1.1)), num_bytes=1e8)  # a tenth of a second for each message
     for at_s in np.linspace(0.1, 5.0, 25):
         for back_s in (None, at_s + 0.05, at_s + 1.0):
-            run = simulate(job, example_cluster(2, 2), way, until=Until(seconds=20.0), faults=[Crash(1, at_s, back_s)])
+            run = simulated(job, (2, 2), way, seconds=20.0, faults=[Crash(1, at_s, back_s)])
             under_way = 1  # when it was lost
             assert counted(run) <= run.worker_steps.sum() + under_way, (at_s, back_s)
             assert (run.staleness >= 0).all()
@@ -78,14 +66,13 @@ def test_no_gradient_is_counted_twice_whoever_is_lost_whenever(way):
 
 
 def test_a_sharded_server_whose_first_worker_comes_later_says_that_it_stalls():
-    run = simulate(times(1.0), example_cluster(1, 3), ShardedServer(), until=Until(seconds=20.0), faults=[Join(0, 4.2)])
+    run = simulated(times(1.0), (1, 3), ShardedServer(), seconds=20.0, faults=[Join(0, 4.2)])
     assert run.end.startswith("stalled")
 
 
 @pytest.mark.parametrize("backups", [1, 2])
 def test_backup_workers_have_all_their_steps(backups):
-    run = simulate(times((1.0, 1.0, 1.0, 1.5)), example_cluster(1, 4), SynchronousServer(backups),
-                   until=Until(steps=10))  # fmt: skip
+    run = simulated(times((1.0, 1.0, 1.0, 1.5)), (1, 4), SynchronousServer(backups), steps=10)
     assert run.end == "steps"
     assert run.worker_steps.tolist() == [10] * 4
     assert counted(run) == 40
@@ -94,8 +81,7 @@ def test_backup_workers_have_all_their_steps(backups):
 
 @pytest.mark.parametrize("at_s", [1.5, 3.5, 4.5])
 def test_a_worker_that_comes_back_when_all_steps_are_begun_isn_t_waited_for(at_s):
-    run = simulate(times((1.0, 1.0, 3.0)), example_cluster(1, 3), SynchronousServer(backups=1), until=Until(steps=4),
-                   faults=[Crash(1, at_s, 5.5)])  # fmt: skip
+    run = simulated(times((1.0, 1.0, 3.0)), (1, 3), SynchronousServer(backups=1), steps=4, faults=[Crash(1, at_s, 5.5)])
     assert run.end == "steps"
     assert run.worker_steps[[0, 2]].tolist() == [4, 4]
 
@@ -105,7 +91,7 @@ def test_a_server_that_comes_back_says_what_is_undone(way):
     # All compute when it is lost, and when it comes back, so that none waits in vain.
     job = Job(problem("sparse-least-squares"), (2.0, 2.1, 2.2))
     before, run = (
-        simulate(job, example_cluster(1, 3), way, until=Until(seconds=seconds), faults=[Crash(0, 20.5, 20.6)], looks=0)
+        simulated(job, (1, 3), way, seconds=seconds, faults=[Crash(0, 20.5, 20.6)], looks=0)
         for seconds in (20.49, 60.0)
     )
     applied = int(before.staleness.sum())
@@ -122,7 +108,7 @@ WORKERS = 5
 
 def trained(server, faults=(), steps=40, **more):
     job = Job(problem("digits-mlp"), 1.0, batch=32, **more)
-    return simulate(job, example_cluster(1, WORKERS), server, until=Until(steps=steps), faults=faults, looks=4, seed=1)
+    return simulated(job, (1, WORKERS), server, steps=steps, faults=faults, looks=4, seed=1)
 
 
 @pytest.mark.parametrize("settings", [{"every": 1}, {"samples": 4, "every": 9, "server": 3}])
@@ -150,12 +136,10 @@ def test_one_gradient_is_judged_by_hand():
     run, long = (trained(ZenoServer(every=100), steps=steps) for steps in (1, 2))
     assert run.lost_updates == 0
     assert long.staleness.sum() == 2 * WORKERS
-    one = simulate(Job(problem("digits-mlp"), 1.0, batch=32), example_cluster(1, 1), ZenoServer(samples=1437),
-                   until=Until(steps=1), looks=0, seed=1)  # fmt: skip
-    start = simulate(Job(problem("digits-mlp"), 1.0, batch=32), example_cluster(1, 1), ZenoServer(),
-                     until=Until(seconds=0.5), looks=0, seed=1).params  # fmt: skip
-    whole = simulate(Job(problem("digits-mlp"), 1.0, batch=1437), example_cluster(1, 1), "server",
-                     until=Until(steps=1), looks=0, seed=1).params  # fmt: skip
+    job, every = (Job(problem("digits-mlp"), 1.0, batch=samples) for samples in (32, 1437))
+    one = simulated(job, (1, 1), ZenoServer(samples=1437), steps=1, looks=0, seed=1)
+    start = simulated(job, (1, 1), ZenoServer(), seconds=0.5, looks=0, seed=1).params
+    whole = simulated(every, (1, 1), "server", steps=1, looks=0, seed=1).params
     # The trusted one is on as many samples as there are, drawn with replacement: as long as that on all, nearly.
     assert np.linalg.norm(one.params - start) == pytest.approx(np.linalg.norm(whole - start), rel=0.1)
 

@@ -19,6 +19,7 @@ from alpa_dejavu.playground.problems import PROBLEMS
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan
+from seen_training import simulated
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_messages_over_one_card_share_it_by_hand():
             yield worker.receive("x")
             arrived[worker.number] = worker.world.now_s
 
-    history = simulate(Job(None, 1.0, num_bytes=1), example_cluster(2, 2), Script(program), until=Until(seconds=9.0))
+    history = simulated(Job(None, 1.0, num_bytes=1), (2, 2), Script(program), seconds=9.0)
     assert arrived == {2: pytest.approx(2.0001), 3: pytest.approx(2.0001)}
     assert history.links.tolist() == [[0, 1]]
     assert (history.link_bytes.tolist(), history.link_messages.tolist()) == ([2e9], [2])
@@ -62,7 +63,7 @@ def test_what_happens_at_the_same_time_happens_in_the_order_in_which_it_was_aske
             yield worker.sleep(0.5)
         order.append(worker.number)
 
-    simulate(Job(None, 1.0, num_bytes=1), example_cluster(1, 4), Script(program), until=Until(seconds=2.0))
+    simulated(Job(None, 1.0, num_bytes=1), (1, 4), Script(program), seconds=2.0)
     assert order == [1, 2, 3, 0]
 
 
@@ -103,7 +104,7 @@ def test_an_interrupted_run_goes_on_to_the_same_history(digits, tmp_path, monkey
 
     def run(folder):
         computed.clear()
-        return simulate(job, example_cluster(1, 4), way, until=Until(steps=12), looks=3, folder=folder)
+        return simulated(job, (1, 4), way, steps=12, looks=3, folder=folder)
 
     expected = run(None)
     every, stop = len(computed), len(computed) // 2
@@ -115,7 +116,7 @@ def test_an_interrupted_run_goes_on_to_the_same_history(digits, tmp_path, monkey
     assert run(tmp_path).same(expected)
     assert computed == []
     with pytest.raises(ValueError, match=r"holds the run .*; give another folder"):
-        simulate(job, example_cluster(1, 4), way, until=Until(steps=13), folder=tmp_path)
+        simulated(job, (1, 4), way, steps=13, folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["server", "stale-server", "rolling-server", "sharded-server"])
@@ -124,7 +125,7 @@ def test_a_worker_that_is_lost_while_it_computes_isn_t_waited_for(name):
 
     way = ShardedServer(2) if name == "sharded-server" else name
     job, faults = Job(None, (1.0, 1.0, 1.0, 1.5), num_bytes=1), [Crash(3, 1.2)]
-    run = simulate(job, example_cluster(1, 4), way, until=Until(steps=6), faults=faults)
+    run = simulated(job, (1, 4), way, steps=6, faults=faults)
     assert run.end == "steps"
     assert run.worker_steps.tolist() == [6, 6, 6, 0]
     assert run.lost_updates == 1
@@ -135,7 +136,7 @@ def test_a_program_that_yields_something_else_is_told_what_it_may():
         yield 3
 
     with pytest.raises(TypeError, match="a program yielded 3, but must yield what compute, receive or sleep return"):
-        simulate(Job(None, 1.0, num_bytes=1), example_cluster(1, 1), Script(program), until=Until(steps=1))
+        simulated(Job(None, 1.0, num_bytes=1), (1, 1), Script(program), steps=1)
 
 
 def test_workers_are_devices_or_pipelines_of_a_plan(digits):
@@ -158,7 +159,7 @@ def test_each_problem_is_learned(name):
     import optax
 
     job = Job(problem(name), 0.1, optimizer=optax.adam(0.02), batch=16)
-    run = simulate(job, example_cluster(1, 2), "all-reduce", until=Until(steps=15), looks=0)
+    run = simulated(job, (1, 2), "all-reduce", steps=15, looks=0)
     assert run.loss[-1] < 0.9 * run.loss[0]
 
 
@@ -172,13 +173,12 @@ def test_a_job_s_wrong_figures_are_said(digits):
     with pytest.raises(ValueError, match="num_bytes is None without a problem"):
         Job(None, 1.0)
     with pytest.raises(ValueError, match=r"folder is .* but must be a folder that is there"):
-        simulate(Job(digits, 1.0), example_cluster(1, 1), "gossip", until=Until(steps=1),
-                 folder=pathlib.Path("/no"))  # fmt: skip
+        simulated(Job(digits, 1.0), (1, 1), "gossip", steps=1, folder=pathlib.Path("/no"))
 
 
 def test_every_exchange_has_a_name_and_does_with_one_worker():
     for name in EXCHANGES:
-        run = simulate(Job(None, 1.0, num_bytes=8), example_cluster(1, 1), name, until=Until(steps=3))
+        run = simulated(Job(None, 1.0, num_bytes=8), (1, 1), name, steps=3)
         # Zeno++ judges nothing before its server has computed a gradient of its own, on the same device.
         waits_s = 1.0 if name == "zeno-server" else 0.0
         assert (run.end, run.end_s, run.num_bytes) == ("steps", 3.0 + waits_s, 0.0), name

@@ -8,14 +8,13 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground.data import SPLITS, Shards, Split, SplitTask, move, split
-from alpa_dejavu.playground.scenarios import compared, details, read_scenario, run_scenario
+from alpa_dejavu.playground.scenarios import compared, details, run_scenario
 from alpa_dejavu.playground.testing import check_split
 from alpa_dejavu.testing import example_cluster
+from scenario_texts import check_refused, read
 
 CASES = [
     *(split(name) for name in SPLITS if name != "moved-points"),
@@ -79,14 +78,6 @@ def test_labels_are_dealt_as_by_hand():
     assert labels_of_workers(two, targets) == [[0, 1], [0, 1], [2, 3], [2, 3]]
     far = split("by-label", labels=2, group=2).split(task(targets, hosts=hosts))
     assert labels_of_workers(far, targets) == [[0, 2], [1, 3], [0, 2], [1, 3]]
-
-
-@given(st.lists(st.integers(0, 5), min_size=24, max_size=80), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
-def test_no_worker_has_more_labels_than_it_should_where_there_are_enough_pieces(targets, workers, labels):
-    found = labels_of_workers(split("by-label", labels=labels).split(task(targets, workers)), targets)
-    if workers * labels >= len(set(targets)):
-        assert max(map(len, found)) <= labels
 
 
 def test_sets_of_labels_and_bins_of_real_values_are_labels():
@@ -231,12 +222,6 @@ seeds: [0, 1]
 """
 
 
-def read(tmp_path, text):
-    path = tmp_path / "data.yaml"
-    path.write_text(text)
-    return read_scenario(path)
-
-
 def test_splits_and_policies_are_read_as_the_file_says(tmp_path):
     job = read(tmp_path, DATA).job
     base = split("by-label", labels=2, groups="similar")
@@ -266,15 +251,7 @@ def test_a_run_says_what_was_moved(tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path, old, new, said):
-    assert DATA.count(old) == 1
-    text = DATA.replace(old, new)
-    with pytest.raises(ValueError, match=r"data\.yaml, line \d+: .*; docs/guides/playground-sc") as caught:
-        read(tmp_path, text)
-    assert said in str(caught.value)
-    line = int(re.search(r", line (\d+): ", str(caught.value))[1])
-    (changed,) = [n for n, one in enumerate(text.splitlines(), 1) if one not in DATA.splitlines()]
-    # What only shows when the samples are spread, or of all settings together, is said of the key, in the line before.
-    assert line in (changed, changed - 1)
+    check_refused(tmp_path, DATA, old, new, said)
 
 
 def test_data_without_samples_and_moves_without_data_are_refused(tmp_path):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from alpa_dejavu.playground import Exchange, Job, Until, simulate
+from alpa_dejavu.playground import Exchange, Job
 from alpa_dejavu.playground.fault import Crash, SlowDown
 from alpa_dejavu.playground.history import COMPUTING, FAILED, SENDING
-from alpa_dejavu.testing import example_cluster
+from seen_training import simulated
 
 ALONE = Job(None, 1.0, num_bytes=1e9)
 
@@ -29,7 +29,7 @@ def rows(history, kind):
 def test_intervals_are_those_by_hand():
     # Both messages of host 0 share a card of 1e9 bytes a second; worker 1 is lost in its second gradient.
     faults = [Crash(1, 1.5, 2.25), SlowDown(3, 2.0)]
-    history = simulate(ALONE, example_cluster(2, 2), Sender(), until=Until(seconds=3.0), faults=faults, intervals=99)
+    history = simulated(ALONE, (2, 2), Sender(), seconds=3.0, faults=faults, intervals=99)
     assert rows(history, FAILED) == [(1, -1, 1.5, 2.25)]
     assert [row for row in rows(history, COMPUTING) if row[0] in (1, 3)] == [
         (1, -1, 0.0, 1.0), (3, -1, 0.0, 2.0), (1, -1, 1.0, 1.5), (3, -1, 2.0, 3.0), (1, -1, 2.25, 3.0),
@@ -45,9 +45,7 @@ def test_intervals_are_those_by_hand():
 @pytest.mark.parametrize("way", ["all-reduce", "async-server", "gossip", "ad-psgd", "rolling-server"])
 def test_they_agree_with_what_is_counted(way):
     job = Job(None, 1e-3, num_bytes=1e5, spread=0.3)
-    history, plain = (
-        simulate(job, example_cluster(2, 2), way, until=Until(steps=6), seed=1, intervals=count) for count in (9999, 0)
-    )
+    history, plain = (simulated(job, (2, 2), way, steps=6, seed=1, intervals=count) for count in (9999, 0))
     kept = history.timeline
     computing = kept[kept["kind"] == COMPUTING]
     spent = np.bincount(computing["worker"], computing["end_s"] - computing["start_s"], minlength=4)
@@ -62,8 +60,6 @@ def test_they_agree_with_what_is_counted(way):
 
 
 def test_the_first_ones_are_kept():
-    whole, part = (
-        simulate(ALONE, example_cluster(2, 2), "all-reduce", until=Until(steps=3), intervals=most) for most in (999, 7)
-    )
+    whole, part = (simulated(ALONE, (2, 2), "all-reduce", steps=3, intervals=most) for most in (999, 7))
     assert len(part.timeline) == 7
     np.testing.assert_array_equal(part.timeline["start_s"], whole.timeline["start_s"][:7])

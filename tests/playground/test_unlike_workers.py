@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.plans import write_plan
-from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.dropping import affordable, pareto_front
 from alpa_dejavu.playground.exchanges import LocalSteps
 from alpa_dejavu.playground.job import local_batches
-from alpa_dejavu.playground.scenarios import read_scenario, run_scenario
+from alpa_dejavu.playground.scenarios import run_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan, stage
+from scenario_texts import check_refused, read
+from seen_training import simulated
 
 SIZES = (16, 4, 7)
 CLUSTER = example_cluster(3, 1)
@@ -59,57 +61,6 @@ def test_one_by_one_equals_side_by_side():
     assert np.abs(runs[0].params - runs[1].params).max() < 1e-6
 
 
-def sliced(tree, chain, kept):
-    """The parameters of the narrower network, whose kept units are given for each layer, and their positions."""
-    positions = jax.tree.map(lambda leaf: np.ones(np.shape(leaf), bool), tree)
-    narrow = {part: dict(tree[part]) for part in chain}
-    for n, units in enumerate(kept):
-        width, part, following = len(tree[chain[n]]["bias"]), chain[n], chain[n + 1]
-        out = np.isin(np.arange(width), units)
-        into = np.tile(out, len(tree[following]["kernel"]) // width)
-        positions[part]["kernel"][:, ~out] = False
-        positions[part]["bias"][~out] = False
-        positions[following]["kernel"][~into] = False
-        narrow[part] = {"kernel": narrow[part]["kernel"][:, out], "bias": narrow[part]["bias"][out]}
-        raised = narrow[following]["kernel"][into] * (width / len(units))
-        narrow[following] = {**narrow[following], "kernel": raised}
-    return narrow, positions
-
-
-class Looked(Exchange):
-    """Each worker updates alone, and what it computed is kept."""
-
-    def __init__(self):
-        self.seen = []
-
-    def run(self, worker):
-        gradient = yield worker.compute()
-        self.seen.append(gradient)
-        worker.update(gradient.values, gradient)
-
-
-@pytest.mark.parametrize(("name", "rates"), [("digits-mlp", (0.5,)), ("digits-cnn", (0.25, 0.5))])
-def test_what_is_left_out_is_as_if_it_werent_there(name, rates):
-    trained, looked = problem(name), Looked()
-    job = Job(trained, 1.0, 8, drop=(rates,), side_by_side=False)
-    simulate(job, example_cluster(1, 1), looked, until=Until(steps=1), seed=5, looks=0)
-    (found,), tree = looked.seen, jax.tree.map(np.asarray, trained.init(jax.random.PRNGKey(5)))
-    multipliers = ravel_pytree(tree)[1](found.multipliers)
-    kept = [np.flatnonzero(multipliers[part]["bias"]) for part in trained.chain[:-1]]
-    widths = [len(tree[part]["bias"]) for part in trained.chain[:-1]]
-    assert [len(units) / width for units, width in zip(kept, widths, strict=True)] == [1 - rate for rate in rates]
-    narrow, positions = sliced(tree, trained.chain, kept)
-    small = trained.narrowed([len(units) for units in kept])
-    assert jax.tree.map(np.shape, small.init(jax.random.PRNGKey(0))) == jax.tree.map(np.shape, narrow)
-    inputs, targets = (each[found.rows] for each in trained.train)
-    gradient = jax.grad(small.loss)(narrow, (inputs, targets))
-    for n, part in enumerate(trained.chain[1:]):  # the kernel's factor is a part of its derivative
-        gradient[part]["kernel"] = gradient[part]["kernel"] * (widths[n] / len(kept[n]))
-    there = np.asarray(ravel_pytree(positions)[0])
-    assert (found.values[~there] == 0).all()
-    assert np.abs(found.values[there] - ravel_pytree(gradient)[0]).max() < 1e-6
-
-
 def test_a_block_that_is_left_out_is_as_if_it_werent_there():
     trained = problem("digits-residual")
     drawn = np.random.default_rng(1)
@@ -120,6 +71,7 @@ def test_a_block_that_is_left_out_is_as_if_it_werent_there():
     there = jax.tree.map(lambda leaf, factor: leaf * factor, tree, factors)
     (kept,) = np.nonzero(factors["block 3 in"]["bias"])
     assert len(kept) == 16
+    assert factors["block 3 out"]["kernel"].max() == 2.0  # the other half stands for all
     narrow = {part: value for part, value in there.items() if not part.startswith("block 2")}
     narrow["block 3 in"] = {"kernel": there["block 3 in"]["kernel"][:, kept], "bias": there["block 3 in"]["bias"][kept]}
     into = np.isin(np.tile(np.arange(32), 9), kept)
@@ -150,7 +102,7 @@ def test_each_parameter_is_averaged_over_those_that_had_it():
 
     def moved(drop, hosts):
         job = Job(DIGITS, 1.0, 4, descent, drop=drop, shards=([7],) * hosts)  # one sample, so that both draw the same
-        run = simulate(job, example_cluster(hosts, 1), "server", until=Until(steps=1), seed=5, looks=0)
+        run = simulated(job, (hosts, 1), "server", steps=1, seed=5, looks=0)
         return np.asarray(ravel_pytree(DIGITS.init(jax.random.PRNGKey(5)))[0]) - run.params
 
     whole, half, both = moved(None, 1), moved(((0.5,),), 1), moved(((0.5,), (0.0,)), 2)
@@ -247,26 +199,9 @@ until: {steps: 2}
 
 
 def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
-    path = tmp_path / "unlike.yaml"
-    path.write_text(SCENARIO)
-    job = read_scenario(path).job
+    job = read(tmp_path, SCENARIO).job
     assert (job.batch, job.drop) == ([24, 8], [[0], [0.5]])
     assert job.compute_s[0] > job.compute_s[1]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ("[24, 8]", "[24, 8, 8]", "line 5: job: batch is given for 3 workers, but must be for 2"),
-        ("[[0], [0.5]]", "[[0], [1]]", "line 6: job: drop[1] is 1, but must be at least 0 and below 1"),
-        ("digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
-    ],
-)
-def test_wrong_scenarios_are_told_with_their_line(tmp_path, before, after, said):
-    path = tmp_path / "unlike.yaml"
-    path.write_text(SCENARIO.replace(before, after))
-    with pytest.raises(ValueError, match=re.escape(said)):
-        read_scenario(path)
 
 
 PIPELINES = """\
@@ -292,12 +227,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def read(folder, text):
-    path = folder / "scenario.yaml"
-    path.write_text(text)
-    return read_scenario(path)
-
-
 def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(folder):
     scenario = read(folder, PIPELINES)
     assert (scenario.job.compute_s, scenario.job.hosts) == ([0.25, 0.5], (0, 2))
@@ -309,19 +238,19 @@ def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(fold
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("text", "old", "new", "said"),
     [
-        ("wide.json", "none.json", 5, "none.json ca"),
-        ("[wide.json, narrow.json]", "[wide.json]\n  copies: 3", 4, "copies is 3, but must be at most 2"),
-        ("[wide.json, narrow.json]", "[]", 5, "workers.plans is [], but must be a list of plan files"),
-        ("  plans: [wide.json, narrow.json]", "  copies: 2", 4, "both or neither of hosts and plans"),
-        ("  plans: [wide.json, narrow.json]", "  hosts: [0]", 6, "compute_s is 'planned', but must be"),
-        ("  plans: [wide.json, narrow.json]", "  hosts: [0]\n  copies: 2", 6, "copies is there without plans"),
-        ("compute_s: planned", "compute_s: 0.1", 6, "compute_s is 0.1, but must be 'planned' where workers are"),
+        (PIPELINES, "wide.json", "none.json", "none.json ca"),
+        (PIPELINES, "[wide.json, narrow.json]", "[wide.json]\n  copies: 3", "copies is 3, but must be at most 2"),
+        (PIPELINES, "[wide.json, narrow.json]", "[]", "workers.plans is [], but must be a list of plan files"),
+        (PIPELINES, "  plans: [wide.json, narrow.json]", "  copies: 2", "both or neither of hosts and plans"),
+        (PIPELINES, "  plans: [wide.json, narrow.json]", "  hosts: [0]", "line 6: compute_s is 'planned', but must be"),
+        (PIPELINES, "  plans: [wide.json, narrow.json]", "  hosts: [0]\n  copies: 2", "copies is there without plans"),
+        (PIPELINES, "compute_s: planned", "compute_s: 0.1", "compute_s is 0.1, but must be 'planned' where workers"),
+        (SCENARIO, "[24, 8]", "[24, 8, 8]", "line 5: job: batch is given for 3 workers, but must be for 2"),
+        (SCENARIO, "[[0], [0.5]]", "[[0], [1]]", "line 6: job: drop[1] is 1, but must be at least 0 and below 1"),
+        (SCENARIO, "digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
     ],
 )
-def test_what_cannot_be_is_said_with_its_line(folder, old, new, line, said):
-    assert PIPELINES.count(old) == 1
-    with pytest.raises(ValueError, match=rf"scenario\.yaml, line {line}: .*; docs/guides/playground-sc") as caught:
-        read(folder, PIPELINES.replace(old, new))
-    assert said in str(caught.value)
+def test_what_cannot_be_is_said_with_its_line(folder, text, old, new, said):
+    check_refused(folder, text, old, new, said)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from alpa_dejavu.playground._data import check_above_zero
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._world import Exchange
@@ -46,10 +47,8 @@ class Mixing:
     def __post_init__(self) -> None:
         checks.count("mixing", "gradients", self.gradients)
         checks.count("mixing", "most_steps", self.most_steps)
-        for field in ("averaged", "drop"):
-            if not 0 < getattr(self, field) <= 1:
-                raise ValueError(f"mixing: {field} is {getattr(self, field)}, but must be above 0 and at most 1; give "
-                                 "a share")  # fmt: skip
+        check_above_zero("mixing", "averaged", self.averaged, "give a share")
+        check_above_zero("mixing", "drop", self.drop, "give a share")
         checks.positive("mixing", "rate", self.rate)
 
 

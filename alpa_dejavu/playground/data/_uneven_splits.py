@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses
+from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses, check_above_zero
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, labels_of, pieces, sizes
 from alpa_dejavu.problem import checks
 
@@ -160,9 +160,7 @@ class MovedPoints(Split):
 
     def __post_init__(self) -> None:
         checks.share("moved-points", "share", self.share)
-        if not 0 < self.step <= 1:
-            raise ValueError(f"moved-points: step is {self.step!r}, but must be above 0 and at most 1; 1 is the whole "
-                             "way")  # fmt: skip
+        check_above_zero("moved-points", "step", self.step, "1 is the whole way")
         checks.one_of("moved-points", "projection", self.projection, ("pca", "umap"))
         checks.count("moved-points", "dimensions", self.dimensions)
         if self.projection == "umap" and importlib.util.find_spec("umap") is None:

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu.playground._data import check_above_zero
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce
 from alpa_dejavu.playground.exchanges._server import serves
@@ -46,9 +47,7 @@ class PartialReduce(Exchange):
         if not self.ready >= 2:
             raise ValueError(f"partial reduce: ready is {self.ready}, but must be at least 2; one has nobody to "
                              "average with")  # fmt: skip
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"partial reduce: decay is {self.decay}, but must be above 0 and at most 1; 1 weighs all "
-                             "alike")  # fmt: skip
+        check_above_zero("partial reduce", "decay", self.decay, "1 weighs all alike")
         checks.count("partial reduce", "window", 1 if self.window is None else self.window)
 
     def run(self, worker: Worker) -> Program:

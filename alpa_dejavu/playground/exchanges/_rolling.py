@@ -121,7 +121,6 @@ class RollingServer(Exchange):
             worker.send(role.holder, "role", (role.term, model), moments)
 
     def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[WorkerGradient]]:
-        """Waits for the gradients of all that were asked and are still there."""
         gradients: dict[int, WorkerGradient] = {}
 
         def missing() -> int:

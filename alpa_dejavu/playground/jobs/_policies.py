@@ -139,24 +139,22 @@ def in_proportion(workload: Workload, places: Mapping[int, Places]) -> dict[int,
 
 
 def _equal_sizes(workload: Workload, state: State) -> dict[int, int]:
-    order = sorted(state.jobs, key=lambda job: (job.service, job.number))
-    left, level = workload.pool.devices * sum(state.present), dict[int, int]()
-    for job in order:
+    left, sizes = workload.pool.devices * sum(state.present), dict[int, int]()
+    for job in sorted(state.jobs, key=lambda job: (job.service, job.number)):
         least = workload.sizes(job.number)[0]
         if least <= left:
-            level[job.number] = 0
+            sizes[job.number] = least
             left -= least
-    rising = list(level)
+    rising = list(sizes)
     while rising:
-        number = min(rising, key=lambda number: workload.sizes(number)[level[number]])
-        sizes = workload.sizes(number)
-        more = sizes[level[number] + 1] - sizes[level[number]] if level[number] + 1 < len(sizes) else math.inf
-        if more <= left:
-            level[number] += 1
-            left -= int(more)
+        number = min(rising, key=sizes.__getitem__)
+        larger = next((size for size in workload.sizes(number) if size > sizes[number]), None)
+        if larger is not None and larger - sizes[number] <= left:
+            left -= larger - sizes[number]
+            sizes[number] = larger
         else:
             rising.remove(number)
-    return {number: workload.sizes(number)[place] for number, place in level.items()}
+    return sizes
 
 
 @final

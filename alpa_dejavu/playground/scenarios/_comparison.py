@@ -25,9 +25,8 @@ _POINTS = 200
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComparedCurve:
-    """A figure over an axis: its mean over seeds with its 90 % interval, all of shape (X,).
-
-    It ends where the first of the seeds' runs does. Between two looks a run is taken to go in a line.
+    """A figure over an axis: its mean over seeds with its 90 % interval, all of shape (X,). It ends where the first of
+    the seeds' runs does. Between two looks a run is taken to go in a line.
     """
 
     x: Floats
@@ -81,9 +80,8 @@ def compared(every: Sequence[Runs]) -> list[Compared]:
 
 def _compared(name: str, runs: tuple[ScenarioRun, ...], whole: Runs) -> Compared:
     histories, target = [run.history for run in runs], whole.target
-    measures = [
-        measure for measure in ("loss", "accuracy") if all(np.isfinite(getattr(h, measure)).any() for h in histories)
-    ]
+    both = ("loss", "accuracy")
+    measures = [measure for measure in both if all(np.isfinite(getattr(h, measure)).any() for h in histories)]
     looks = [(history, None if target is None else target.look(history)) for history in histories]
     reached = [(history, look) for history, look in looks if look is not None]
     return Compared(
@@ -157,7 +155,8 @@ def answer(runs: Runs) -> Answer | None:
     if not all(np.isfinite(of_runs).all() for of_runs in figures):
         return _by_reaching(better, than, question.by)
     more = 1 if question.by == "accuracy" else -1
-    ratio = _ratio(figures[0], figures[1])
+    tiny = np.finfo(float).tiny
+    ratio = Interval.of(np.log(np.maximum(figures[0], tiny) / np.maximum(figures[1], tiny)).tolist()).exp()
     signs = {math.copysign(1, more * math.log(end)) for end in (ratio.low, ratio.high)} if ratio.low > 0 else {1, -1}
     verdict: Literal["yes", "no", "not sure"] = "not sure" if len(signs) > 1 else "yes" if 1 in signs else "no"
     text = (
@@ -182,11 +181,6 @@ def _figure(exchange: Compared, run: ScenarioRun, by: str) -> float:
     assert exchange.target is not None, "it is checked when the scenario is read"
     look = exchange.target.look(run.history)
     return math.inf if look is None else float(getattr(run.history, AXES[by])[look])
-
-
-def _ratio(ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray) -> Interval:
-    tiny = np.finfo(float).tiny
-    return Interval.of(np.log(np.maximum(ours, tiny) / np.maximum(theirs, tiny)).tolist()).exp()
 
 
 def _by_reaching(better: Compared, than: Compared, by: str) -> Answer:

@@ -20,34 +20,26 @@ from alpa_dejavu.plans import read_plan
 from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.job import Job, Problem
 from alpa_dejavu.playground.problems import problem
-from alpa_dejavu.playground.scenarios.runs_file import ClusterPartData, ScenarioData, WorkersData
+from alpa_dejavu.playground.scenarios.runs_file import ScenarioData, WorkersData
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 from alpa_dejavu.problem import Cluster, Plan
 
 
 def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
     """Returns what a scenario trains, and on which cluster; files that it names lie in the folder."""
-    trained, cluster = _problem(data), _cluster(data["cluster"], folder)
-    return _job(data, trained, cluster, folder), cluster
-
-
-def _problem(data: ScenarioData) -> Problem | None:
-    name = data.get("problem")
-    if name is None:
-        if "num_bytes" not in data:
-            raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
-        if data["compute_s"] == "predicted":
-            raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
-        return None
+    if data.get("problem") is None and "num_bytes" not in data:
+        raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
+    if data.get("problem") is None and data["compute_s"] == "predicted":
+        raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
     with at("problem"):
-        return problem(name)
-
-
-def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
+        name = data.get("problem")
+        trained = None if name is None else problem(name)
+    part = data["cluster"]
     own_file = folder / part["name"]
     with at("cluster", "name"):
-        name = str(own_file) if own_file.is_file() else part["name"]
-        return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))
+        machine = str(own_file) if own_file.is_file() else part["name"]
+        cluster = named_cluster(machine, part.get("hosts", 1), part.get("devices_per_host"))
+    return _job(data, trained, cluster, folder), cluster
 
 
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster, folder: pathlib.Path) -> Job:

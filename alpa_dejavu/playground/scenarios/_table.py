@@ -37,14 +37,11 @@ def tables(every: Sequence[Compared]) -> list[TextTable]:
     """Returns up to three tables: with a row for each exchange, of the target, unless none has one, and of the end;
     with one for each exchange and condition, unless there is none, of when they were violated.
     """
-    shown: list[TextTable] = []
+    violated = [row for exchange in every for row in _condition_rows(exchange)]
+    shown = [TextTable("At the end", _END, [_end_row(exchange) for exchange in every])]
     if any(exchange.target for exchange in every):
-        shown.append(TextTable("Time to the target", _TARGET, [_target_row(exchange) for exchange in every]))
-    shown.append(TextTable("At the end", _END, [_end_row(exchange) for exchange in every]))
-    if any(exchange.conditions for exchange in every):
-        rows = [row for exchange in every for row in _condition_rows(exchange)]
-        shown.append(TextTable("Conditions", _CONDITIONS, rows))
-    return shown
+        shown.insert(0, TextTable("Time to the target", _TARGET, [_target_row(exchange) for exchange in every]))
+    return [*shown, TextTable("Conditions", _CONDITIONS, violated)] if violated else shown
 
 
 def details(every: Sequence[Compared]) -> list[str]:
@@ -117,7 +114,6 @@ def _text(value: Interval, as_text: Callable[[float], str]) -> str:
 
 _HEIGHT = 300
 _AXES = {"seconds": "virtual seconds", "steps": "steps of all workers", "bytes": "bytes sent"}
-_DIGITS = 7
 
 
 def runs_page(*every: Runs) -> str:
@@ -213,10 +209,6 @@ def _timeline(run: ScenarioRun, hosts: Sequence[str]) -> dict[str, Any]:
         "knownSeconds": known_s,
         "end": run.history.end,
         **{name: kept[name].tolist() for name in ("worker", "kind", "other")},
-        "start": [_short(value) for value in kept["start_s"].tolist()],
-        "stop": [_short(value) for value in kept["end_s"].tolist()],
+        "start": [float(f"{value:.7g}") for value in kept["start_s"].tolist()],
+        "stop": [float(f"{value:.7g}") for value in kept["end_s"].tolist()],
     }
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")

@@ -57,7 +57,7 @@ class TimelineData(TypedDict):
 
 _TIMELINE = Annotated[TimelineData, stated("an object with lists of the intervals of workers' time")]
 _RUN: Any = typed_dict_of(History, {"exchange": Text, "seed": Index}, timeline=NotRequired[_TIMELINE])
-_RUNS = Annotated[list[Annotated[_RUN, stated("a run")]], listed("a list of at least one run", min_length=1)]  # type: ignore[valid-type]
+_RUNS = Annotated[list[Annotated[_RUN, stated("a run")]], listed("a list of at least one run", min_length=1)]
 _VERSION = Annotated[Literal[1], stated("1, the version of runs that this release reads"), WHOLE]
 RunsData: Any = typed_dict_of(Runs, {"version": _VERSION}, runs=_RUNS)
 _REMEDY = "schemas/runs-1.json says what each key may be, and `alpa-dejavu playground run --json` writes a right one"
