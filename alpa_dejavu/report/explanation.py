@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
@@ -213,7 +213,6 @@ def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:
     devices = sum(stage.devices for stage in times)
     forward = sum(stage.forward_s * stage.devices for stage in times) / devices
     backward = sum(stage.backward_s * stage.devices for stage in times) / devices
-    parts = dict.fromkeys(
-        ("forward_collective_s", "backward_collective_s", "forward_copies_s", "backward_copies_s"), 0.0
-    )
+    names = ("forward_collective_s", "backward_collective_s", "forward_copies_s", "backward_copies_s")
+    parts: dict[str, Any] = dict.fromkeys(names, 0.0)
     return [dataclasses.replace(stage, forward_s=forward, backward_s=backward, **parts) for stage in times]
