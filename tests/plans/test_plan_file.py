@@ -87,7 +87,7 @@ def test_every_plan_comes_back(tmp_path_factory, times, step_s, model, batch, op
             forward_collective_s=0.0,
             remat=remat,
             zero=zero,
-        )  # fmt: skip
+        )
         for n, (forward, backward, remat, zero) in enumerate(times)
     )
     step_s += 4 * max(one.compute_s for one in stages)
