@@ -115,10 +115,11 @@ def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
             found = AnalyticLatency().predict(operators, example_cluster().hosts[0].device)
             return dataclasses.replace(found, mean_s=3 * found.mean_s)
 
-    plan, kept = kept_plan(example_cluster(2), latency=Own())
-    kept = dataclasses.replace(kept, models=("Own", "AlphaBeta"))
-    found = {one.what: one for one in upgrades(plan, kept, latency=Own()).by_figure}
-    assert found["all devices"].elasticity > 0.9
+    on, operators = example_cluster(2), product(1e9)
+    devices = next(resources(Prices(on, CostModels(Own(), AlphaBeta()))))
+    fast = devices.at(2.0)
+    seconds = fast.models.latency.predict(operators, fast.cluster.hosts[0].device).mean_s
+    assert 2 * seconds == pytest.approx(Own().predict(operators, on.hosts[0].device).mean_s)
 
 
 def test_a_plan_that_is_not_the_best_is_said_to_be():
