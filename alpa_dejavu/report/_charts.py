@@ -22,9 +22,6 @@ COLORS = {
     "forward": "#5b8def",
     "backward": "#1f9e89",
     "collective": "#f2a33a",
-    "send": "#b05cc6",
-    "update": "#6b7280",
-    "bubble": "#eef1f5",
     "limit": "#d1495b",
 }
 
@@ -43,11 +40,6 @@ def finished(figure: go.Figure, height: int) -> dict[str, Any]:
     return data
 
 
-def stage_colors(count: int) -> list[str]:
-    """Returns a colour for each stage, from the first to the last."""
-    return list(sample_colorscale("Viridis", [0.9 * n / max(count - 1, 1) for n in range(count)]))
-
-
 _POINTS = 800
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 
@@ -57,9 +49,10 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     plotly's JSON data.
     """
     figure = go.Figure()
-    held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
+    shown_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     names = lane_names(timeline)
-    for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
+    colors = sample_colorscale("Viridis", [0.9 * n / max(len(names) - 1, 1) for n in range(len(names))])
+    for n, (name, color) in enumerate(zip(names, colors, strict=True)):
         times, num_bytes = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
             x=times.astype(np.float32),
@@ -68,7 +61,7 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             line={"shape": "hv", "color": color, "width": 1.6},
             name=name,
             meta=n,
-            hovertemplate=f"{name}: {held_at}<extra></extra>",
+            hovertemplate=f"{name}: {shown_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
     for limit in sorted(limits):

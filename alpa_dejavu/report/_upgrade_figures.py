@@ -47,12 +47,9 @@ class _Quicker(LatencyModel):
     factor: float
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a device that was made faster by a factor: those on the present
-        device, divided by that factor.
-        """
-        before = self.before.get(device)
-        costs = self.model.predict(operators, device if before is None else before)
-        return costs if before is None else Latency(costs.mean_s / self.factor, costs.spread_s / self.factor)
+        """Returns the seconds on the present device, divided by the factor where it was made faster."""
+        costs = self.model.predict(operators, self.before.get(device, device))
+        return Latency(costs.mean_s / self.factor, costs.spread_s / self.factor) if device in self.before else costs
 
 
 def resources(prices: Prices) -> Iterator[Resource]:
