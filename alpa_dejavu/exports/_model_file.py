@@ -9,45 +9,18 @@ from typing import Any, Final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._settings import Configuration
+from alpa_dejavu.exports._settings import Configuration, settings_of
 from alpa_dejavu.exports.megatron import megatron_sizes
 from alpa_dejavu.layers.models import Transformer
 
 _REMEDY = "give the config.json of a Llama, Mistral, Mixtral, Qwen or GPT-2, as Hugging Face has it"
 _SILU, _GELU = ("silu", "swish"), ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
 _PRECISIONS = ("bfloat16", "float16", "float32")
-_OTHERS: Final[dict[str, tuple[Any, ...]]] = {
-    "quantization_config": (), "partial_rotary_factor": (1, 1.0), "is_encoder_decoder": (False,),
-    "add_cross_attention": (False,), "pruned_heads": ({},), "num_nextn_predict_layers": (0,),
-    "decoder_sparse_step": (1,), "moe_layer_freq": (1,), "no_rope_layers": ([],), "attn_logit_softcapping": (),
-    "final_logit_softcapping": (), "use_bias": (False,),
-}  # fmt: skip
-"""Keys of another model than is planned, with the values, beside null, that leave it as it is."""
-_USUAL: Final[dict[str, Any]] = {
-    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "max_position_embeddings": 2048, "rope_theta": 10000,
-}  # fmt: skip
-_QWEN: Final = {**_USUAL, "vocab_size": 151936, "max_position_embeddings": 32768, "sliding_window": 4096,
-                "max_window_layers": 28, "intermediate_size": 22016, "num_key_value_heads": 32}  # fmt: skip
-_MISTRAL: Final = {**_USUAL, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072}
-_CLASSES: Final[dict[str, dict[str, Any]]] = {
-    "llama": _USUAL,
-    "mistral": {**_MISTRAL, "sliding_window": 4096},
-    "mixtral": {**_MISTRAL, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1_000_000},
-    "qwen2": _QWEN,
-    "qwen2_moe": {
-        **_QWEN, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
-        "num_key_value_heads": 16, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
-        "num_experts": 60, "num_experts_per_tok": 4, "qkv_bias": True,
-    },
-    "qwen3": {**_QWEN, "head_dim": 128},
-    "qwen3_moe": {
-        **_QWEN, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4,
-        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
-    },
-    "gpt2": {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
-}  # fmt: skip
-"""Kinds of models, each with what its class has where a key is missing."""
+_SETTINGS: Final = settings_of("hugging_face")
+"""By kinds of models what the class of each has where a key is missing; "" has the keys of other models than are
+planned.
+"""
+_KINDS: Final = [kind for kind in _SETTINGS if kind]
 
 
 def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Transformer:
@@ -71,16 +44,17 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
 def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Transformer:
     data = file.data
     kind = data.get("model_type")
-    if not isinstance(kind, str) or kind not in _CLASSES:
-        why = f"model_type is {kind!r}, but must be one of {', '.join(_CLASSES)}{near(str(kind), _CLASSES)}"
+    if not isinstance(kind, str) or kind not in _KINDS:
+        why = f"model_type is {kind!r}, but must be one of {', '.join(_KINDS)}{near(str(kind), _KINDS)}"
         raise file.problem(("model_type",), why)
-    for key, usual in _OTHERS.items():
-        if data.get(key) is not None and data[key] not in usual:
+    for key, setting in _SETTINGS[""].items():
+        if not setting.leaves(data.get(key)):
             raise file.problem((key,), f"{key} is of another model than one of blocks alike, which alone is planned")
     heads = data.get("architectures") or []
     if not isinstance(heads, list) or not all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in heads):
         raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
-    config = Configuration(_CLASSES[kind] | data, lambda name, why: file.problem((name,) if name else (), why))
+    usual = {key: setting.default for key, setting in _SETTINGS[kind].items()}
+    config = Configuration(usual | data, lambda name, why: file.problem((name,) if name else (), why))
     try:
         return _gpt2(config, sequence) if kind == "gpt2" else _llama(config, kind, sequence)
     except ValueError as error:
@@ -144,10 +118,9 @@ def _biases(config: Configuration, kind: str) -> str:
     if kind in ("qwen2", "qwen2_moe"):
         return "qkv" if kind == "qwen2" or config.flag("qkv_bias", True) else "none"
     attention = kind in ("llama", "qwen3", "qwen3_moe") and config.flag("attention_bias")
-    fed = kind == "llama" and config.flag("mlp_bias")
-    return {(True, True): "all", (True, False): "attention", (False, True): "feed_forward"}.get(
-        (attention, fed), "none"
-    )
+    if kind == "llama" and config.flag("mlp_bias"):
+        return "all" if attention else "feed_forward"
+    return "attention" if attention else "none"
 
 
 def _check_window(config: Configuration, kind: str, tokens: int, blocks: int) -> None:
@@ -199,16 +172,7 @@ def _gpt2(config: Configuration, sequence: int | None) -> Transformer:
     if sequence is not None and sequence > rows:
         raise config.must_be("n_positions", f"at least the {sequence} tokens asked for")
     return Transformer(
-        hidden=config.number("n_embd"),
-        num_blocks=config.number("n_layer"),
-        num_heads=config.number("n_head"),
-        vocabulary=config.number("vocab_size"),
-        sequence=sequence or rows,
-        feed_forward=config.number("n_inner", 0),
-        gated=False,
-        rotary=False,
-        rms_norm=False,
-        biases="all",
-        tied=config.flag("tie_word_embeddings", True),
-        precision=_precision(config),
-    )
+        config.number("n_embd"), config.number("n_layer"), config.number("n_head"), config.number("vocab_size"),
+        sequence or rows, feed_forward=config.number("n_inner", 0), gated=False, rotary=False, rms_norm=False,
+        biases="all", tied=config.flag("tie_word_embeddings", True), precision=_precision(config),
+    )  # fmt: skip

@@ -38,16 +38,19 @@ class Setting(NamedTuple):
     """A setting of a runtime's configuration.
 
     Attributes:
-        use: "applied"; "off", which is refused but for some values; "refused"; or "aside", which is without effect.
+        use: "applied"; "off", which is refused but for some values; "refused"; "aside", which is without effect; or
+            "default", which is what a class has where nothing is said.
         allowed: the values that leave all as it is, of one that is off; none: those that switch a feature off.
         words: how many values an argument of a command line has: none, one, or (2) any number.
         why: why it is refused, as the end of a sentence.
+        default: its value where nothing is said.
     """
 
     use: str
     allowed: tuple[Any, ...] = ()
     words: int = 0
     why: str = ""
+    default: Any = None
 
     def leaves(self, value: Any) -> bool:
         """Returns whether a value of one that is off leaves all as it is."""
@@ -81,6 +84,7 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
                     allowed=tuple(json.loads(value)) if use == "off" else (),
                     words=int(value) if use in ("applied", "aside") and value else 0,
                     why=value if use == "refused" else "",
+                    default=json.loads(value) if use == "default" else None,
                 )
     return sections
 

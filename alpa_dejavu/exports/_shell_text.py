@@ -157,8 +157,8 @@ class ShellText:
     def _expanded(self, line: int) -> tuple[Word, ...]:
         """Reads what a dollar or a backtick begins, and returns the elements that it stands for."""
         text, begin = self.text, self.at
-        if given := self.next(_GIVEN):
-            return ((self._given[int(given[1])],),)
+        if marker := self.next(_GIVEN):
+            return ((self._given[int(marker[1])],),)
         if parameter := self.next(_PARAMETER):
             return self._parameter(parameter, line)
         why = "it is the output of a command; write it out"

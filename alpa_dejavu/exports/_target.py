@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.costs.stage_costs import StageCostModel
-from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import Runtime
 from alpa_dejavu.problem import Plan
@@ -46,34 +46,14 @@ class Writer(abc.ABC):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PlanWriter(Writer):
-    """A writer of files that follow from a plan alone."""
+class PlainWriter(Writer):
+    """A writer of files that follow from a plan and its model's sizes, by a function."""
 
-    files: Callable[[Plan], Files]
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the files; the model's sizes don't matter."""
-        return self.files(plan)
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class OutlineWriter(Writer):
-    """A writer for a runtime of equal stages, by its name and the function that makes the files of a plan's outline and
-    its model's sizes.
-    """
-
-    runtime: str
-    files: Callable[[Plan, Outline, Transformer], Files]
+    files: Callable[[Plan, Transformer | None], Files]
 
     def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the files.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known, or the
-                runtime can't have them.
-        """
-        return self.files(plan, Outline.of(plan), sizes_of(plan, model, self.runtime))
+        """Returns the files."""
+        return self.files(plan, model)
 
 
 @final

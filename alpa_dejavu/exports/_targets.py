@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
-from alpa_dejavu.exports._target import CostedWriter, OutlineWriter, PlanWriter, Target
+from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Target, Writer
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
 _RULES = "checked by rules from its documentation"
 
 
+def _outlined(runtime: str, files: Callable[[Plan, Outline, Transformer], Files]) -> Writer:
+    """Returns the writer for a runtime of equal stages, by a function of the plan, its outline and sizes."""
+    return PlainWriter(lambda plan, model: files(plan, Outline.of(plan), sizes_of(plan, model, runtime)))
+
+
 _ALL = (
     Target(
-        "alpa", "Alpa 0.2.3", PlanWriter(lambda plan: {"alpa_plan.py": alpa_code(plan)}), RUNTIMES["alpa"],
+        "alpa", "Alpa 0.2.3", PlainWriter(lambda plan, _: {"alpa_plan.py": alpa_code(plan)}), RUNTIMES["alpa"],
         "local clusters of CPU devices run such scripts",
     ),
     *(
-        Target(name, release, OutlineWriter(name, files), RUNTIMES[name], tried, reader)
+        Target(name, release, _outlined(name, files), RUNTIMES[name], tried, reader)
         for name, release, files, tried, reader in (
             (
                 "megatron", megatron.RELEASE, megatron.megatron_files, "its own argument parser and validation, of "

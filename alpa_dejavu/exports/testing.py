@@ -36,7 +36,10 @@ def check_target(
         for n, (plan, model) in enumerate(plans):
             folder = pathlib.Path(name) / str(n)
             if target.runtime is not None and list(hindrances(plan, target.name, target.runtime)):
-                _check_refused(target, plan, model, folder)
+                error = _error(plan, target, folder, model)
+                assert error, f"{target.name} wrote a plan that its rules don't allow"
+                assert target.name in error, f"the error doesn't name {target.name}: {error}"
+                assert not folder.exists(), f"{target.name} was refused, but left a folder behind"
                 continue
             files = target.writer.write(plan, model)
             assert files, f"plan {n}: {target.name} wrote no files"
@@ -46,13 +49,6 @@ def check_target(
             _check_written(target, plan, model, folder, files)
             written += 1
     assert written, f"none of the plans can be run by {target.name}: give one that can"
-
-
-def _check_refused(target: Target, plan: Plan, model: Transformer | None, folder: pathlib.Path) -> None:
-    error = _error(plan, target, folder, model)
-    assert error, f"{target.name} wrote a plan that its rules don't allow"
-    assert target.name in error, f"the error doesn't name {target.name}: {error}"
-    assert not folder.exists(), f"{target.name} was refused, but left a folder behind"
 
 
 def _error(plan: Plan, target: Target, folder: pathlib.Path, model: Transformer | None) -> str:

@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.plans.plan_file import plan_data, plan_of, read_plan, write_plan
     from alpa_dejavu.plans.table import plan_table
 
-__all__ = [
-    "plan_data",
-    "plan_of",
-    "plan_table",
-    "read_plan",
-    "write_plan",
-]
+__all__ = ["plan_data", "plan_of", "plan_table", "read_plan", "write_plan"]
 
-_HOME = {
-    "plan_data": "plan_file",
-    "plan_of": "plan_file",
-    "read_plan": "plan_file",
-    "write_plan": "plan_file",
-    "plan_table": "table",
-}
-
-__getattr__, __dir__ = loaded_when_used(__name__, _HOME)
+__getattr__, __dir__ = loaded_when_used(__name__, dict.fromkeys(__all__, "plan_file") | {"plan_table": "table"})

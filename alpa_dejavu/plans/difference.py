@@ -55,21 +55,18 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
         return (*problem, *changed)
     names, pricing = [difference.what for difference in changed], step_s
 
-    def seconds(changes_made: frozenset[int]) -> float | None:
-        chosen = [names[n] for n in changes_made]
-        if len(changes_made) in (0, len(names)):
-            return pricing(between(first, second, chosen))
+    def seconds(numbers: frozenset[int]) -> float | None:
         try:
-            return pricing(between(first, second, chosen))
+            return pricing(between(first, second, [names[n] for n in numbers]))
         except (NoPlanError, ValueError):
+            if len(numbers) in (0, len(names)):
+                raise
             return None
 
     costs = shapley(len(changed), seconds)
     if costs is None:
         return tuple(changed)
-    return tuple(
-        dataclasses.replace(difference, cost_s=cost_s) for difference, cost_s in zip(changed, costs, strict=True)
-    )
+    return tuple(dataclasses.replace(change, cost_s=cost_s) for change, cost_s in zip(changed, costs, strict=True))
 
 
 def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:

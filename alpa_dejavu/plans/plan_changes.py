@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
@@ -42,18 +43,18 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
         of, text = _OF_STAGES[what]
         if _differ(first, second, of):
             yield what, text(first.stages), text(second.stages)
-    if first.priced_by and second.priced_by:
-        models = [priced_text(plan.priced_by) for plan in (first, second)]
-        if models[0] != models[1]:
-            yield "priced by", models[0], models[1]
-    corrections = [_correction(plan) for plan in (first, second)]
-    if corrections[0] != corrections[1]:
-        yield "correction", corrections[0], corrections[1]
+    both = first.priced_by and second.priced_by
+    for what, texts in (
+        ("priced by", [priced_text(plan.priced_by) for plan in (first, second) if both]),
+        ("correction", [_correction(plan) for plan in (first, second)]),
+    ):
+        if texts[:1] != texts[1:]:
+            yield what, texts[0], texts[1]
 
 
 def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
-    """Returns the first plan with some of its differences to the second one changed to the second plan's values; `made`
-    has their names, such as "schedule" or "micro-batches".
+    """Returns the first plan with those of its differences to the second one that `names` has, such as "schedule" or
+    "micro-batches", changed to the second plan's values.
     """
 
     def of(what: str) -> Plan:
@@ -134,7 +135,7 @@ def _options_text(stage: StagePlan) -> str:
 
 
 def _layers_text(stage: StagePlan) -> str:
-    return f"{stage.num_layers} layer{'s' if stage.num_layers > 1 else ''}"
+    return units.counted(stage.num_layers, "layer")
 
 
 def _devices_text(stage: StagePlan) -> str:

@@ -17,42 +17,29 @@ from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
 __all__ = [
-    "BRIEF",
-    "LEAVE",
-    "PLANNED",
-    "PROFILED",
-    "REPORTED",
-    "Column",
-    "ShownTimes",
-    "StageRow",
-    "cells",
-    "drawn_text",
-    "folded_cells",
-    "known_columns",
-    "layers_text",
-    "mesh_text",
-    "stage_rows",
+    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "ShownTimes", "StageRow", "cells", "drawn_text",
+    "folded_cells", "known_columns", "layers_text", "mesh_text", "stage_rows",
 ]  # fmt: skip
 
 
 class ShownTimes(Protocol):
-    """The seconds of a pipeline stage that tables show: forward, backward, sends, and work once per step."""
+    """The seconds of a pipeline stage that tables show."""
 
     @property
     def forward_s(self) -> float:
-        """Returns the seconds of a stage's forward pass of one micro-batch."""
+        """Returns those of its forward pass of one micro-batch."""
 
     @property
     def backward_s(self) -> float:
-        """Returns the seconds of a stage's backward pass of one micro-batch."""
+        """Returns those of its backward pass of one micro-batch."""
 
     @property
     def forward_send_s(self) -> float:
-        """Returns the seconds in which a stage's activations of one micro-batch go to the next stage."""
+        """Returns those in which its activations of one micro-batch go to the next stage."""
 
     @property
     def per_step_s(self) -> float:
-        """Returns the seconds of a stage's work that is done once per step, such as gradient synchronisation."""
+        """Returns those of its work once per step, such as gradient synchronisation."""
 
 
 @final
@@ -122,12 +109,9 @@ def folded_cells(columns: Sequence[Column], rows: Sequence[StageRow]) -> list[li
 
     runs = [list(run) for _, run in itertools.groupby(rows, key)]
     return [
-        [
-            column.cell(run[0]) if len(run) == 1 or column.of_many is None else column.of_many(run)
-            for column in columns
-        ]
+        [column.cell(run[0]) if not run[1:] or column.of_many is None else column.of_many(run) for column in columns]
         for run in runs
-    ]  # fmt: skip
+    ]
 
 
 def layers_text(stage: StagePlan) -> str:
@@ -150,26 +134,13 @@ def mesh_text(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _numbers(rows: Sequence[StageRow]) -> str:
-    return f"{rows[0].number}-{rows[-1].number}"
-
-
-def _layers(rows: Sequence[StageRow]) -> str:
-    return f"{rows[0].stage.layers[0]}-{rows[-1].stage.layers[1]}"
-
-
 def _hosts(rows: Iterable[StageRow]) -> str:
     return name_ranges(host for row in rows for host in row.stage.hosts)
 
 
-def _least_headroom(rows: Sequence[StageRow]) -> str:
+def _headroom(rows: Sequence[StageRow]) -> str:
     left = [row.stage.memory_limit_bytes - row.stage.memory_bytes for row in rows]
     return units.span(left, units.size) if min(left) >= 0 else f"MISSING {units.size(-min(left))}"
-
-
-def _headroom(row: StageRow) -> str:
-    left = row.stage.memory_limit_bytes - row.stage.memory_bytes
-    return units.size(left) if left >= 0 else f"MISSING {units.size(-left)}"
 
 
 def _hidden(row: StageRow) -> str:
@@ -185,12 +156,9 @@ def _host_bytes(row: StageRow) -> str:
     offload = row.stage.offload
     if offload is None:
         return ""
+    drives = f" + {units.size(offload.nvme_bytes)}" if offload.nvme_bytes else ""
     missing = f", MISSING {units.size(offload.missing_bytes)}" if offload.missing_bytes else ""
-    return (
-        units.size(offload.host_bytes)
-        + (f" + {units.size(offload.nvme_bytes)}" if offload.nvme_bytes else "")
-        + missing
-    )
+    return units.size(offload.host_bytes) + drives + missing
 
 
 def _percent(share: float) -> str:
@@ -215,20 +183,9 @@ def _spanned(name: str, of: Callable[[StageRow], float | None], text: Callable[[
     return dataclasses.replace(_figure(name, of, text), of_many=of_many)
 
 
-def _timed(name: str, of: Callable[[StageRow], ShownTimes | None], seconds: Callable[[ShownTimes], float]) -> Column:
-    def value(row: StageRow) -> float | None:
-        times = of(row)
-        return None if times is None else seconds(times)
-
-    return _figure(name, value)
-
-
-def _predicted(row: StageRow) -> ShownTimes | None:
-    return row.predicted
-
-
-def _measured(row: StageRow) -> ShownTimes | None:
-    return row.measured
+def _timed(name: str, of: str, figure: str) -> Column:
+    """A figure of the "predicted" or the "measured" times."""
+    return _figure(name, lambda row: getattr(getattr(row, of), figure, None))
 
 
 def _measured_to_predicted(row: StageRow) -> str:
@@ -239,8 +196,13 @@ def _measured_to_predicted(row: StageRow) -> str:
 
 
 _PLACE = (
-    Column("stage", lambda row: str(row.number), False, _numbers),
-    Column("layers", lambda row: layers_text(row.stage), False, _layers),
+    Column("stage", lambda row: str(row.number), False, lambda rows: f"{rows[0].number}-{rows[-1].number}"),
+    Column(
+        "layers",
+        lambda row: layers_text(row.stage),
+        False,
+        lambda rows: f"{rows[0].stage.layers[0]}-{rows[-1].stage.layers[1]}",
+    ),
 )
 _MESHES = (
     Column("submesh", lambda row: mesh_text((row.stage.submesh.num_hosts, row.stage.submesh.devices_per_host)), False),
@@ -265,12 +227,12 @@ _SHARES = (
 _HIDDEN = Column("hidden", _hidden, True)
 _MEMORY = _spanned("memory", lambda row: row.stage.memory_bytes, units.size)
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
-_HEADROOM = Column("headroom", _headroom, of_many=_least_headroom)
+_HEADROOM = Column("headroom", lambda row: _headroom([row]), of_many=_headroom)
 _OFFLOAD = Column("offload", lambda row: row.stage.offloaded.text if row.stage.offloaded.any else "", False)
 _OF_HOST = Column("of the host", _host_bytes)
 _BESIDE = (
-    _timed("measured forward", _measured, lambda times: times.forward_s),
-    _timed("measured backward", _measured, lambda times: times.backward_s),
+    _timed("measured forward", "measured", "forward_s"),
+    _timed("measured backward", "measured", "backward_s"),
     Column("measured to predicted", _measured_to_predicted),
 )
 
@@ -290,15 +252,15 @@ REPORTED = (
 """The columns of a report; those of which no row knows anything are left out."""
 PROFILED = (
     *_PLACE,
-    _timed("forward", _predicted, lambda times: times.forward_s),
-    _timed("→", _measured, lambda times: times.forward_s),
+    _timed("forward", "predicted", "forward_s"),
+    _timed("→", "measured", "forward_s"),
     _figure("computing", lambda row: None if row.computing_s is None else row.computing_s[0]),
-    _timed("backward", _predicted, lambda times: times.backward_s),
-    _timed("→", _measured, lambda times: times.backward_s),
+    _timed("backward", "predicted", "backward_s"),
+    _timed("→", "measured", "backward_s"),
     _figure("computing", lambda row: None if row.computing_s is None else row.computing_s[1]),
-    _timed("to next", _predicted, lambda times: times.forward_send_s),
-    _timed("→", _measured, lambda times: times.forward_send_s),
-    _timed("once a step", _predicted, lambda times: times.per_step_s),
-    _timed("→", _measured, lambda times: times.per_step_s),
+    _timed("to next", "predicted", "forward_send_s"),
+    _timed("→", "measured", "forward_send_s"),
+    _timed("once a step", "predicted", "per_step_s"),
+    _timed("→", "measured", "per_step_s"),
 )
 """The columns of a profile; → stands before the measured seconds, next to those that were predicted."""

@@ -24,8 +24,8 @@ def plan_table(plan: Plan) -> str:
         f"{plan.cluster}); planned in {planning_text(plan)}"
     )
     if plan.correction is not None:
-        runs, factor = plan.correction.runs, plan.correction.factor
-        lines.append(f"corrected by {runs} run{'s' if runs > 1 else ''}: {factor:.3f} times as predicted")
+        runs = units.counted(plan.correction.runs, "run")
+        lines.append(f"corrected by {runs}: {plan.correction.factor:.3f} times as predicted")
     return "\n".join(lines)
 
 

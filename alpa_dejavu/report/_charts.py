@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from typing import Any
@@ -15,16 +16,12 @@ from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
-from alpa_dejavu.report._lanes import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 COLORS = {
     "forward": "#5b8def",
     "backward": "#1f9e89",
     "collective": "#f2a33a",
-    "send": "#b05cc6",
-    "update": "#6b7280",
-    "bubble": "#eef1f5",
     "limit": "#d1495b",
 }
 
@@ -43,11 +40,6 @@ def finished(figure: go.Figure, height: int) -> dict[str, Any]:
     return data
 
 
-def stage_colors(count: int) -> list[str]:
-    """Returns a colour for each stage, from the first to the last."""
-    return list(sample_colorscale("Viridis", [0.9 * n / max(count - 1, 1) for n in range(count)]))
-
-
 _POINTS = 800
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 
@@ -57,9 +49,10 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     plotly's JSON data.
     """
     figure = go.Figure()
-    held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
+    shown_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     names = lane_names(timeline)
-    for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
+    colors = sample_colorscale("Viridis", [0.9 * n / max(len(names) - 1, 1) for n in range(len(names))])
+    for n, (name, color) in enumerate(zip(names, colors, strict=True)):
         times, num_bytes = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
             x=times.astype(np.float32),
@@ -68,7 +61,7 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             line={"shape": "hv", "color": color, "width": 1.6},
             name=name,
             meta=n,
-            hovertemplate=f"{name}: {held_at}<extra></extra>",
+            hovertemplate=f"{name}: {shown_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
     for limit in sorted(limits):
@@ -153,3 +146,41 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
     data = finished(figure, 390)
     data["layout"]["margin"]["t"] = 70
     return data
+
+
+def lanes(timeline: Timeline) -> dict[str, Any]:
+    """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step, and
+    the lane of each stage, which stages on the same submesh share.
+
+    Starts and ends of tasks in seconds are little-endian float32 in base64, of shape (S, B, 2) for S stages and B
+    micro-batches, for the update (S, 1, 2); NaN where there is no task.
+    """
+    stages = timeline.stages
+    return {
+        "stages": timeline.num_stages,
+        "lanes": timeline.schedule.num_devices,
+        "laneOf": list(timeline.schedule.device_of),
+        "microBatches": timeline.num_micro_batches,
+        "stepSeconds": timeline.step_s,
+        "forward": _packed(timeline.forward_s),
+        "backward": _packed(timeline.backward_s),
+        **({"weight": _packed(timeline.weight_s)} if timeline.schedule.splits else {}),
+        "forwardSend": _packed(timeline.forward_send_s),
+        "backwardSend": _packed(timeline.backward_send_s),
+        "update": _packed(timeline.update_s),
+        "forwardCollective": timeline.collective_shares("forward")[:, 0].tolist(),
+        "backwardCollective": timeline.collective_shares("backward")[:, 0].tolist(),
+        "lastBackwardCollective": timeline.collective_shares("backward")[:, -1].tolist(),
+        "blocking": timeline.blocking,
+        "sends": any(stage.forward_send_s or stage.backward_send_s for stage in stages),
+    }
+
+
+def lane_names(timeline: Timeline) -> list[str]:
+    """Returns the name of each lane: of the stage, or of the stages, on a submesh."""
+    numbers = [", ".join(map(str, stages)) for stages in timeline.schedule.stages_on]
+    return [f"{'stages' if ',' in text else 'stage'} {text}" for text in numbers]
+
+
+def _packed(values: NDArray[np.float64]) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import gzip
 import html
+from importlib import resources
 
+import jinja2
+
+from alpa_dejavu._util import units
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
-from alpa_dejavu.report._charts import fullest_stage, layer_costs, memory_chart
-from alpa_dejavu.report._cost_map import cost_map
-from alpa_dejavu.report._lanes import lane_names, lanes
-from alpa_dejavu.report._link_chart import link_chart
-from alpa_dejavu.report._tables import (
-    facts,
-    layer_rows,
-    memory_rows,
-    notes,
-    origins,
-    planning_rows,
-    runner_up_rows,
-    sensitivity_rows,
-    stage_table,
-    whole_table,
-)
-from alpa_dejavu.report._template import template
+from alpa_dejavu.report import _tables as tables
+from alpa_dejavu.report._charts import fullest_stage, lane_names, lanes, layer_costs, memory_chart
+from alpa_dejavu.report._maps import cost_map, link_chart
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -44,39 +37,35 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
     Raises:
         ValueError: the timelines have another number of stages than the plan.
     """
-    plan = planned.plan
-    for timeline in (planned.timeline, measured):
-        if timeline is not None and timeline.num_stages != len(plan.stages):
+    plan, timelines = (
+        planned.plan,
+        {"predicted": planned.timeline} | ({} if measured is None else {"measured": measured}),
+    )
+    for timeline in timelines.values():
+        if timeline.num_stages != len(plan.stages):
             raise ValueError(
                 f"the plan has {len(plan.stages)} stages and a timeline {timeline.num_stages}: simulate its stages"
             )
-    title = f"{plan.model or 'A model'} on {plan.cluster}"
-    timelines = {"predicted": planned.timeline} | ({} if measured is None else {"measured": measured})
-    charts = {
-        "costs": cost_map(planned),
-        "layers": layer_costs(planned),
-    }
     links = link_chart(planned)
-    if links is not None:
-        charts["links"] = links
+    charts = {"costs": cost_map(planned), "layers": layer_costs(planned)} | ({} if links is None else {"links": links})
     return template("page.html.j2").render(
-        title=title,
-        facts=facts(planned, measured),
-        notes=notes(plan),
-        whole=None if steps is None else whole_table(planned, steps),
-        stage_table=stage_table(planned, measured),
-        runners_up=runner_up_rows(planned),
-        sensitivities=sensitivity_rows(plan),
-        layers=layer_rows(planned),
-        planning=planning_rows(plan),
-        origins=origins(planned),
+        title=f"{plan.model or 'A model'} on {plan.cluster}",
+        facts=tables.facts(planned, measured),
+        notes=tables.notes(plan),
+        whole=None if steps is None else tables.whole_table(planned, steps),
+        stage_table=tables.stage_table(planned, measured),
+        runners_up=tables.runner_up_rows(planned),
+        sensitivities=tables.sensitivity_rows(plan),
+        layers=tables.layer_rows(planned),
+        planning=tables.planning_rows(plan),
+        origins=tables.origins(planned),
         lanes={name: lanes(timeline) for name, timeline in timelines.items()},
         lane_names=[
             f"<b>{name}</b><br>{html.escape(_place(stage))}"
             for name, stage in zip(lane_names(planned.timeline), plan.on_submeshes, strict=True)
         ],
         memory=memory_chart(planned.timeline),
-        memory_parts=memory_rows(plan),
+        memory_parts=tables.memory_rows(plan),
         memory_stages=lane_names(planned.timeline),
         fullest=fullest_stage(planned.timeline),
         charts=charts,
@@ -85,6 +74,23 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
 
 def _place(stage: StagePlan) -> str:
     first, *others = stage.hosts
-    count = stage.submesh.num_devices
-    where = f"{first} and {len(others)} more" if others else first
-    return f"{where}, {count} device" + ("s" if count > 1 else "")
+    more = f" and {len(others)} more" if others else ""
+    return f"{first}{more}, {units.counted(stage.submesh.num_devices, 'device')}"
+
+
+def template(name: str) -> jinja2.Template:
+    """Returns a page's template by the name of its file; whatever it is given is escaped."""
+    files = resources.files("alpa_dejavu.report")
+    loader = jinja2.FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.globals["packed_plotly"] = _packed_plotly
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
+    return environment.get_template(name)
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """Returns plotly.js, gzipped and in base64: 1.9 MB in place of 4.7 MB."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

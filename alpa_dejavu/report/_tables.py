@@ -16,7 +16,7 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
 from alpa_dejavu.plans.table import fullest_parts
-from alpa_dejavu.problem import Cluster, Link, Plan
+from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
@@ -126,13 +126,8 @@ def sensitivity_rows(plan: Plan) -> ReportTable:
     first.
     """
     rows = [
-        [
-            sensitivity.what,
-            f"{sensitivity.elasticity:.3f} %",
-            f"{sensitivity.worse_elasticity:.3f} %",
-            units.seconds(sensitivity.twice_s),
-        ]
-        for sensitivity in sensitivities(plan)
+        [slope.what, f"{slope.elasticity:.3f} %", f"{slope.worse_elasticity:.3f} %", units.seconds(slope.twice_s)]
+        for slope in sensitivities(plan)
     ]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
     return {"heads": heads, "rows": rows}
@@ -142,29 +137,19 @@ def layer_rows(planned: PlanningResult) -> ReportTable:
     """Returns a table of the layers' operations, parameters and activations for one micro-batch before sharding, and of
     their seconds as the plan has them.
     """
-    model = planned.model
-    memory = ModelMemory.of(model)
-    stages = planned.plan.stages
-    drawn = {
-        stage.layers[0] + n: drawn_layer
-        for stage in stages
-        if stage.drawn
-        for n, drawn_layer in enumerate(stage.drawn.layers)
-    }
-    stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}
+    memory, stage_of, drawn = ModelMemory.of(planned.model), dict[int, int](), dict[int, DrawnSeconds]()
+    for n, stage in enumerate(planned.plan.stages):
+        layers = range(stage.layers[0], stage.layers[1] + 1)
+        stage_of |= dict.fromkeys(layers, n)
+        drawn |= zip(layers, stage.drawn.layers, strict=False) if stage.drawn else ()
     rows = [
         [
-            str(n),
-            layer.name,
-            str(stage_of.get(n, "–")),
-            units.flop(layer.forward.total_flop),
-            units.flop(layer.backward.total_flop),
-            units.size(memory.parameters[n, n]),
-            units.size(memory.activations[n, n]),
-            drawn_text(drawn.get(n)),
+            str(n), layer.name, str(stage_of.get(n, "–")), units.flop(layer.forward.total_flop),
+            units.flop(layer.backward.total_flop), units.size(memory.parameters[n, n]),
+            units.size(memory.activations[n, n]), drawn_text(drawn.get(n)),
         ]
-        for n, layer in enumerate(model.layers)
-    ]
+        for n, layer in enumerate(planned.model.layers)
+    ]  # fmt: skip
     heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward", "mean ± deviation"]
     return {"heads": heads, "rows": rows}
 
@@ -179,11 +164,11 @@ def origins(planned: PlanningResult) -> ReportTable:
     """Returns a table of the figures of devices and links that the predictions rest on, and where they are from."""
     rows = []
     devices = [host.device for host in planned.cluster.hosts]
-    for device, number in collections.Counter(device.name for device in devices).items():
-        chosen = next(other for other in devices if other.name == device)
-        rates = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in chosen.flop_per_s.items())
-        memory = f"{units.size(chosen.memory_bytes)} at {units.byte_rate(chosen.memory_bytes_per_s)}"
-        rows.append([f"{device} ({number} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
+    names = collections.Counter(device.name for device in devices)
+    for device in (next(device for device in devices if device.name == name) for name in names):
+        rates = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in device.flop_per_s.items())
+        memory = f"{units.size(device.memory_bytes)} at {units.byte_rate(device.memory_bytes_per_s)}"
+        rows.append([f"{device.name} ({names[device.name]} hosts)", f"{rates}; {memory}", device.origin or "not said"])
     for where, link in _links(planned.cluster).items():
         text = f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"
         rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])

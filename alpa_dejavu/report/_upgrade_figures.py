@@ -28,13 +28,8 @@ _Pairs: TypeAlias = list[tuple[int, int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A kind of devices or links of a cluster that might become faster.
-
-    Attributes:
-        what: its name.
-        part: "devices" or "links".
-        at: a function of a factor that returns the cluster, with its cost models, in which they are so many times as
-            fast.
+    """A kind of "devices" or "links" of a cluster that might become faster, by its name, with the cluster and its cost
+    models where they are so many times as fast.
     """
 
     what: str
@@ -52,12 +47,9 @@ class _Quicker(LatencyModel):
     factor: float
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a device that was made faster by a factor: those on the present
-        device, divided by that factor.
-        """
-        before = self.before.get(device)
-        costs = self.model.predict(operators, device if before is None else before)
-        return costs if before is None else Latency(costs.mean_s / self.factor, costs.spread_s / self.factor)
+        """Returns the seconds on the present device, divided by the factor where it was made faster."""
+        costs = self.model.predict(operators, self.before.get(device, device))
+        return Latency(costs.mean_s / self.factor, costs.spread_s / self.factor) if device in self.before else costs
 
 
 def resources(prices: Prices) -> Iterator[Resource]:
@@ -107,11 +99,7 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
     """Returns the times of a plan's stages if one kind of devices or links is a little faster, a little slower, or
-    twice as fast.
-
-    Args:
-        resource: the kind of devices or links.
-        times: a function that returns the times of the plan's stages on a cluster with its cost models.
+    twice as fast; `times` returns these for a cluster with its cost models.
     """
     better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
@@ -96,18 +96,18 @@ def explain(
     largest = max(parts, key=lambda part: parts[part])
     share = 100 * parts[largest] / plan.step_s
     options = sorted(_what_ifs(plan), key=lambda option: option.step_s)
-    sensitivities_found, better = _found(plan, kept, calibration)
+    slopes, better = _slopes(plan, kept, calibration)
     return Explanation(
         plan=plan,
         bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
         parts=parts,
         notes=(*_slowest(plan), *_fullest(plan), *_offloaded(plan), *better),
         what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
-        sensitivities=sensitivities_found,
+        sensitivities=slopes,
     )
 
 
-def _found(
+def _slopes(
     plan: Plan, kept: Kept | None, calibration: str | os.PathLike[str] | Calibration | None
 ) -> tuple[tuple[Sensitivity, ...], list[str]]:
     """Returns the derivatives of the step, and a sentence if there is a better plan already."""
@@ -116,19 +116,16 @@ def _found(
         return own, []
     from alpa_dejavu.report.upgrades import upgrades
 
-    looked = upgrades(plan, kept, calibration=calibration)
+    kinds = upgrades(plan, kept, calibration=calibration)
     # Of what both know, what is kept knows more.
-    by_name = {sensitivity.what: sensitivity for sensitivity in (*own, *looked.by_figure)}
+    by_name = {sensitivity.what: sensitivity for sensitivity in (*own, *kinds.by_figure)}
     better = []
-    if looked.now is not None:
-        better.append(
-            f"the best plan as things are takes {units.seconds(looked.now.step_s)}: {stages_text(looked.now)}"
-        )
-    if looked.with_memory is not None:
-        saved, best = 1 - looked.with_memory.step_s / plan.step_s, looked.with_memory
+    if (best := kinds.now) is not None:
+        better.append(f"the best plan as things are takes {units.seconds(best.step_s)}: {stages_text(best)}")
+    if (best := kinds.with_memory) is not None:
         better.append(
             f"with twice the memory on each device the best plan takes {units.seconds(best.step_s)}, "
-            f"{100 * saved:.0f} % less: {stages_text(best)}"
+            f"{100 * (1 - best.step_s / plan.step_s):.0f} % less: {stages_text(best)}"
         )
     return ranked(by_name.values()), better
 
@@ -185,20 +182,19 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
     step, count = PlanStep(plan), plan.num_micro_batches
     times = step.times
 
-    def changed(stages: Iterable[StageTimes], micro_batches: int = count) -> float:
-        return step.seconds(tuple(stages), micro_batches)
+    def after(change: str, stages: Iterable[StageTimes], micro_batches: int = count) -> WhatIf:
+        return WhatIf(change, step.seconds(tuple(stages), micro_batches))
 
-    yield WhatIf("devices that compute twice as fast", changed(scaled(t, computing=0.5) for t in times))
-    yield WhatIf("links inside of stages twice as fast", changed(scaled(t, links=0.5) for t in times))
+    yield after("devices that compute twice as fast", (scaled(stage, computing=0.5) for stage in times))
+    yield after("links inside of stages twice as fast", (scaled(stage, links=0.5) for stage in times))
     if plan.offloads:
-        yield WhatIf("offload that takes no time", changed(map(_without_copies, times)))
-    yield WhatIf("links between stages twice as fast", changed(scaled(t, sends=(0.5, 0.5)) for t in times))
+        yield after("offload that takes no time", map(_without_copies, times))
+    yield after("links between stages twice as fast", (scaled(stage, sends=(0.5, 0.5)) for stage in times))
     if len(times) > 1:
-        yield WhatIf("stages that all take equally long", changed(_evened(times)))
+        yield after("stages that all take equally long", _evened(times))
         if plan.batch is None or plan.batch % (2 * count) == 0:
-            halved = [scaled(t, computing=0.5, links=0.5, sends=(0.5, 0.5), once=1.0) for t in times]
-            change = f"{2 * count} micro-batches, if halves of them take half as long"
-            yield WhatIf(change, changed(halved, 2 * count))
+            halved = (scaled(stage, computing=0.5, links=0.5, sends=(0.5, 0.5), once=1.0) for stage in times)
+            yield after(f"{2 * count} micro-batches, if halves of them take half as long", halved, 2 * count)
 
 
 def _without_copies(times: StageTimes) -> StageTimes:
@@ -221,15 +217,6 @@ def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:
     devices = sum(stage.devices for stage in times)
     forward = sum(stage.forward_s * stage.devices for stage in times) / devices
     backward = sum(stage.backward_s * stage.devices for stage in times) / devices
-    return [
-        dataclasses.replace(
-            stage,
-            forward_s=forward,
-            backward_s=backward,
-            forward_collective_s=0.0,
-            backward_collective_s=0.0,
-            forward_copies_s=0.0,
-            backward_copies_s=0.0,
-        )
-        for stage in times
-    ]
+    names = ("forward_collective_s", "backward_collective_s", "forward_copies_s", "backward_copies_s")
+    parts: dict[str, Any] = dict.fromkeys(names, 0.0)
+    return [dataclasses.replace(stage, forward_s=forward, backward_s=backward, **parts) for stage in times]

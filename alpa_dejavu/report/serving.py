@@ -5,7 +5,7 @@ from __future__ import annotations
 from alpa_dejavu._util import units
 from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
-from alpa_dejavu.report._template import template
+from alpa_dejavu.report._page import template
 
 __all__ = ["serving_report"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from alpa_dejavu.plans.stage_rows import layers_text
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.report._lanes import lane_names
+from alpa_dejavu.report._charts import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["trace_events"]
@@ -72,19 +72,12 @@ def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
         if event.kind == "bubble":
             continue
         args: dict[str, Any] = {} if event.micro_batch < 0 else {"micro_batch": event.micro_batch}
-        if event.receiver is not None:
-            args["to_stage"] = event.receiver
-        events[device_of[event.stage]].append(
-            {
-                "ph": "X",
-                "name": event.kind,
-                "cat": event.kind,
-                "tid": 2 * device_of[event.stage] + (event.kind == "send"),
-                "ts": event.start_s * _US_PER_S,
-                "dur": (event.end_s - event.start_s) * _US_PER_S,
-                "args": args,
-            }
-        )
+        args |= {} if event.receiver is None else {"to_stage": event.receiver}
+        submesh, start = device_of[event.stage], event.start_s * _US_PER_S
+        events[submesh].append({
+            "ph": "X", "name": event.kind, "cat": event.kind, "tid": 2 * submesh + (event.kind == "send"), "ts": start,
+            "dur": (event.end_s - event.start_s) * _US_PER_S, "args": args,
+        })  # fmt: skip
     return events
 
 
@@ -94,13 +87,8 @@ def _memory(timeline: Timeline, submesh: int, name: str, pid: int) -> list[dict[
     changes = np.flatnonzero(np.diff(num_bytes, prepend=np.nan) != 0)
     if not num_bytes.any():
         return []
+    counter = {"ph": "C", "name": f"{name} memory of each device", "pid": pid}
     return [
-        {
-            "ph": "C",
-            "name": f"{name} memory of each device",
-            "pid": pid,
-            "ts": time * _US_PER_S,
-            "args": {"bytes": size},
-        }
+        {**counter, "ts": time * _US_PER_S, "args": {"bytes": size}}
         for time, size in zip(times[changes].tolist(), num_bytes[changes].tolist(), strict=True)
     ]

@@ -12,9 +12,7 @@ from typing import final
 
 from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.clusters.changed_cluster import with_more_memory
-from alpa_dejavu.costs.communication import CommunicationModel
-from alpa_dejavu.costs.latency import LatencyModel
-from alpa_dejavu.planning import PlanningResult, PlanningTask, estimate, given_stages
+from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
@@ -22,7 +20,6 @@ from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.report._upgrade_figures import layer_figures, resource_figure, resources
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, plan_times
 from alpa_dejavu.simulation.sensitivity import Sensitivity, derivatives
-from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["Upgrades", "upgrades"]
 
@@ -51,59 +48,55 @@ class Upgrades:
     with_memory: Plan | None = None
 
 
-def upgrades(
-    plan: Plan,
-    kept: Kept,
-    *,
-    slicing: str | Slicer = "dynamic",
-    latency: str | LatencyModel = "auto",
-    communication: str | CommunicationModel = "auto",
-    calibration: str | os.PathLike[str] | Calibration | None = None,
-) -> Upgrades:
+def upgrades(plan: Plan, kept: Kept, *, calibration: str | os.PathLike[str] | Calibration | None = None) -> Upgrades:
     """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good.
 
     Args:
         plan: the plan whose step might get shorter.
         kept: the record of what it was made from.
-        slicing: a slicer or its name.
-        latency: the latency model that priced the plan, or its name.
-        communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
-            enough to make it.
-        calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
-            plan's models.
+        calibration: the calibration that priced the plan, in place of its models; "none": data sheets; None: the plan's
+            models.
 
     Raises:
         ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't
             say how layers are sharded on a logical mesh that the plan has.
     """
-    prices = kept_prices(plan, kept, None, latency, communication, calibration)
-    looker = _Looker(plan, kept, prices, slicer(slicing))
-    things = list(resources(prices))
-    figures = [resource_figure(thing, looker.times) for thing in things]
-    layers = list(layer_figures(looker.base))
+    prices = kept_prices(plan, kept, calibration=calibration)
+    looker = _Looker(plan, kept, prices)
+    kinds, layers = list(resources(prices)), list(layer_figures(looker.base))
+    figures = [resource_figure(kind, looker.times) for kind in kinds]
     slopes = derivatives(looker.step, plan, [*figures, *(figure for _, figure in layers)])
     order = sorted(range(len(slopes)), key=lambda n: (-slopes[n].gained_s, -slopes[n].saved_s))
-    for n in [n for n in order if n < len(things)][:_RESOURCES]:
-        twice = things[n].at(2.0)
-        slopes[n] = looker.with_best(slopes[n], looker.task(twice))
-    for n in [n for n in order if n >= len(things) and slopes[n].saved_s > 0][:_LAYERS]:
-        cheaper = layers[n - len(things)][0]
+    for n in [n for n in order if n < len(kinds)][:_RESOURCES]:
+        slopes[n] = _with_best(slopes[n], looker.best(kinds[n].at(2.0), slopes[n].twice_s))
+    for n in [n for n in order if n >= len(kinds) and slopes[n].saved_s > 0][:_LAYERS]:
+        cheaper = layers[n - len(kinds)][0]
         factors = tuple(0.5 if layer == cheaper else 1.0 for layer in range(kept.model.num_layers))
-        slopes[n] = looker.with_best(slopes[n], dataclasses.replace(looker.task(prices), factors=factors))
-    now, roomier = looker.best(looker.task(prices), below_s=plan.step_s), None
+        slopes[n] = _with_best(slopes[n], looker.best(prices, slopes[n].twice_s, factors))
+    now, roomier = looker.best(prices, plan.step_s), None
     if any(stage.offloaded.any or stage.memory_bytes > _FULL * stage.memory_limit_bytes for stage in plan.stages):
         more = dataclasses.replace(prices, cluster=with_more_memory(prices.cluster, 2.0))
-        roomier = looker.best(looker.task(more), below_s=plan.step_s if now is None else now.step_s)
+        roomier = looker.best(more, plan.step_s if now is None else now.step_s)
     return Upgrades(tuple(slopes), now, roomier)
+
+
+def _with_best(sensitivity: Sensitivity, best: Plan | None) -> Sensitivity:
+    """Returns the entry on a change with the best plan after it, and that plan's step; the present one's if none is."""
+    return dataclasses.replace(sensitivity, best_s=sensitivity.twice_s if best is None else best.step_s, best=best)
 
 
 @final
 class _Looker:
     """A search that prices the given plan, and looks for better ones."""
 
-    def __init__(self, plan: Plan, kept: Kept, prices: Prices, search: Slicer) -> None:
-        self._plan, self._kept, self._search = plan, kept, search
-        _check_known(plan, kept)
+    def __init__(self, plan: Plan, kept: Kept, prices: Prices) -> None:
+        self._plan, self._kept = plan, kept
+        for n, stage in enumerate(given_stages(plan)):
+            if not kept.knows(stage.config):
+                raise ValueError(
+                    f"stage {n} has the logical mesh {'x'.join(map(str, stage.config.shape))}, of which nothing is "
+                    "kept: a search doesn't offer it; give a plan of one"
+                )
         self.base = self._estimated(prices)
         self._ratio = plan.step_s / self.base.plan.step_s
         self.step = PlanStep(plan, plan_times(self.base.plan), self._ratio)
@@ -118,36 +111,16 @@ class _Looker:
         """Returns the times of the plan's stages on the cluster, and by the cost models, of `prices`."""
         return plan_times(self._estimated(prices).plan)
 
-    def task(self, prices: Prices) -> PlanningTask:
-        """Returns the task that looks for the best plan on the cluster, and by the cost models, of `prices`."""
-        return kept_task(self._plan, self._kept, prices, self._search)
-
-    def with_best(self, sensitivity: Sensitivity, task: PlanningTask) -> Sensitivity:
-        """Returns the entry on a change with the best plan after it, which `task` looks for, and that plan's step; the
-        present plan's step if none is better.
-        """
-        best = self.best(task, below_s=sensitivity.twice_s)
-        return dataclasses.replace(sensitivity, best_s=sensitivity.twice_s if best is None else best.step_s, best=best)
-
-    def best(self, task: PlanningTask, below_s: float) -> Plan | None:
-        """Returns the best plan for a planning task if its step is below `below_s` seconds, else None.
+    def best(self, prices: Prices, below_s: float, factors: tuple[float, ...] | None = None) -> Plan | None:
+        """Returns the best plan on the cluster, and by the cost models, of `prices` if its step is below `below_s`
+        seconds, else None; `factors` are what each layer's cost is multiplied by.
 
         Its step is multiplied by the ratio of the present plan's own step to the step that is estimated for it here.
         """
+        task = dataclasses.replace(kept_task(self._plan, self._kept, prices), factors=factors)
         try:
             best = best_plan(task, annotations=()).plan
         except NoPlanError:
             return None
-        if best.step_s * self._ratio > below_s * (1 - _BETTER):
-            return None
-        return dataclasses.replace(best, step_s=best.step_s * self._ratio)
-
-
-def _check_known(plan: Plan, kept: Kept) -> None:
-    """Raises ValueError where a stage is on a logical mesh of which nothing is kept: a search doesn't offer it."""
-    for n, stage in enumerate(given_stages(plan)):
-        if not kept.knows(stage.config):
-            raise ValueError(
-                f"stage {n} has the logical mesh {'x'.join(map(str, stage.config.shape))}, of which nothing is kept: a "
-                "search doesn't offer it; give a plan of one"
-            )
+        step_s = best.step_s * self._ratio
+        return None if step_s > below_s * (1 - _BETTER) else dataclasses.replace(best, step_s=step_s)

@@ -62,26 +62,24 @@ def test_options_are_fields_of_alpas_and_say_the_zero_level(zero):
     assert made.force_batch_dim_to_mesh_dim == 0
 
 
-def test_remat_of_all_layers_goes_into_the_layer_option(monkeypatch):
-    stages = (stage((0, 0), remat="layer"), stage((1, 1), remat="layer"))
-    option = method_of(example_plan(stages=stages), monkeypatch).layer_option
-    assert isinstance(option, alpa.AutoLayerOption)
-    assert option.remat_mode == "coarse_grained_remat"
+SOME = ("none", "layer", "layer", "none")
 
 
-@pytest.mark.parametrize("remat", ["none", "layer"])
-def test_marked_layers_take_our_layer_option(monkeypatch, remat):
-    """Alpa's knows its own marks alone."""
-    stages = (stage((0, 0), remat=remat), stage((1, 1), remat=remat))
-    option = method_of(example_plan(stages=stages, layer_option="manual"), monkeypatch).layer_option
-    assert option == DejavuLayerOption(remat_layers=[0, 1] if remat == "layer" else [])
-
-
-@pytest.mark.parametrize(("layers", "number"), [("auto", 4), ("manual", None)])
-def test_remat_of_some_stages_takes_our_layer_option(monkeypatch, layers, number):
-    stages = (stage((0, 0)), stage((1, 2), remat="layer"), stage((3, 3)))
+@pytest.mark.parametrize(
+    ("layers", "remat", "expected"),
+    [  # Alpa's knows its own marks alone, and remat of all layers or of none.
+        ("auto", ("layer", "layer"), alpa.AutoLayerOption(layer_num=2, remat_mode="coarse_grained_remat")),
+        ("manual", ("none", "none"), DejavuLayerOption(remat_layers=[])),
+        ("manual", ("layer", "layer"), DejavuLayerOption(remat_layers=[0, 1])),
+        ("auto", SOME, DejavuLayerOption(layer_num=4, remat_layers=[1, 2])),
+        ("manual", SOME, DejavuLayerOption(layer_num=None, remat_layers=[1, 2])),
+    ],
+)
+def test_remat_goes_into_the_layer_option(monkeypatch, layers, remat, expected):
+    stages = tuple(stage((n, n), remat=own) for n, own in enumerate(remat))
     option = method_of(example_plan(stages=stages, layer_option=layers), monkeypatch).layer_option
-    assert option == DejavuLayerOption(layer_num=number, remat_layers=[1, 2])
+    assert type(option) is type(expected)
+    assert vars(option) == vars(expected)
 
 
 def test_no_name_of_a_model_breaks_the_code():

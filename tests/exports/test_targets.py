@@ -11,7 +11,7 @@ from alpa_dejavu.exports import TARGETS, Target, Writer, export, named_target
 from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.simulation import simulate
@@ -52,17 +52,6 @@ def test_an_unknown_target_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_sizes_as_text_are_the_sizes_again():
-    for name in ("gpt-39b", "gpt2-125m"):
-        size = transformer_size(name)
-        assert Transformer.of_text(size.text) == size
-    assert transformer_size("moe-70b") is None
-    with pytest.raises(ValueError, match=r"heads=two, but must have a whole number"):
-        transformer_size("transformer:heads=two")
-    with pytest.raises(ValueError, match="did you mean 'hidden'"):
-        transformer_size("transformer:hiden=8")
-
-
 SIZES = Transformer(64, 4, 4, 256, 32, feed_forward=128, train_last=1)
 SAID = "its files can't say that only the last 1 of 4 blocks train"
 RESTRICTED = [name for name, target in TARGETS.items() if target.runtime is not None and name != "alpa"]
@@ -88,12 +77,6 @@ def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
     export(plan, "megatron", tmp_path / "whole", model=whole)
     with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
         export(plan, "megatron", tmp_path / "frozen", model=SIZES)
-
-
-def test_alpas_script_is_of_the_step_that_the_user_gives(tmp_path):
-    """Which blocks train is said by the step, not by the script; `runs on` and the export agree."""
-    export(planned().plan, "alpa", tmp_path)
-    assert "ManualStageOption" in (tmp_path / "alpa_plan.py").read_text()
 
 
 def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as_the_step(tmp_path):

@@ -30,18 +30,6 @@ def test_each_event_is_one_of_the_format(schedule):
             assert all(isinstance(value, NUMBER) for value in event["args"].values())
 
 
-def test_a_thread_does_one_thing_at_a_time():
-    plan, timeline = small_plan("1f1b_overlap_friendly")
-    threads = {}
-    for event in trace_events(timeline, plan)["traceEvents"]:
-        if event["ph"] == "X":
-            threads.setdefault((event["pid"], event["tid"], event["args"].get("to_stage")), []).append(event)
-    for events in threads.values():
-        events.sort(key=lambda event: event["ts"])
-        for one, other in itertools.pairwise(events):
-            assert one["ts"] + one["dur"] <= other["ts"] + 1e-6
-
-
 def test_hosts_are_processes_and_stages_are_threads():
     plan, timeline = small_plan()
     events = trace_events(timeline, plan)["traceEvents"]

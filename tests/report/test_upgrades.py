@@ -61,78 +61,52 @@ def step_s(case, of=None, cluster=None):
     return estimate(of or kept.model, cluster or kept.cluster, kept.run, given_stages(plan)).plan.step_s
 
 
-def test_the_derivative_by_the_speed_of_devices_is_a_difference_of_estimates(case):
-    plan, kept, found = case
-    names = {host.device.name for host in kept.cluster.hosts}
-    for name in names:
-        one = found["all devices" if len(names) == 1 else f"devices of type {name}"]
-        clusters = [faster_devices(kept.cluster, name, 1 + way)[0] for way in (SMALL, -SMALL)]
-        better, worse = (step_s(case, cluster=changed) for changed in clusters)
-        assert one.saved_s == pytest.approx((plan.step_s - better) / SMALL, rel=1e-3, abs=1e-3 * SMALL)
-        assert one.cost_s == pytest.approx((worse - plan.step_s) / SMALL, rel=1e-3, abs=1e-3 * SMALL)
-        assert one.twice_s == pytest.approx(step_s(case, cluster=faster_devices(kept.cluster, name, 2.0)[0]))
-
-
 def ends_of(what):
     """The pairs of hosts that a figure of the two clusters is about."""
     pairs = {
-        "within hosts": [(0, 0), (1, 1)],
-        "between hosts": [(0, 1), (1, 0)],
-        "within a": [(0, 0)],
-        "within b": [(1, 1)],
+        "within hosts": [(0, 0), (1, 1)], "between hosts": [(0, 1), (1, 0)], "within a": [(0, 0)], "within b": [(1, 1)],
         "between a and b": [(0, 1), (1, 0)],
-    }
+    }  # fmt: skip
     return pairs[what.removeprefix("bandwidth ")]
 
 
-def test_the_derivative_by_bandwidth_leaves_latency_alone(case):
-    plan, kept, found = case
-    whats = [what for what in found if what.startswith("bandwidth")]
-    assert len(whats) == (2 if "bandwidth between hosts" in found else 3)
-    for what in whats:
-        clusters = [faster_links(kept.cluster, ends_of(what), 1 + way) for way in (SMALL, -SMALL)]
-        better, worse = (step_s(case, cluster=changed) for changed in clusters)
-        assert found[what].saved_s == pytest.approx((plan.step_s - better) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
-        assert found[what].cost_s == pytest.approx((worse - plan.step_s) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
-    assert max(found[what].saved_s for what in whats) > 1e-3 * plan.step_s
+def changed(case, figure, factor):
+    """The model and the cluster in which what a figure is about is so many times as fast."""
+    _, kept, _ = case
+    if figure.part == "layers":
+        return model({int(figure.what.split()[-1]): 1 / factor}), kept.cluster
+    if figure.what.startswith("bandwidth"):
+        return kept.model, faster_links(kept.cluster, ends_of(figure.what), factor)
+    names = {host.device.name for host in kept.cluster.hosts}
+    name = next(iter(names)) if figure.what == "all devices" else figure.what.removeprefix("devices of type ")
+    return kept.model, faster_devices(kept.cluster, name, factor)[0]
 
 
-def test_the_derivative_by_the_cost_of_a_layer_is_a_difference_of_estimates(case):
-    plan, _, found = case
-    for layer in range(len(FLOPS)):
-        one = found.get(f"cost of layer {layer}")
-        better = (plan.step_s - step_s(case, of=model({layer: 1 - SMALL}))) / SMALL
-        worse = (step_s(case, of=model({layer: 1 + SMALL})) - plan.step_s) / SMALL
-        assert (0.0 if one is None else one.saved_s) == pytest.approx(better, rel=1e-4, abs=1e-5 * plan.step_s)
-        assert (0.0 if one is None else one.cost_s) == pytest.approx(worse, rel=1e-4, abs=1e-5 * plan.step_s)
+def test_derivatives_are_differences_of_estimates(case):
+    plan, _, slopes = case
+    assert {figure.part for figure in slopes.values()} == {"devices", "links", "layers"}
+    for figure in slopes.values():
+        better, worse = (step_s(case, *changed(case, figure, factor)) for factor in (1 + SMALL, 1 - SMALL))
+        assert figure.saved_s == pytest.approx((plan.step_s - better) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
+        assert figure.cost_s == pytest.approx((worse - plan.step_s) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
+        assert figure.twice_s == pytest.approx(step_s(case, *changed(case, figure, 2.0)))
+    links = [figure for figure in slopes.values() if figure.part == "links"]
+    assert len(links) == (2 if "bandwidth between hosts" in slopes else 3)
+    assert max(figure.saved_s for figure in links) > 1e-3 * plan.step_s
 
 
 def test_the_best_plan_at_twice_a_figure_is_planned_again(case):
-    plan, kept, found = case
-    asked = [one for one in found.values() if one.best_s is not None]
+    plan, kept, slopes = case
+    asked = [figure for figure in slopes.values() if figure.best_s is not None]
     assert len(asked) >= 4
-    for one in asked:
-        assert one.best_s <= one.twice_s
-        assert (one.best is None) == (one.best_s == one.twice_s)
-        assert one.gained_s == pytest.approx(plan.step_s - one.best_s)
-        if one.what.startswith("bandwidth"):
-            fast = faster_links(kept.cluster, ends_of(one.what), 2.0)
-        elif one.part == "devices":
-            name = "example" if one.what == "all devices" else one.what.split()[-1]
-            fast = faster_devices(kept.cluster, "made up" if name == "up" else name, 2.0)[0]
-        else:
-            continue
-        assert one.best_s == pytest.approx(min(again_s(plan, kept, fast), one.twice_s), rel=1e-3)
-
-
-def test_half_a_layer_is_planned_as_if_it_were_so(case):
-    plan, kept, found = case
-    layers = [one for one in found.values() if one.part == "layers" and one.best_s is not None]
-    assert 1 <= len(layers) <= 2
-    for one in layers:
-        layer = int(one.what.split()[-1])
-        cheaper = dataclasses.replace(kept, model=model({layer: 0.5}))
-        assert one.best_s == pytest.approx(min(again_s(plan, cheaper, kept.cluster), one.twice_s), rel=1e-6)
+    assert 1 <= sum(figure.part == "layers" for figure in asked) <= 2
+    for figure in asked:
+        assert figure.best_s <= figure.twice_s
+        assert (figure.best is None) == (figure.best_s == figure.twice_s)
+        assert figure.gained_s == pytest.approx(plan.step_s - figure.best_s)
+        of, on = changed(case, figure, 2.0)
+        again = again_s(plan, dataclasses.replace(kept, model=of), on)
+        assert figure.best_s == pytest.approx(min(again, figure.twice_s), rel=1e-3)
 
 
 def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
@@ -141,10 +115,11 @@ def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
             found = AnalyticLatency().predict(operators, example_cluster().hosts[0].device)
             return dataclasses.replace(found, mean_s=3 * found.mean_s)
 
-    plan, kept = kept_plan(example_cluster(2), latency=Own())
-    kept = dataclasses.replace(kept, models=("Own", "AlphaBeta"))
-    found = {one.what: one for one in upgrades(plan, kept, latency=Own()).by_figure}
-    assert found["all devices"].elasticity > 0.9
+    on, operators = example_cluster(2), product(1e9)
+    devices = next(resources(Prices(on, CostModels(Own(), AlphaBeta()))))
+    fast = devices.at(2.0)
+    seconds = fast.models.latency.predict(operators, fast.cluster.hosts[0].device).mean_s
+    assert 2 * seconds == pytest.approx(Own().predict(operators, on.hosts[0].device).mean_s)
 
 
 def test_a_plan_that_is_not_the_best_is_said_to_be():

@@ -76,7 +76,8 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     local = config.number("training.batch_size", config.number("training.local_batch_size", 8))
     batch = config.number("training.global_batch_size", -1)
     batch = local * across if batch < 0 else batch
-    blocks, schedule = (num_blocks,), "1f1b"
+    blocks: tuple[int, ...] = (num_blocks,)
+    schedule = "1f1b"
     if ranks == 1:
         count, rest = divmod(batch, local * across)
     else:

@@ -52,65 +52,31 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     ]  # fmt: skip
     if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
+    pipelined, scaled = outline.pipeline > 1, sizes.rotary_scaling > 1
+    scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if scaled else ""
+    llama = filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
     return commented(lines) + filled(
         "torchtitan_plan",
-        spec=_spec(sizes) if is_llama else filled("torchtitan_own_model"),
-        parallelism=_parallelism(outline),
-        passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
-        local_batch=outline.micro_batch * (outline.num_micro_batches if outline.pipeline > 1 else 1),
-        batch=outline.batch,
-        sequence=sizes.sequence,
-        precision=sizes.precision,
-        offload=outline.offload.any,
+        outline=outline,
+        sizes=sizes,
+        spec=llama if is_llama else filled("torchtitan_own_model"),
+        replicate=1 if outline.zero else outline.data_parallel,
+        shard=outline.data_parallel if outline.zero else 1,
+        reshard="always" if outline.zero == 3 else "never",
+        stages=_stages(outline) if pipelined else "",
+        passes=", in one pass through the pipeline" if pipelined else "",
+        local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),
         checkpoint="FullAC.Config()" if outline.remat[0] else "None",
         compiled=plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp",
     )
 
 
-def _parallelism(outline: Outline) -> str:
-    replicate, shard = (outline.data_parallel, 1) if outline.zero == 0 else (1, outline.data_parallel)
-    fields = [
-        f"data_parallel_replicate_degree={replicate},",
-        f"data_parallel_shard_degree={shard},",
-        "# The plan's ZeRO level: 3 gathers parameters for each pass, 2 keeps them gathered; 0 replicates them.",
-        f"fsdp_reshard_after_forward={'always' if outline.zero == 3 else 'never'!r},",
-        f"tensor_parallel_degree={outline.tensor_parallel},",
-        f"pipeline_parallel_degree={outline.pipeline},",
-    ]
-    if outline.pipeline > 1:
-        name = NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
-        fields += [
-            "# The plan's stages.",
-            "module_fqns_per_model_part=[",
-            *(f"    {_listed(part)}," for part in module_names(outline.blocks)),
-            "],",
-            f"pipeline_parallel_microbatch_size={outline.micro_batch},",
-        ]
-        if name is None:
-            fields += [
-                f"# PyTorch has no {outline.schedule}: the CSV beside this file has its tasks. The name only says how",
-                "# stages lie on ranks: down and back up for ZBVZeroBubble, one each for 1F1B.",
-                f"pipeline_parallel_schedule={'ZBVZeroBubble' if outline.chunks > 1 else '1F1B'!r},",
-                'pipeline_parallel_schedule_csv=str(pathlib.Path(__file__).with_name("schedule.csv")),',
-            ]
-        else:
-            fields += [
-                "# The plan's schedule; the CSV beside this file has its tasks, for pipeline_parallel_schedule_csv.",
-                f"pipeline_parallel_schedule={name!r},",
-            ]
-    body = "\n".join(f"        {line}" for line in fields)
-    return f"""
-def parallelism() -> ParallelismConfig:
-    return ParallelismConfig(
-{body}
-    )
-"""
-
-
-def _listed(names: list[str]) -> str:
-    return "\n            ".join(pprint.pformat(names, width=96, compact=True).splitlines())
-
-
-def _spec(sizes: Transformer) -> str:
-    scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if sizes.rotary_scaling > 1 else ""
-    return filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
+def _stages(outline: Outline) -> str:
+    parts = (pprint.pformat(part, width=96, compact=True).splitlines() for part in module_names(outline.blocks))
+    listed = "\n".join(" " * 12 + ("\n" + " " * 12).join(lines) + "," for lines in parts)
+    text = filled("torchtitan_stages", parts=listed, outline=outline)
+    name = NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
+    if name is not None:
+        return text + filled("torchtitan_named", name=name)
+    places = "ZBVZeroBubble" if outline.chunks > 1 else "1F1B"
+    return text + filled("torchtitan_loaded", name=places, schedule=outline.schedule)
