@@ -136,7 +136,7 @@ def set_to(*where, value):
         (set_to("links", 2, "bytes_per_s", "value", value=-1), '"value": -1', "links[2].bytes_per_s.value is -1, but"),
         (set_to("links", 2, "bytes_per_s", "value", value=0), '"value": 0,', "must be a number above 0"),
         (set_to("links", 2, "latency_s", "value", value=-1), '"value": -1', "must be a number of at least 0"),
-        (set_to("links", 2, "cached_bytes", value=figure(1, "kB")), None, "from 'd' to 'a': link: cached_bytes_per_s"),
+        (set_to("links", 2, "cached_bytes", value=figure(1, "kB")), None, "links[2]: link: cached_bytes_per_s and cac"),
         (set_to("links", 1, "bytes_per_s", "unit", value="TB/s"), False, "from 'a' to 'c' has 6.25 TB/s, but"),
         (set_to("links", 1, "share", value="x"), '"share"', "links[1].share is an unknown key; did you mean 'shares'"),
         (set_to("media", "uplnk", value=figure(1, "GB/s")), '"uplnk"', "the medium 'uplnk' is shared by no link; did"),

@@ -38,26 +38,14 @@ _STEPS, _STEPS_EACH = 1_000_000, 10_000
 by so many: a file may hold views and triggers that never end.
 """
 _ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
-_COLUMNS = {
-    "when_s": "REAL",
-    "model": "TEXT",
-    "model_fingerprint": "TEXT",
-    "cluster": "TEXT",
-    "cluster_fingerprint": "TEXT",
-    "devices": "TEXT",
-    "predictor": "TEXT",
-    "num_micro_batches": "INTEGER",
-    "schedule": "TEXT",
-    "plan": "TEXT",
-    "predicted_s": "REAL",
-    "measured_s": "REAL",
-    "num_steps": "INTEGER",
-    "steps_s": "TEXT",
-    "stages": "TEXT",
-    "versions": "TEXT",
-    "calibration": "TEXT",
-}
-"""Columns that are never empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+_TABLE = """CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, batch INTEGER, when_s REAL NOT NULL, model TEXT NOT NULL, model_fingerprint TEXT NOT NULL,
+    cluster TEXT NOT NULL, cluster_fingerprint TEXT NOT NULL, devices TEXT NOT NULL, predictor TEXT NOT NULL,
+    num_micro_batches INTEGER NOT NULL, schedule TEXT NOT NULL, plan TEXT NOT NULL, predicted_s REAL NOT NULL,
+    measured_s REAL NOT NULL, num_steps INTEGER NOT NULL, steps_s TEXT NOT NULL, stages TEXT NOT NULL,
+    versions TEXT NOT NULL, calibration TEXT NOT NULL
+)"""
+"""The batch may be empty, where only Alpa knows it. What the plan says is there again for SQL."""
 
 
 @functools.cache
@@ -124,8 +112,7 @@ class Store:
             connection.execute("BEGIN IMMEDIATE")
             version = self._version(connection)
             if version is None:
-                columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
-                connection.execute(f"CREATE TABLE runs (id INTEGER PRIMARY KEY, batch INTEGER, {columns})")
+                connection.execute(_TABLE)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             elif version == 1:
                 connection.execute(f"ALTER TABLE runs ADD COLUMN calibration TEXT NOT NULL DEFAULT '{UNKNOWN}'")
