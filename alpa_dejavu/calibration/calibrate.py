@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -34,14 +34,12 @@ from alpa_dejavu.calibration.bench import (
     ProbeBench,
     ProbePlace,
 )  # fmt: skip
+from alpa_dejavu.calibration.database import DatabaseData
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database_format import DatabaseData
 
 _log = logging.getLogger(__name__)
 _SHARES = {"pipelines": 0.4, "collectives": 0.6, HOST_MEMORY: 1.0}

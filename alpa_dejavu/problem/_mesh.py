@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
+from typing import Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util.dataclass_format import chosen
 from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
-
-if TYPE_CHECKING:
-    from alpa_dejavu.problem.slicing_problem import StageChoice
+from alpa_dejavu.problem.slicing_problem import StageChoice
 
 REMAT = ("none", "selective", "layer")
 DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED = range(7)
