@@ -150,9 +150,7 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Returns a text of the calibration's name, its date and a hash of its content: those with the same text
-        predict the same.
-        """
+        """Returns the calibration's name, its date and a hash of its content: those with the same predict the same."""
         content = hashlib.sha256(self.text.encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 

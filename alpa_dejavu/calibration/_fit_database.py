@@ -78,9 +78,7 @@ def fit_products(database: DatabaseData, device: Device) -> tuple[dict[str, Prod
 
 
 def products_of(database: DatabaseData) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Returns the operations and the seconds of measured matrix products that are more than a launch, by dtype; without
-    those dtypes of which there are too few.
-    """
+    """Returns operations and seconds of matrix products longer than a launch, by dtype, where there are enough."""
     products = {}
     every = [series for mesh in database["meshes"] for series in mesh["series"] if series["name"] == "dot"]
     for short, dtype in _DTYPES.items():

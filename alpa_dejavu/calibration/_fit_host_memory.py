@@ -44,9 +44,7 @@ def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
 
 
 def host_places(cluster: Cluster) -> dict[ProbePlace, int]:
-    """Returns the places where the memory of hosts is measured, one for each kind of device, and how many devices the
-    first host of each has.
-    """
+    """Returns the places where hosts' memory is measured, by kind of device, and a host's number of devices."""
     places: dict[ProbePlace, int] = {}
     for host in cluster.hosts:
         places.setdefault(ProbePlace(HOST_MEMORY, host.device.name), host.num_devices)

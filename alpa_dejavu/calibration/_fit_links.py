@@ -126,9 +126,7 @@ def _fit_logs(
 
 
 def predicted_s(collective: CollectiveProbe, link: Link, devices: int) -> float:
-    """Returns the seconds that the alpha-beta model predicts for a collective over a link, in a host or between two
-    hosts with so many devices each.
-    """
+    """Returns the alpha-beta model's seconds of a collective over a link, in a host or between two."""
     device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
     cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
     per_host = collective.size // 2 if collective.across else collective.size

@@ -102,9 +102,7 @@ class Cluster:
         memory_margin: float | None = None,
         memory: HostMemory | None = None,
     ) -> Cluster:
-        """Returns a cluster of equal hosts; the link `within` joins the devices of one host, the link `between` any two
-        hosts.
-        """
+        """Returns a cluster of equal hosts, with a link within each and one between any two."""
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin, memory) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
@@ -136,9 +134,7 @@ class Cluster:
         return {host.name: n for n, host in enumerate(self.hosts)}
 
     def part(self, hosts: Sequence[int]) -> Cluster:
-        """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links
-        between them.
-        """
+        """Returns the cluster of a selection of its hosts, given by indices and in that order, and their links."""
         links = tuple(tuple(self.links[a][b] for b in hosts) for a in hosts)
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 

@@ -165,9 +165,7 @@ class MeshConfig:
 
     @property
     def batch_forced(self) -> bool:
-        """Returns whether the batch must be cut along the mesh's first axis; else Alpa's auto-sharding pass is free to
-        choose.
-        """
+        """Returns whether the batch must be cut along the mesh's first axis; else Alpa's pass is free to choose."""
         return self.options.get("force_batch_dim_to_mesh_dim", -1) not in (None, -1)
 
 
@@ -216,9 +214,7 @@ class SearchSpace:
         return config
 
     def part(self, submeshes: Sequence[int]) -> SearchSpace:
-        """Returns the search space that has only some of the submeshes, which are given by their indices, with their
-        configs.
-        """
+        """Returns the search space of some of the submeshes, which are given by their indices, with their configs."""
         places = {s: n for n, s in enumerate(submeshes)}
         return dataclasses.replace(
             self,
@@ -229,8 +225,6 @@ class SearchSpace:
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
-        """Returns the search space with only those mesh configs for which `keep` is true; the others become None in
-        their places.
-        """
+        """Returns the search space in which configs for which `keep` is false are None in their places."""
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
         return dataclasses.replace(self, configs=tuple(map(tuple, kept)))

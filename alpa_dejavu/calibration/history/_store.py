@@ -78,7 +78,7 @@ class Store:
         return int(count)
 
     def runs(self) -> tuple[PastRun, ...]:
-        """Returns all runs of the history file, in the order in which they were appended; none where there is no file
+        """Returns all runs of the history file in the order in which they were appended; none where there is no file
         yet.
         """
         try:
@@ -104,9 +104,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yields a connection to the history file in a transaction, which other programs wait for, and which is undone
-        if the `with` block raises.
-        """
+        """Yields a connection in a transaction, which other programs wait for, and which an error undoes."""
         check_folder(self.path)
         with self._opened("rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -214,8 +212,6 @@ def default_path() -> pathlib.Path:
 
 
 def history_path(chosen: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Returns the path of the history of past runs: the given one, else that in the environment's ALPA_DEJAVU_HISTORY,
-    else the default.
-    """
+    """Returns the path of the history: the given one, else the environment's ALPA_DEJAVU_HISTORY, else the default."""
     named = chosen or os.environ.get(HISTORY_ENV)
     return pathlib.Path(named) if named else default_path()

@@ -51,9 +51,7 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Returns the devices, the cost models and the calibration, which must be equal for runs to say anything of
-        each other.
-        """
+        """Returns what must be equal for runs to say anything of each other: devices, cost models, calibration."""
         return self.devices, self.predictor, self.calibration
 
     @classmethod

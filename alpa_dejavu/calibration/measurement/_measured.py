@@ -40,9 +40,7 @@ class MeasuredPlan:
 
     @property
     def simulated_s(self) -> float:
-        """Returns the seconds of a step, until the program knows that it is done, as simulated from the stages'
-        measured times.
-        """
+        """Returns the seconds until a step is known to be done, as simulated from the stages' measured times."""
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
         return simulated.step_s + self.answer_s
