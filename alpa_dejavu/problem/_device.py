@@ -152,8 +152,7 @@ class Device:
         return self.flop_per_s.get(name, self.flop_per_s["float32"])
 
     def slower(self, factor: float) -> Device:
-        """Returns the device that takes `factor` times as long for everything: rates are divided, seconds multiplied.
-        """
+        """Returns the device that takes `factor` times as long: rates are divided by it, seconds multiplied."""
         slower: Device = _slower(self, factor)
         return slower
 
