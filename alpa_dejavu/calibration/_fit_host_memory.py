@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -129,10 +129,9 @@ def fit_host_memory(
             slower |= {"update": took["update_s"] / update["update_s"], "copies": took["copy_s"] / sum(copy.values())}
     return MeasuredHostMemory(
         **figures, folder=folder if files else "", stand_in=stand_in,
-        spread={name: _spread(values) for name, values in rates.items() if values},
+        spread={
+            name: max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD
+            for name, values in rates.items() if values
+        },
         slowdown={name: max(value, 1.0) for name, value in slower.items()},
     )  # fmt: skip
-
-
-def _spread(values: Sequence[float]) -> float:
-    return max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD

@@ -164,9 +164,9 @@ def summary(errors: ArrayLike) -> dict[str, float]:
     return {"mape": float(values.mean()), "median_ape": float(np.median(values))} if values.size else {}
 
 
-def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
+def next_measurement(spread: ArrayLike, done: Collection[int]) -> int | None:
     """Returns the index of the candidate (such as a collective) to measure next: the one whose predicted seconds are
-    least sure, the first of equal ones; None if none is left whose spread is above `enough`. Those in `done` can't be
+    least sure, the first of equal ones; None if none is left whose spread is above `ENOUGH`. Those in `done` can't be
     chosen.
 
     Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
@@ -183,4 +183,4 @@ def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = E
     left = np.array(spread, dtype=np.float64)
     left[list(done)] = -np.inf
     best = int(first_least(-left)) if left.size else 0
-    return best if left.size and left[best] > enough else None
+    return best if left.size and left[best] > ENOUGH else None
