@@ -26,8 +26,6 @@ def resolve(what: str, choice: str | T, classes: Mapping[str, type[T]], interfac
 
 
 def name_of(implementation: object, classes: Mapping[str, type]) -> str:
-    """Returns the name by which users choose an implementation, given the classes by name; that of its class if it has
-    none but "auto", or isn't equal to what its class makes without arguments.
-    """
+    """Returns the name of an implementation that is as its class makes it, or else the name of its class."""
     named = [name for name, kind in classes.items() if name != "auto" and kind is type(implementation)]
     return named[0] if named and implementation == classes[named[0]]() else type(implementation).__name__

@@ -28,9 +28,7 @@ def file_format(kind: type[_Kind]) -> type[_Kind]:
 
 @final
 class WrongDataError(ValueError):
-    """An error that says that data isn't as its file format asks; `where` is the place in the data, as a sequence of
-    keys and indices.
-    """
+    """An error of data that isn't as its format asks; `where` is the place, as a sequence of keys and indices."""
 
     def __init__(self, where: Sequence[str | int], message: str) -> None:
         super().__init__(message)

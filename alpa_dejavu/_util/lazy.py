@@ -9,9 +9,7 @@ from typing import Any
 
 
 def loaded_when_used(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns a `__getattr__` and a `__dir__` (PEP 562) for a package of a `__name__`, which import the module inside
-    it that has a public name when the name is first used.
-    """
+    """Returns a package's `__getattr__` and `__dir__` (PEP 562), which import modules when names are first used."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -150,9 +150,7 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Returns a text of the calibration's name, its date and a hash of its content: those with the same text
-        predict the same.
-        """
+        """Returns the calibration's name, its date and a hash of its content: those with the same predict the same."""
         content = hashlib.sha256(self.text.encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 
@@ -217,8 +215,9 @@ class Calibration:
             )
         hosts = tuple(map(self._measured, cluster.hosts))
         measured_links = {link.kind: link.link for link in self.links}
+        kinds = [host.device.name for host in hosts]
         links = tuple(
-            tuple(measured_links.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
+            tuple(measured_links.get((tuple(sorted((kinds[a], kinds[b]))), a == b), link) for b, link in enumerate(row))
             for a, row in enumerate(cluster.links)
         )
         applied = dataclasses.replace(cluster, hosts=hosts, links=links)
@@ -232,10 +231,6 @@ class Calibration:
         device = self.devices[kind].slower(host.slowdown) if kind in self.devices else host.device
         memory = self.host_memory[kind].applied_to(host.memory) if kind in self.host_memory else host.memory
         return dataclasses.replace(host, device=device, memory=memory)
-
-
-def _kind(first: Host, second: Host, within: bool) -> tuple[tuple[str, ...], bool]:
-    return tuple(sorted((first.device.name, second.device.name))), within
 
 
 def _check_date(calibration: Calibration) -> None:

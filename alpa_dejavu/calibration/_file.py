@@ -51,7 +51,5 @@ def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibrat
 
 
 def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Writes a calibration to a JSON file, whole or not at all; ValueError where it can't, or where a number isn't
-    finite.
-    """
+    """Writes a calibration to a JSON file, whole or not at all; ValueError where it can't, or a number is infinite."""
     write_whole(pathlib.Path(path), calibration.text)

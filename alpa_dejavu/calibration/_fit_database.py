@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._fit_links import summary
-from alpa_dejavu.calibration.database import sizes_of
+from alpa_dejavu.calibration.database import DatabaseData, MeshData, SeriesData, sizes_of
 from alpa_dejavu.calibration.parts import Fit
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, PredictedSeconds
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
 
 _LARGE_BYTES, _FAR = 2.0**20, 100.0
 """Messages whose bytes take longer than their launch, and how far they may be from what links do."""
@@ -81,9 +78,7 @@ def fit_products(database: DatabaseData, device: Device) -> tuple[dict[str, Prod
 
 
 def products_of(database: DatabaseData) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Returns the operations and the seconds of measured matrix products that are more than a launch, by dtype; without
-    those dtypes of which there are too few.
-    """
+    """Returns operations and seconds of matrix products longer than a launch, by dtype, where there are enough."""
     products = {}
     every = [series for mesh in database["meshes"] for series in mesh["series"] if series["name"] == "dot"]
     for short, dtype in _DTYPES.items():

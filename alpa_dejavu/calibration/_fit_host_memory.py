@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -44,9 +44,7 @@ def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
 
 
 def host_places(cluster: Cluster) -> dict[ProbePlace, int]:
-    """Returns the places where the memory of hosts is measured, one for each kind of device, and how many devices the
-    first host of each has.
-    """
+    """Returns the places where hosts' memory is measured, by kind of device, and a host's number of devices."""
     places: dict[ProbePlace, int] = {}
     for host in cluster.hosts:
         places.setdefault(ProbePlace(HOST_MEMORY, host.device.name), host.num_devices)
@@ -131,10 +129,9 @@ def fit_host_memory(
             slower |= {"update": took["update_s"] / update["update_s"], "copies": took["copy_s"] / sum(copy.values())}
     return MeasuredHostMemory(
         **figures, folder=folder if files else "", stand_in=stand_in,
-        spread={name: _spread(values) for name, values in rates.items() if values},
+        spread={
+            name: max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD
+            for name, values in rates.items() if values
+        },
         slowdown={name: max(value, 1.0) for name, value in slower.items()},
     )  # fmt: skip
-
-
-def _spread(values: Sequence[float]) -> float:
-    return max(float(np.log(values).std()), _LEAST_SPREAD) if len(values) > 1 else _ONE_SPREAD

@@ -126,9 +126,7 @@ def _fit_logs(
 
 
 def predicted_s(collective: CollectiveProbe, link: Link, devices: int) -> float:
-    """Returns the seconds that the alpha-beta model predicts for a collective over a link, in a host or between two
-    hosts with so many devices each.
-    """
+    """Returns the alpha-beta model's seconds of a collective over a link, in a host or between two."""
     device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
     cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
     per_host = collective.size // 2 if collective.across else collective.size
@@ -166,9 +164,9 @@ def summary(errors: ArrayLike) -> dict[str, float]:
     return {"mape": float(values.mean()), "median_ape": float(np.median(values))} if values.size else {}
 
 
-def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
+def next_measurement(spread: ArrayLike, done: Collection[int]) -> int | None:
     """Returns the index of the candidate (such as a collective) to measure next: the one whose predicted seconds are
-    least sure, the first of equal ones; None if none is left whose spread is above `enough`. Those in `done` can't be
+    least sure, the first of equal ones; None if none is left whose spread is above `ENOUGH`. Those in `done` can't be
     chosen.
 
     Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
@@ -185,4 +183,4 @@ def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = E
     left = np.array(spread, dtype=np.float64)
     left[list(done)] = -np.inf
     best = int(first_least(-left)) if left.size else 0
-    return best if left.size and left[best] > enough else None
+    return best if left.size and left[best] > ENOUGH else None

@@ -39,7 +39,9 @@ def file_figures(folder: str, num_bytes: int) -> dict[str, float]:
         if free < _ROOM * size:
             raise MeasurementError(f"{place} has {units.size(free)} free, but needs {units.size(_ROOM * size)}")
         with contextlib.ExitStack() as files, concurrent.futures.ThreadPoolExecutor(1) as pool:
-            first, second = (_Scratch(files.enter_context(_nameless(place)), size) for _ in range(2))
+            first, second = (
+                _Scratch(files.enter_context(tempfile.TemporaryFile(dir=place, buffering=0)), size) for _ in range(2)
+            )
             figures = {"write_s": first.write(), "read_s": first.read()}
             # One file is read again and again while another one is written.
             writing = pool.submit(second.write)
@@ -62,10 +64,6 @@ def _check_kind(folder: str) -> None:
             kind = after.split(" ", 1)[0]
             if before.split()[2] == device and kind in _IN_MEMORY:
                 raise MeasurementError(f"{folder} is kept in memory ({kind}); give a folder on a drive")
-
-
-def _nameless(folder: str) -> IO[bytes]:
-    return tempfile.TemporaryFile(dir=folder, buffering=0)
 
 
 @final

@@ -41,15 +41,11 @@ class Prices:
     calibration: Calibration | None = None
 
     def residuals(self, chosen: MemoryResiduals | None) -> MemoryResiduals | None:
-        """Returns the measured residuals of memory that a plan's margin follows from: those given, else the
-        calibration's.
-        """
+        """Returns the measured residuals of memory that a plan's margin follows from: chosen, or the calibration's."""
         return chosen if chosen is not None or self.calibration is None else self.calibration.memory
 
     def named(self, asked: PricedBy | None = None) -> PricedBy:
-        """Returns the record of how a plan was priced, by which models and calibration, added to the options that were
-        asked for.
-        """
+        """Returns the record of by which models and calibration a plan was priced, added to the options asked for."""
         return dataclasses.replace(
             asked or PricedBy(),
             latency=latency_name(self.models.latency),

@@ -77,9 +77,7 @@ class Prober:
         return {pair: Link(latency[pair], rate[pair]) for pair in pairs}
 
     def combined(self, pairs: Sequence[Pair]) -> float:
-        """Returns the bytes per second that some pairs of hosts have together, while all send equally much, until the
-        last one is done.
-        """
+        """Returns the bytes per second that pairs have together while all send equally much, until the last is done."""
         before, sent = max(self._seconds(pairs, 1).values()), 1
         for size in _SIZES:
             now = max(self._seconds(pairs, size).values())
@@ -166,9 +164,7 @@ def even_latencies(latencies_s: Sequence[float]) -> list[float]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """The latencies and rates that pairs of hosts have when they send alone, and the pairs that have lower rates while
-    others send.
-    """
+    """The links that pairs of hosts have when they send alone, and the pairs that are slower while others send."""
 
     nets: Mapping[Pair, Link]
     contended: frozenset[Pair]

@@ -30,9 +30,7 @@ _PYTHONS: Any = pickle._Unpickler
 
 @final
 class Result:
-    """A stand-in for Alpa's `MeshProfilingResult` and `ProfilingResultDatabase` in a pickle: it keeps their attributes,
-    by name.
-    """
+    """Stands in for Alpa's `MeshProfilingResult` and `ProfilingResultDatabase`: it keeps their attributes, by name."""
 
     def __init__(self) -> None:
         self.attributes: dict[str, Any] = {}
@@ -131,9 +129,7 @@ class _Unpickler(_PYTHONS):
         self._left = _WORK + _WORK_OF_BYTE * len(content)
 
     def bounded(self, read: Any) -> Any:
-        """Returns an object, after looking at all that is in it; UnpicklingError where that is without an end, or too
-        deep.
-        """
+        """Returns an object after looking at all in it; UnpicklingError where that is without an end, or too deep."""
         level = [read]
         for _ in range(_DEEPEST):
             inner: list[Any] = []

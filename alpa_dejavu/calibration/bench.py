@@ -67,9 +67,7 @@ class PipelineProbe:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Flows:
-    """A probe that sends messages of `num_bytes` bytes at the same time, each from one host to another (`pairs` of
-    indices).
-    """
+    """A probe that sends messages of some bytes at a time, each from one host to another (`pairs` of indices)."""
 
     pairs: tuple[tuple[int, int], ...]
     num_bytes: int

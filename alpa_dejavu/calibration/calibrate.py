@@ -14,7 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -34,14 +34,12 @@ from alpa_dejavu.calibration.bench import (
     ProbeBench,
     ProbePlace,
 )  # fmt: skip
+from alpa_dejavu.calibration.database import DatabaseData
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database_format import DatabaseData
 
 _log = logging.getLogger(__name__)
 _SHARES = {"pipelines": 0.4, "collectives": 0.6, HOST_MEMORY: 1.0}
@@ -54,9 +52,7 @@ _LONGEST_S = 0.02
 
 
 def identity(cluster: Cluster) -> dict[str, Any]:
-    """Returns the data by which a cluster is recognised when measurements are used again: its numbers of hosts and
-    devices, and its kinds of devices.
-    """
+    """Returns the data by which a cluster is recognised when measurements are used again."""
     return {
         "hosts": len(cluster.hosts),
         "devices_per_host": [host.num_devices for host in cluster.hosts],

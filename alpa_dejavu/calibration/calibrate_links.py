@@ -39,9 +39,7 @@ _EVEN = {
 
 
 def links_identity(cluster: Cluster) -> dict[str, Any]:
-    """Returns the data by which a cluster is recognised when measurements of links are used again: `identity`, and the
-    hosts' names.
-    """
+    """Returns the data by which a cluster is recognised when measurements of links are used again."""
     return {**identity(cluster), "names": [host.name for host in cluster.hosts]}
 
 

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from alpa_dejavu.calibration._fit_database import FittedAlone, errors_of, fit_alone, products_of, spans
-from alpa_dejavu.calibration.database import sizes_of
+from alpa_dejavu.calibration.database import DatabaseData, MeshData, SeriesData, sizes_of
 from alpa_dejavu.calibration.plots import add_lines, write_pages
 from alpa_dejavu.costs.communication.learned import interval_ends
 from alpa_dejavu.costs.latency import ProductCurve
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
 
 
 def draw_database(database: DatabaseData, folder: pathlib.Path) -> list[pathlib.Path]:

@@ -89,9 +89,7 @@ def _repeated(run: _Run, window_s: float) -> list[Seconds]:
 
 @contextlib.contextmanager
 def copier(num_bytes: int, device: Any) -> Iterator[Begin]:
-    """Yields what begins to copy an array of so many bytes to a device of JAX and back; for None another process stands
-    in for the device.
-    """
+    """Yields what begins to copy so many bytes to a device of JAX and back; for None a process stands in for it."""
     if device is not None:
         yield _copier_of_jax(num_bytes, device)
         return

@@ -135,9 +135,7 @@ _Row: TypeAlias = Annotated[
 @final
 @dataclasses.dataclass(frozen=True)
 class _KindsOfLinks:
-    """The links between a cluster's hosts in a calibration file: each kind of link once, and which of them goes from
-    host to host.
-    """
+    """The links between hosts in a file: each kind of link once, and which of them goes from host to host."""
 
     hosts: Annotated[tuple[Text, ...], listed("a list of the hosts' names", min_length=1)]
     kinds: Annotated[

@@ -153,14 +153,10 @@ def add_lines(figure: Any, sizes: Array, lines: Lines) -> None:
         colour = _COLOURS[len(figure.data) // 3 % len(_COLOURS)]
         band = {"mode": "lines", "line": {"width": 0}, "legendgroup": name, "showlegend": False, "hoverinfo": "skip"}
         figure.add_scatter(x=sizes, y=lower, **band)
-        figure.add_scatter(x=sizes, y=upper, fill="tonexty", fillcolor=_faint(colour), **band)
+        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+        seen_through = f"rgba({red}, {green}, {blue}, 0.2)"
+        figure.add_scatter(x=sizes, y=upper, fill="tonexty", fillcolor=seen_through, **band)
         figure.add_scatter(x=sizes, y=mean, mode="lines", line={"color": colour}, name=name, legendgroup=name)
-
-
-def _faint(colour: str) -> str:
-    """Returns the colour, seen through."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red}, {green}, {blue}, 0.2)"
 
 
 def matrix_pages(host_links: HostLinks, name: str) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ def schema_texts() -> dict[str, str]:
     """Returns the JSON Schema of each of the package's file formats, as text, by the name of the schema's file."""
     from alpa_dejavu._util.format_check import json_schema
     from alpa_dejavu.calibration import calibration_format
-    from alpa_dejavu.calibration.database_format import DatabaseData
+    from alpa_dejavu.calibration.database import DatabaseData
     from alpa_dejavu.clusters.formats import ClusterData, MachineData
     from alpa_dejavu.planning.given.comparison import comparison_format
     from alpa_dejavu.planning.inference.serving_plan import serving_format

@@ -18,7 +18,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.database_format import DatabaseData, SeriesData
+    from alpa_dejavu.calibration.database import DatabaseData, SeriesData
 
 
 @click.command(

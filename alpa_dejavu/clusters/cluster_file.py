@@ -19,6 +19,7 @@ key and unit.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,7 @@ class _File:
                     measured_cpu(local) if measured[n] else machine_file.device(entry if machine is None else machine)
                 )
                 inside: Mapping[str, Any] = entry if "within" in entry or machine is None else machine
-                link = link_of(inside["within"])
+                link = _between(link_of(inside["within"]), "", "")
                 own = measured[n] and inside is machine
                 within.append(cpu_links((link, link), device, counts[n], local)[0] if own else link)
                 says = {name: entry if name in entry or machine is None else machine for name in _OF_HOST}
@@ -167,13 +168,11 @@ class _File:
             if not pairs and len(self._names) > 1:
                 wrong = f"links[{n}] goes from {entry['from']!r} to itself; the link within a host is its key 'within'"
                 raise self.wrong(("links", n), wrong)
-            for a, b in pairs:
-                names = self._names[a], self._names[b]
-                try:
-                    by_pair[a, b] = link_of(entry, *names)
-                except ValueError as error:
-                    wrong = f"the link from {names[0]!r} to {names[1]!r}: {error}"
-                    raise self.wrong(("links", n), wrong) from None
+            try:
+                link = link_of(entry)
+                by_pair |= {(a, b): _between(link, self._names[a], self._names[b]) for a, b in pairs}
+            except ValueError as error:
+                raise self.wrong(("links", n), f"links[{n}]: {error}") from None
         for a, source in enumerate(self._names):
             for b, target in enumerate(self._names):
                 if (a, b) not in by_pair:
@@ -199,11 +198,16 @@ class _File:
         return list(dict.fromkeys(ends))
 
 
-def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> Link:
-    """Returns the link that an entry of a cluster file describes; in the names of media that the link shares, {from}
-    and {to} are replaced by the names of its hosts, `source` and `target`.
-    """
+def link_of(figures: Mapping[str, Any]) -> Link:
+    """Returns the link that an entry of a cluster file describes."""
     shares = figures.get("shares", ())
-    named = (shares,) if isinstance(shares, str) else shares
-    names = tuple(name.replace("{from}", source).replace("{to}", target) for name in named)
-    return of_figures(Link, {key: figure for key, figure in figures.items() if key != "shares"}, shares=names)
+    named = (shares,) if isinstance(shares, str) else tuple(shares)
+    return of_figures(Link, {key: figure for key, figure in figures.items() if key != "shares"}, shares=named)
+
+
+def _between(link: Link, source: str, target: str) -> Link:
+    """Returns the link between two hosts: {from} and {to} in the names of media stand for their names."""
+    if not link.shares:
+        return link
+    names = tuple(name.replace("{from}", source).replace("{to}", target) for name in link.shares)
+    return dataclasses.replace(link, shares=names)

@@ -13,11 +13,12 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters.cpu_exchange import (
     CACHED_SHARE,
@@ -108,24 +109,19 @@ def _measured_between(usual: Link) -> Link:
 
 def _known(file: str, between: str, measured: Callable[[], dict[str, float]], usual: Link) -> Link:
     """The link with the figures that are kept in a file, or else measured and then kept there."""
-    link = kept_figures(file, _link)
+    link = kept_figures(file, lambda kept: object_of(Link, kept))
     if link is not None:
         return link
     started = time.perf_counter()
     try:
         figures = measured()
-        link = _link(figures)
+        link = object_of(Link, figures)
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         _log.warning("the link between %s can't be measured (%s): the usual one is taken", between, error)
         return usual
     _log.info("measured the link between %s in %s", between, units.seconds(time.perf_counter() - started))
     keep_figures(file, figures)
     return link
-
-
-def _link(figures: Mapping[str, Any]) -> Link:
-    names = {field.name for field in dataclasses.fields(Link)} & set(figures)
-    return Link(**{name: figures[name] for name in names})
 
 
 def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:

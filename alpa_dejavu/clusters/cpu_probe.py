@@ -47,19 +47,18 @@ def on_one_cpu() -> dict[str, Any]:
     return {"cores": usable_cores(), "waiting": 0.0 if all(flag in flags for flag in _OWN_THREADS) else _WAITING}
 
 
-def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
+def measured_cpu(num_devices: int) -> Device:
     """Measures this machine's CPU, and returns as a device one of its shares for so many devices that compute at a
-    time. Its memory is the machine's, unless it is given in bytes.
+    time.
     """
     core = _core()
     cores = usable_cores()
     # While all devices compute, each has its share of the cores' rates; alone, none starts sooner than a core does.
     alone = core.slower(max(num_devices / cores, 1.0))
-    whole = machine_memory_bytes() if memory_bytes is None else memory_bytes
     return dataclasses.replace(
         core.slower(num_devices / cores),
         name="cpu",
-        memory_bytes=whole / num_devices,
+        memory_bytes=machine_memory_bytes() / num_devices,
         kernel_s=alone.kernel_s,
         small_products=alone.small_products,
         dispatch_s=alone.dispatch_s,

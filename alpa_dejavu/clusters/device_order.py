@@ -58,14 +58,13 @@ def _cost(cluster: Cluster, order: Sequence[int], logical_mesh: Sequence[int]) -
     devices = [host for host in order for _ in range(per_host)]
     along = [devices[row * columns : (row + 1) * columns] for row in range(rows)]
     across = [devices[column::columns] for column in range(columns)]
-    hops = [[_per_byte(cluster, a, b) for ring in rings for a, b in _around(ring)] for rings in (along, across)]
+    # Only those that leave a host count.
+    hops = [
+        [_per_byte(cluster, a, b) for ring in rings for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
+        for rings in (along, across)
+    ]
     slowest = [max(of_rings, default=0.0) for of_rings in hops]
     return sum(slowest), slowest[0], math.fsum(itertools.chain(*hops))
-
-
-def _around(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """The hops of a ring that leave a host."""
-    return [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
 
 
 def _per_byte(cluster: Cluster, a: int, b: int) -> float:

@@ -4,8 +4,9 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 `_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.
 """
 
-from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
+from alpa_dejavu.problem._cluster import Cluster, Host
 from alpa_dejavu.problem._confidence import Confidence, DrawnSeconds, PricedBy
+from alpa_dejavu.problem._device import Device, HostMemory, HostShare, Nvme, SmallProducts, StridedReads
 from alpa_dejavu.problem._division import (
     PHASES,
     AxisCollectives,
@@ -19,7 +20,6 @@ from alpa_dejavu.problem._division import (
     recomputed_layers,
 )
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name, host_kinds
-from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
 from alpa_dejavu.problem._link import Link, ReductionServer
 from alpa_dejavu.problem._mesh import (
     CONTEXT,

@@ -79,9 +79,7 @@ class Division(Protocol):
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns for each variant (one way to shard one layer) the layer's number; the first L are layers 0..L-1 in
-        order.
-        """
+        """Returns for each variant (one way to shard one layer) the layer's number; the first L are 0..L-1 in order."""
         ...
 
     @property
@@ -169,9 +167,7 @@ class Sharding(Protocol):
         ...
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Does in advance the work (such as solving ILPs) that dividing layers on each of these mesh configs
-        will need.
-        """
+        """Does in advance the work, such as solving ILPs, that dividing layers on each of these configs will need."""
         ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:

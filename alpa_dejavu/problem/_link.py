@@ -73,9 +73,7 @@ class Link:
         return dataclasses.replace(self, **{name: rate * factor for name, rate in rates.items() if rate is not None})
 
     def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
-        """Returns the bytes per second that each device has in a collective among `size` devices for messages of each
-        size in bytes, in the shape of `num_bytes`.
-        """
+        """Returns the bytes per second that each of `size` devices has in a collective for messages of `num_bytes`."""
         rate = np.full(num_bytes.shape, self.group_bytes_per_s(size))
         if self.cached_bytes is not None:
             rate[num_bytes < self.cached_bytes] = self.cached_bytes_per_s
@@ -83,9 +81,7 @@ class Link:
 
     @property
     def sending(self) -> tuple[float, float]:
-        """Returns the latency in seconds and the bytes per second of the link for a tensor sent from one stage to the
-        next.
-        """
+        """Returns the latency in seconds and the bytes per second for a tensor sent from one stage to the next."""
         latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
         return latency, self.group_bytes_per_s(2) if self.send_bytes_per_s is None else self.send_bytes_per_s
 

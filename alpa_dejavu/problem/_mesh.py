@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
+from typing import Annotated, Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,7 @@ from alpa_dejavu._util.format_fields import WHOLE, stated
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
-
-if TYPE_CHECKING:
-    from alpa_dejavu.problem.slicing_problem import StageChoice
+from alpa_dejavu.problem.slicing_problem import StageChoice
 
 REMAT = ("none", "selective", "layer")
 DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED = range(7)
@@ -171,9 +169,7 @@ class MeshConfig:
 
     @property
     def batch_forced(self) -> bool:
-        """Returns whether the batch must be cut along the mesh's first axis; else Alpa's auto-sharding pass is free to
-        choose.
-        """
+        """Returns whether the batch must be cut along the mesh's first axis; else Alpa's pass is free to choose."""
         return self.options.get("force_batch_dim_to_mesh_dim", -1) not in (None, -1)
 
 
@@ -222,9 +218,7 @@ class SearchSpace:
         return config
 
     def part(self, submeshes: Sequence[int]) -> SearchSpace:
-        """Returns the search space that has only some of the submeshes, which are given by their indices, with their
-        configs.
-        """
+        """Returns the search space of some of the submeshes, which are given by their indices, with their configs."""
         places = {s: n for n, s in enumerate(submeshes)}
         return dataclasses.replace(
             self,
@@ -235,8 +229,6 @@ class SearchSpace:
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
-        """Returns the search space with only those mesh configs for which `keep` is true; the others become None in
-        their places.
-        """
+        """Returns the search space in which configs for which `keep` is false are None in their places."""
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
         return dataclasses.replace(self, configs=tuple(map(tuple, kept)))

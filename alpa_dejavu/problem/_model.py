@@ -72,9 +72,7 @@ class Model:
         return len(self.layers)
 
     def layer_of(self, position: int) -> int:
-        """Returns the number of the layer that computes at a position of the chain, forward (0..L-1) then backward
-        (L..2L-1).
-        """
+        """Returns the number of the layer at a position of the chain, forward (0..L-1) then backward (L..2L-1)."""
         return position if position < self.num_layers else 2 * self.num_layers - 1 - position
 
     @property

@@ -225,9 +225,7 @@ class Operators:
 
     @property
     def product_flop(self) -> float:
-        """Returns the floating-point operations of the matrix products and convolutions alone, loops counted by their
-        trips.
-        """
+        """Returns the floating-point operations of matrix products and convolutions alone, loops by their trips."""
         return float((self.flop * self.count)[self.is_product].sum())
 
     def __len__(self) -> int:

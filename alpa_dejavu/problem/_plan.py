@@ -135,9 +135,7 @@ class Plan:
 
     @property
     def submesh_of(self) -> tuple[int, ...]:
-        """Returns for each stage the number of its submesh, which it shares where the schedule has several stages on
-        each.
-        """
+        """Returns for each stage the number of its submesh, which several stages may share in some schedules."""
         return schedule_form(self.schedule).submesh_of(len(self.stages))
 
     @property
@@ -187,9 +185,7 @@ class Plan:
 
     @property
     def without_a_host(self) -> str | None:
-        """Returns in a few words what losing the worst host costs (seconds of a step without it, and what must move);
-        None if the plan has no contingencies.
-        """
+        """Returns in a few words what losing the worst host costs; None if the plan has no contingencies."""
         if not self.contingencies:
             return None
         host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
@@ -201,9 +197,7 @@ class Plan:
         return sum(self.planning_s.values())
 
     def after(self, steps_s: Mapping[str, float]) -> Plan:
-        """Returns the plan with the seconds of earlier planning steps, by name, put before its own; seconds of the same
-        name are added up.
-        """
+        """Returns the plan with the seconds of earlier planning steps, by name, put before or added to its own."""
         own = {name: seconds + steps_s.get(name, 0.0) for name, seconds in self.planning_s.items()}
         return dataclasses.replace(self, planning_s={**steps_s, **own})
 

@@ -25,9 +25,7 @@ def not_negative(owner: str, field: str, value: float) -> None:
 
 
 def fields(owner: str, value: object, above_zero: str = "", from_zero: str = "") -> None:
-    """Raises ValueError, naming the owner and the field, unless the fields of these names are finite and above zero, or
-    at least zero, or None.
-    """
+    """Raises ValueError unless the named fields are finite and above zero, or at least zero, or None."""
     for check, names in ((positive, above_zero), (not_negative, from_zero)):
         for name in names.split():
             field = getattr(value, name)

@@ -28,9 +28,7 @@ def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
 
 
 def check_sizes(batch: int, layers: int | None, micro_batches: int | None, hosts: int = 1) -> None:
-    """Raises ValueError if planning is asked for a larger batch, or for more layers, micro-batches or hosts than the
-    limits; None stands for a number that is left open.
-    """
+    """Raises ValueError if planning is asked for more than the limits; None: a number that is left open."""
     at_most("hosts", hosts, MOST_HOSTS, "plan for a part of the cluster")
     at_most("batch", batch, MOST_BATCH, "give the samples of one training step")
     at_most("layers", layers or 1, MOST_LAYERS, "cut the model into fewer, or leave the number open")

@@ -45,9 +45,7 @@ OBJECTIVES = ("training", "inference", "work")
 @final
 @dataclasses.dataclass(frozen=True)
 class StageChoice:
-    """A candidate stage: layers first..last (inclusive) on a submesh with a mesh config, both given by their index in
-    the search space.
-    """
+    """A candidate stage: layers first..last (inclusive), with the indices of a submesh and its mesh config."""
 
     first: int
     last: int
@@ -56,9 +54,7 @@ class StageChoice:
 
     @property
     def entry(self) -> tuple[int, int, int, int]:
-        """Returns the index (first, last, submesh, config) of the stage in arrays of shape (L, L, S, C), for L layers,
-        S submeshes and C configs.
-        """
+        """Returns the index (first, last, submesh, config) of the stage in arrays of shape (L, L, S, C)."""
         return self.first, self.last, self.submesh, self.config
 
 
@@ -169,9 +165,7 @@ class SlicingProblem:
 
     @property
     def once_s(self) -> NDArray[np.float64]:
-        """Returns the seconds that each candidate stage takes once a step, shape (L, L, S, C); zeros without
-        `per_step_s`.
-        """
+        """Returns the seconds that each candidate stage takes once a step, shape (L, L, S, C); zeros if not known."""
         return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
 
     def total_s(self, stages: tuple[StageChoice, ...]) -> float:
@@ -196,9 +190,7 @@ class SlicingProblem:
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
 
     def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
-        """Returns for each of the given stages the seconds of one micro-batch, with the transfer from the stage before
-        it.
-        """
+        """Returns for each stage the seconds of one micro-batch, with the transfer from the stage before it."""
         costs = [float(self.costs_s[stage.entry]) for stage in stages]
         if self.sites is not None:
             for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
@@ -285,9 +277,7 @@ class Slicing:
 
     @property
     def gap(self) -> float:
-        """Returns by how much at most the slicing's cost may exceed the best possible one, as a fraction of the lower
-        bound.
-        """
+        """Returns by how much at most the slicing's cost may exceed the best possible one, as a share of the bound."""
         if self.cost_s == self.lower_bound_s:
             return 0.0
         return math.inf if self.lower_bound_s <= 0 else self.cost_s / self.lower_bound_s - 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.clusters import known_machines, named_cluster, read_cluster, write_cluster
+from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import faster_devices, slowed, without
 from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.problem import (
@@ -136,7 +136,7 @@ def set_to(*where, value):
         (set_to("links", 2, "bytes_per_s", "value", value=-1), '"value": -1', "links[2].bytes_per_s.value is -1, but"),
         (set_to("links", 2, "bytes_per_s", "value", value=0), '"value": 0,', "must be a number above 0"),
         (set_to("links", 2, "latency_s", "value", value=-1), '"value": -1', "must be a number of at least 0"),
-        (set_to("links", 2, "cached_bytes", value=figure(1, "kB")), None, "from 'd' to 'a': link: cached_bytes_per_s"),
+        (set_to("links", 2, "cached_bytes", value=figure(1, "kB")), None, "links[2]: link: cached_bytes_per_s and cac"),
         (set_to("links", 1, "bytes_per_s", "unit", value="TB/s"), False, "from 'a' to 'c' has 6.25 TB/s, but"),
         (set_to("links", 1, "share", value="x"), '"share"', "links[1].share is an unknown key; did you mean 'shares'"),
         (set_to("media", "uplnk", value=figure(1, "GB/s")), '"uplnk"', "the medium 'uplnk' is shared by no link; did"),
@@ -184,17 +184,6 @@ def test_parts_of_one_cpu_may_use_each_others_share_of_the_memory():
     with pytest.raises(ValueError, match=r"from 'host-0' to 'host-0' has 150 GB/s"):
         dataclasses.replace(cluster, links=fast).check_rates()
     dataclasses.replace(cluster, links=fast, cores=2).check_rates()
-
-
-@pytest.mark.parametrize("name", [name for name in known_machines() if name != "local-cpu"])
-def test_named_clusters_go_through_a_file_unchanged(tmp_path, name):
-    path, cluster = tmp_path / "c.json", named_cluster(name, 3)
-    write_cluster(cluster, path)
-    assert read_cluster(path) == cluster
-    assert named_cluster(str(path), 3, cluster.hosts[0].num_devices) == cluster
-    text = path.read_text()
-    write_cluster(read_cluster(path), path)
-    assert path.read_text() == text
 
 
 RATES, SECONDS = st.floats(1.0, 1e9), st.floats(0.0, 1e3)

@@ -1,6 +1,5 @@
 """The links between CPU devices of this machine: measured once, kept, and the usual ones where that fails."""
 
-import json
 import logging
 
 import numpy as np
@@ -78,17 +77,6 @@ def test_where_it_fails_the_usual_ones_are_taken_with_a_warning(monkeypatch, cap
     for link, usual in zip(found, USUAL, strict=True):
         assert link.bytes_per_s == usual.bytes_per_s / 2
     assert caplog.text.count("can't be measured") == 2
-
-
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"latency_s": 1.0})])
-def test_what_is_kept_broken_is_measured_anew(monkeypatch, tmp_path, text):
-    monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path))
-    monkeypatch.setattr(cpu_link, "_answer", lambda *_: (2e-3, 0.25))
-    file = tmp_path / "this-machine-link.json"
-    file.write_text(text)
-    _, between = cpu_links(USUAL, DEVICE, 1, 2)
-    assert (between.latency_s, between.bytes_per_s) == (1e-3, LARGE / 0.25)
-    assert json.loads(file.read_text())["bytes_per_s"] == between.bytes_per_s
 
 
 def test_processes_run_their_programs_as_often_as_each_other_whatever_their_clocks(monkeypatch):

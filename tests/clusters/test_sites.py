@@ -271,15 +271,6 @@ def test_a_slow_link_has_the_smallest_crossing():
     assert made.stages[0].layers == (0, 1), "the cut with the small tensor, though the halves are uneven"
 
 
-def test_a_bad_host_is_left_unused_and_the_plan_says_what_it_would_cost():
-    where = cluster([host("a", devices=1), host("b", devices=1), host("c", 1e9, devices=1)])
-    made = planned(MODEL, where, 8, RUN, slicing="exhaustive").plan
-    assert {name for stage in made.stages for name in stage.hosts} == {"a", "b"}
-    said = [note for note in made.notes if note.startswith("c is left unused")]
-    assert len(said) == 1
-    assert "takes" in said[0]
-
-
 @pytest.mark.parametrize("slow", [0.25e12, 0.9e12, SLOW, FAST])
 def test_no_worse_than_a_plan_found_blind_at_its_true_price(slow):
     where = two_and_two(slow, 1) if isinstance(slow, float) else islands(slow, 1)

@@ -176,12 +176,6 @@ def test_rows_are_within_islands_and_columns_between():
     assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}
 
 
-def test_a_ring_goes_the_way_round_that_is_fast():
-    ring = [[FAST if b == (a - 1) % 4 else SLOW for b in range(4)] for a in range(4)]
-    order = device_order(cluster_of(ring), [0, 1, 2, 3], (4, 1))
-    assert slow_hops(cluster_of(ring), order) == 0
-
-
 def test_two_hosts_and_equal_links_keep_their_order():
     unlike = islands(2, 2)
     assert device_order(unlike, [1, 0], (2, 1)) == (1, 0)

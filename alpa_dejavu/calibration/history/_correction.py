@@ -94,9 +94,7 @@ class Correction:
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
-        """Returns the correction of the predicted step of a plan that hasn't run, if its parts have the average shares
-        of these plans' in it.
-        """
+        """Returns the correction of a plan that hasn't run, whose parts have the average shares of these plans'."""
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
     def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
@@ -155,9 +153,7 @@ class _Levels:
         return cls(columns, mean, covariance, variances, own_runs)
 
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
-        """Returns the mean and variance of log(measured / predicted) of a plan's step in a run to come; by its key the
-        plan is recognised if it ran before.
-        """
+        """Returns the mean and variance of log(measured / predicted) of a step; a plan that ran is known by its key."""
         row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
         row[: len(CORRECTED_PARTS)] = shares
         for name in _effects(origin.cluster, origin.model, key):

@@ -38,26 +38,14 @@ _STEPS, _STEPS_EACH = 1_000_000, 10_000
 by so many: a file may hold views and triggers that never end.
 """
 _ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
-_COLUMNS = {
-    "when_s": "REAL",
-    "model": "TEXT",
-    "model_fingerprint": "TEXT",
-    "cluster": "TEXT",
-    "cluster_fingerprint": "TEXT",
-    "devices": "TEXT",
-    "predictor": "TEXT",
-    "num_micro_batches": "INTEGER",
-    "schedule": "TEXT",
-    "plan": "TEXT",
-    "predicted_s": "REAL",
-    "measured_s": "REAL",
-    "num_steps": "INTEGER",
-    "steps_s": "TEXT",
-    "stages": "TEXT",
-    "versions": "TEXT",
-    "calibration": "TEXT",
-}
-"""Columns that are never empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+_TABLE = """CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, batch INTEGER, when_s REAL NOT NULL, model TEXT NOT NULL, model_fingerprint TEXT NOT NULL,
+    cluster TEXT NOT NULL, cluster_fingerprint TEXT NOT NULL, devices TEXT NOT NULL, predictor TEXT NOT NULL,
+    num_micro_batches INTEGER NOT NULL, schedule TEXT NOT NULL, plan TEXT NOT NULL, predicted_s REAL NOT NULL,
+    measured_s REAL NOT NULL, num_steps INTEGER NOT NULL, steps_s TEXT NOT NULL, stages TEXT NOT NULL,
+    versions TEXT NOT NULL, calibration TEXT NOT NULL
+)"""
+"""The batch may be empty, where only Alpa knows it. What the plan says is there again for SQL."""
 
 
 @functools.cache
@@ -90,7 +78,7 @@ class Store:
         return int(count)
 
     def runs(self) -> tuple[PastRun, ...]:
-        """Returns all runs of the history file, in the order in which they were appended; none where there is no file
+        """Returns all runs of the history file in the order in which they were appended; none where there is no file
         yet.
         """
         try:
@@ -116,16 +104,13 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yields a connection to the history file in a transaction, which other programs wait for, and which is undone
-        if the `with` block raises.
-        """
+        """Yields a connection in a transaction, which other programs wait for, and which an error undoes."""
         check_folder(self.path)
         with self._opened("rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
             version = self._version(connection)
             if version is None:
-                columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
-                connection.execute(f"CREATE TABLE runs (id INTEGER PRIMARY KEY, batch INTEGER, {columns})")
+                connection.execute(_TABLE)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             elif version == 1:
                 connection.execute(f"ALTER TABLE runs ADD COLUMN calibration TEXT NOT NULL DEFAULT '{UNKNOWN}'")
@@ -227,8 +212,6 @@ def default_path() -> pathlib.Path:
 
 
 def history_path(chosen: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Returns the path of the history of past runs: the given one, else that in the environment's ALPA_DEJAVU_HISTORY,
-    else the default.
-    """
+    """Returns the path of the history: the given one, else the environment's ALPA_DEJAVU_HISTORY, else the default."""
     named = chosen or os.environ.get(HISTORY_ENV)
     return pathlib.Path(named) if named else default_path()

@@ -8,19 +8,17 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import Annotated, Any, final
 
 from alpa_dejavu._util.dataclass_format import Inline, Key, Needed, Stored
 from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Text, Words, listed, stated
+from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.plans.plan_file import consistent_plan, plan_data
 from alpa_dejavu.problem import Cluster, Model, Plan, checks
-
-if TYPE_CHECKING:
-    from alpa_dejavu.calibration._calibration import Calibration
 
 GIVEN = "a plan file"
 """The predictor of a plan that was read: its figures may be another machine's, so nothing is corrected by its runs."""
@@ -53,9 +51,7 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Returns the devices, the cost models and the calibration, which must be equal for runs to say anything of
-        each other.
-        """
+        """Returns what must be equal for runs to say anything of each other: devices, cost models, calibration."""
         return self.devices, self.predictor, self.calibration
 
     @classmethod

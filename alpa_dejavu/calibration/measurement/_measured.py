@@ -40,9 +40,7 @@ class MeasuredPlan:
 
     @property
     def simulated_s(self) -> float:
-        """Returns the seconds of a step, until the program knows that it is done, as simulated from the stages'
-        measured times.
-        """
+        """Returns the seconds until a step is known to be done, as simulated from the stages' measured times."""
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
         return simulated.step_s + self.answer_s
@@ -66,7 +64,7 @@ def measured(
     tasks = [_tasks(step, num_micro_batches, schedule, len(devices)) for step in noted]
     stages = tuple(
         dataclasses.replace(
-            _stage_times([step[n] for step in tasks], _receivers(tasks, n), count, planned[n] if planned else None),
+            _stage_times(tasks, n, count, planned[n] if planned else None),
             start_s=statistics.median(
                 step.stages[n].start_s - step.start_s + of[n].before_s for step, of in zip(noted, tasks, strict=True)
             ),
@@ -110,19 +108,10 @@ def _tasks(step: StepNotes, size: int, schedule: str, num_stages: int) -> list[S
     return stages
 
 
-def _receivers(tasks: Sequence[Sequence[StageTasks]], stage: int) -> tuple[list[TaskTime], list[TaskTime]]:
-    """The forwards of the next stage and the backwards of the previous one, in all steps."""
-    forwards = [task for step in tasks if stage + 1 < len(step) for task in step[stage + 1].forwards]
-    backwards = [task for step in tasks if stage for task in step[stage - 1].backwards]
-    return forwards, backwards
-
-
 def _stage_times(
-    steps: Sequence[StageTasks],
-    receivers: tuple[list[TaskTime], list[TaskTime]],
-    devices: int,
-    planned: StageTimes | None,
+    tasks: Sequence[Sequence[StageTasks]], stage: int, devices: int, planned: StageTimes | None
 ) -> StageTimes:
+    steps = [step[stage] for step in tasks]
     forward = _median((step.forwards for step in steps), lambda task: task.busy_s)
     backward = _median((_without_last(step.backwards) for step in steps), lambda task: task.busy_s)
     last = _median((step.backwards[-1:] for step in steps), lambda task: task.busy_s)
@@ -131,8 +120,10 @@ def _stage_times(
         forward_s=forward,
         backward_s=backward,
         per_step_s=synchronisation + statistics.median(step.after_s for step in steps),
-        forward_send_s=_transfer_s(receivers[0]),
-        backward_send_s=_transfer_s(receivers[1]),
+        forward_send_s=_transfer_s(
+            [task for step in tasks if stage + 1 < len(step) for task in step[stage + 1].forwards]
+        ),
+        backward_send_s=_transfer_s([task for step in tasks if stage for task in step[stage - 1].backwards]),
         synchronisation_s=synchronisation,
         forward_post_s=_median((step.forwards for step in steps), lambda task: task.post_s),
         backward_post_s=_median((step.backwards for step in steps), lambda task: task.post_s),
