@@ -50,7 +50,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder, local_cluster(devices=1, hosts=3):
         alpa.init("ray")
-        option = DejavuStageOption()
+        option = DejavuStageOption(contingencies=True)
         print("Planning ...")
         Session(job, option).compile()
         alpa.shutdown()

@@ -138,6 +138,7 @@ def _task(
         margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
         priced_by=priced.named(_asked(option, model.num_layers, arguments["num_micro_batches"])),
         contenders=most_entrants(option),
+        contingencies=option.contingencies,
         learned=_learned(option, model, priced),
     )
     if option.strategy != OURS:

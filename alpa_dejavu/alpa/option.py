@@ -92,6 +92,8 @@ class DejavuStageOption:
         accumulate: what micro-batches do with a result of the loss that can't be put together from theirs, such as a
             ratio of two sums over the batch: None, the default, takes the mean over micro-batches and warns, "mean"
             takes it, and "sum" adds them up. All other results are the whole batch's own whatever this is.
+        contingencies: whether the plan is to hold ready what is run once each of its hosts is lost; False, the default,
+            as that takes longer.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: fields of
             `AutoStageOption`, accepted so that its arguments can be handed over as they are. They have no effect; a
             warning says so for the last three if one is set.
@@ -129,6 +131,7 @@ class DejavuStageOption:
     calibration: str | os.PathLike[str] | Calibration | None = None
     strategy: str | Strategy = OURS
     accumulate: str | None = None
+    contingencies: bool = False
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     task: PlanningTask | None = dataclasses.field(default=None, init=False, repr=False, compare=False)

@@ -99,6 +99,7 @@ from alpa_dejavu.cli.working import working
 @click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
 @click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
 @checkpoint_option
+@click.option("--contingencies", is_flag=True, help="Plan for the loss of each host, too, which takes longer.")
 @click.option("--strategy", type=LateChoice("planning.result:STRATEGIES"), default="dejavu", show_default=True,
               help="By whose search.")  # fmt: skip
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")

@@ -64,7 +64,7 @@ def replan(
     """Plans again for a cluster that has changed, without tracing the model, and says which parameters must move.
 
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
-    contingency, unless another slicer or memory margin is asked for, which may take longer, too. With
+    contingency if `plan --contingencies` made it, unless another slicer or memory margin is asked for. With
     `--without-replica` the devices are left out that this replica of each stage is on, as
     `alpa_dejavu.training.robust.Suspects` proposes it.
     """
@@ -118,9 +118,7 @@ def _print_replanned(replanned: Replanned, before: Plan, without: tuple[str, ...
         f"{units.counted(len(replanned.kept_layers), 'layer')} of {replanned.plan.num_layers} stay",
     )
     print_said(replanned.plan, to)
-    ahead = replanned.plan.planning_s.get("contingencies")
-    more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
-    to.fact("planned again in", f"{units.seconds(replanned.seconds)}{more}")
+    to.fact("planned again in", units.seconds(replanned.seconds))
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:

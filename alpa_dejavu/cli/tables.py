@@ -128,6 +128,9 @@ def print_said(plan: Plan, to: Pages) -> None:
         to.fact("confidence", plan.confidence.summary)
     if plan.without_a_host is not None:
         to.fact("if a host is lost", plan.without_a_host)
+    elif plan.hardware is not None and len(plan.hardware.hosts) > 1 and "contingencies" not in plan.planning_s:
+        to.fact("if a host is lost", "`replan` and `explain` plan for that from the file of --json; --contingencies "
+                "does now")  # fmt: skip
     for note in plan.notes:
         to.print(note)
 

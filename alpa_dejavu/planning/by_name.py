@@ -72,6 +72,7 @@ def plan_model(
     strategy: str | Strategy = OURS,
     runs_on: str = "",
     free: Plan | None = None,
+    contingencies: bool = False,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
     """Returns the best plan for training or running a model on a cluster.
@@ -128,6 +129,8 @@ def plan_model(
             best that it can run, and says what that restriction costs. A known transformer is then planned in its
             blocks. Empty: the plan may be any.
         free: with `runs_on` the best plan for any framework, where it is known; None: it is looked for, too.
+        contingencies: whether the plan is to hold ready what is run once each of its hosts is lost, which takes longer;
+            `alpa_dejavu.planning.changed.replanning.prepared` adds that to a plan later.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
@@ -198,6 +201,7 @@ def plan_model(
         objective=objective,
         correction=correction,
         priced_by=priced.named(by),
+        contingencies=contingencies,
     )
     try:
         return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)

@@ -29,8 +29,8 @@ def plan(
 
     Args:
         task: all that the plan follows from: the model, the cluster, and what may be chosen.
-        annotations: what is added to the chosen plan: its confidence, unused hosts, contingencies, risk of running out
-            of memory.
+        annotations: what is added to the chosen plan: its confidence, unused hosts, risk of running out of memory, and
+            contingencies if the task asks for them.
         clock: a stopwatch that has the seconds of steps of the planning that came before; None: there were none.
         more: further annotations, behind these.
         search: what the task's chooser has answered already; None: it is asked.

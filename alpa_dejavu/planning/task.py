@@ -187,6 +187,7 @@ class PlanningTask:
         factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
         learned: past runs of this model on this cluster whose stages were measured, by which costs are corrected.
         contenders: so many plans that may be the best are handed over at most, the chosen one among them.
+        contingencies: whether plans are made ahead for the loss of each host.
     """
 
     source: ModelSource
@@ -207,6 +208,7 @@ class PlanningTask:
     factors: tuple[float, ...] | None = None
     learned: tuple[PastRun, ...] = ()
     contenders: int = 1
+    contingencies: bool = False
 
     @property
     def cluster(self) -> Cluster:

@@ -48,7 +48,7 @@ class Explanation:
     """An explanation of why a step of a plan takes as long as it does.
 
     Attributes:
-        plan: the plan.
+        plan: the plan, with what is run once a host is lost, if that is known.
         bound: a sentence that says on what most of the step is spent.
         parts: how many seconds of the step the average device spends on computing, collectives, transfers, work once a
             step, and waiting, by the name of each.
@@ -88,6 +88,10 @@ def explain(
         from alpa_dejavu.planning.changed.kept_task import repriced
 
         plan, kept = repriced(plan, kept, calibration)
+    if kept is not None:
+        from alpa_dejavu.planning.changed.replanning import prepared
+
+        plan = prepared(plan, kept, calibration)
     parts = breakdown(plan)
     largest = max(parts, key=lambda part: parts[part])
     share = 100 * parts[largest] / plan.step_s

@@ -83,8 +83,8 @@ def test_alpa_runs_the_plan_as_a_manual_option():
         (stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in plan.stages
     ]
     assert list(plan.planning_s) == [
-        "cluster", "features", "sharding", "cost table", "slicing", "placement", "confidence", "contingencies",
-        "memory", "cache",
+        "cluster", "features", "sharding", "cost table", "slicing", "placement", "confidence", "memory",
+        "cache",
     ]  # fmt: skip
     assert stage_construction.get_last_dp_result()[1] == plan.layer_ids
     assert plan.stages[0].hosts == ("node-0",)
@@ -512,7 +512,7 @@ def test_a_history_corrects_what_is_predicted_and_knows_what_was(tmp_path):
 
 @pytest.mark.parametrize(("name", "said"), [("amp", "amp (paper)"), ("megatron", "megatron"), ("alpa", "alpa")])
 def test_another_strategy_chooses_the_stages(name, said):
-    option = DejavuStageOption(strategy=name, cluster=example_cluster(2))
+    option = DejavuStageOption(strategy=name, cluster=example_cluster(2), contingencies=True)
     _, _, meshes, manual = planned(option, mesh=virtual_mesh(2, 4))
     plan = option.last_plan
     assert (plan.strategy, plan.num_micro_batches) == (said, 2)

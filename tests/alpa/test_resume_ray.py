@@ -59,7 +59,8 @@ def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
     with local_cluster(devices=1, hosts=3):
         import alpa
 
-        planned = plan_model(model, connected_cluster(), batch=BATCH, micro_batches=2, layers=2)
+        cluster, asked = connected_cluster(), {"micro_batches": 2, "layers": 2, "contingencies": True}
+        planned = plan_model(model, cluster, batch=BATCH, **asked)
         alpa.shutdown()
         killed = []
 

@@ -133,7 +133,7 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
 def test_a_plan_goes_around_slow_insides_and_survives_a_host():
     cluster = cluster_of()
     model = chain(8, flop=1e9, parameter_bytes=3e7, activation_bytes=1e6, exchanged=(1e6,))
-    made = planned(model, cluster, 8, Run(8), communication="links").plan
+    made = planned(model, cluster, 8, Run(8), communication="links", contingencies=True).plan
     assert all(not set(a.hosts) & set(b.hosts) for a, b in itertools.pairwise(made.stages))
     assert all(stage.submesh.devices_per_host == 1 for stage in made.stages)
     assert set(made.contingencies) == set("abcd")

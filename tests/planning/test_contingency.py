@@ -1,12 +1,14 @@
 """What is run without a host: planned with the plan, on what is left, moving no more than it must."""
 
 import dataclasses
+import functools
 import math
 import re
 
 import numpy as np
 import pytest
 
+import models
 import unlike
 from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.clusters.changed_cluster import slowed, without
@@ -16,8 +18,10 @@ from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.testing import example_cluster
-from models import chain, planned, space, task_of
+from models import chain, space
 
+planned = functools.partial(models.planned, contingencies=True)
+task_of = functools.partial(models.task_of, contingencies=True)
 MODEL = chain(8, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
 
 

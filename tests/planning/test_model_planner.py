@@ -72,7 +72,8 @@ def test_a_plan_says_what_share_of_memory_it_left_free():
 
 def test_replicas_that_are_asked_for_are_there_and_are_asked_for_again(tmp_path):
     cluster = named_cluster("p3.16xlarge", 2)
-    planned = plan_model(trained, cluster, batch=32, layers=4, replicas=4)
+    planned = plan_model(trained, cluster, batch=32, layers=4, replicas=4, contingencies=True)
+    assert planned.plan.contingencies
     assert all(stage.logical_mesh[0] >= 4 for stage in planned.plan.stages)
     assert planned.plan.step_s >= plan_model(trained, cluster, batch=32, layers=4).plan.step_s * (1 - 1e-9)
     path = tmp_path / "plan.json"

@@ -23,14 +23,15 @@ def test_a_plan_covers_layers_and_devices():
     assert sum(stage.submesh.num_devices for stage in made.stages) == 8
     assert made.num_layers == 6
     assert made.step_s >= made.lower_bound_s * (1 - 1e-9) > 0
-    steps = {"features", "cost table", "slicing", "placement", "confidence", "contingencies", "memory", "cache"}
+    steps = {"features", "cost table", "slicing", "placement", "confidence", "memory", "cache"}
     assert set(made.planning_s) == steps
 
 
-def test_every_second_of_planning_is_a_steps():
+@pytest.mark.parametrize("contingencies", [False, True])
+def test_every_second_of_planning_is_a_steps(contingencies):
     # A look at the clock takes a second: all between the first and the last is told, each under its step.
     looks = itertools.count()
-    task = task_of(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
+    task = task_of(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8), contingencies=contingencies)
     made = alpa_dejavu.plan(task, clock=Clock(lambda: float(next(looks)))).plan
     assert made.total_planning_s == next(looks) - 1
     assert min(made.planning_s.values()) >= 1.0

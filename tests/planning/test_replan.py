@@ -18,7 +18,7 @@ from alpa_dejavu.clusters.changed_cluster import with_more_memory, without
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
-from alpa_dejavu.planning.changed.replanning import fallback, replan
+from alpa_dejavu.planning.changed.replanning import fallback, prepared, replan
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, NoPlanError, PricedBy, Run, SmallProducts, StridedReads
@@ -37,7 +37,7 @@ def wide(batch_size):
 
 
 def asked(cluster, micro_batches=32):
-    return plan_model(wide, cluster, batch=8192, micro_batches=micro_batches, layers=12)
+    return plan_model(wide, cluster, batch=8192, micro_batches=micro_batches, layers=12, contingencies=True)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,22 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     made = replan(planned.plan, kept, without=lost)
     assert {host for stage in made.plan.stages for host in stage.hosts} == {"p3.16xlarge-0", "p3.16xlarge-2"}
     assert made.plan.cluster == "2 x p3.16xlarge"
-    assert set(made.plan.contingencies) == {"p3.16xlarge-0", "p3.16xlarge-2"}
+    assert not made.plan.contingencies
+    assert set(prepared(made.plan, made.kept).contingencies) == {"p3.16xlarge-0", "p3.16xlarge-2"}
     assert made.plan.hardware == planned.plan.hardware.without(lost)
     assert made.plan.priced_by == planned.plan.priced_by
     # The number of micro-batches may change, and the plan says so.
     changed = made.plan.num_micro_batches != 32
     assert changed == any("micro-batches instead of 32" in note for note in made.plan.notes)
+
+
+def test_what_was_kept_says_what_is_run_without_a_host(planned, kept, untraced):
+    ready = prepared(dataclasses.replace(planned.plan, contingencies={}), kept)
+    assert ready.contingencies.keys() == planned.plan.contingencies.keys()
+    for host, contingency in ready.contingencies.items():
+        assert contingency.step_s == pytest.approx(planned.plan.contingencies[host].step_s)
+        assert host not in {name for stage in contingency.stages for name in stage.hosts}
+    assert prepared(planned.plan, kept) is planned.plan
 
 
 def test_it_gives_what_the_contingencies_promise(planned, plan_path, kept, untraced):
@@ -262,8 +272,9 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert "3 x p3.16xlarge (24 devices)" in result.stdout
     assert "moves                   " in result.stdout
     assert "(before: " in result.stdout
+    assert "if a host is lost       `replan` and `explain` plan for that" in result.stdout
     lost = r"if a host is lost       \S+ m?s a step without p3\.16xlarge-\d; first its state moves: \S+ GiB over links"
-    assert re.search(lost, result.stdout)
+    assert re.search(lost, run("explain", path).stdout)
     assert read_plan(path).num_devices == 24
     assert "ManualStageOption" in (tmp_path / "next.py").read_text()
     again = run("replan", path, "--without", "p3.16xlarge-1")

@@ -50,10 +50,10 @@ def cluster_of(hosts, memory_bytes=2.0**30):
     return Cluster.uniform("example", [f"host-{n}" for n in range(hosts)], device, 1, FAST, FAST)
 
 
-def made(schedule, seconds, size, hosts, others=(), memory_bytes=2.0**30, activation_bytes=1.0):
+def made(schedule, seconds, size, hosts, others=(), memory_bytes=2.0**30, activation_bytes=1.0, **more):
     return planned(
         splitting(seconds, activation_bytes), cluster_of(hosts, memory_bytes), space(1, 1), Run(size, schedule),
-        chooser=Searched("all"), other_schedules=others,
+        chooser=Searched("all"), other_schedules=others, **more,
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ AUTO = {"others": ANY_SCHEDULE[1:]}
     [((1.0, 2.0, 1.0, 1.5, 1.0, 1.0, 3.0, 0.5) * 2, 16, 5), ((1.0, 0.5, 1.5, 1.0, 0.5, 1.0, 1.5, 2.0), 4, 4)],
 )
 def test_what_is_run_without_a_host_has_the_plans_schedule(tmp_path, seconds, size, hosts):
-    found = made(ANY_SCHEDULE[0], seconds, size, hosts, **AUTO).plan
+    found = made(ANY_SCHEDULE[0], seconds, size, hosts, **AUTO, contingencies=True).plan
     assert found.contingencies
     for lost in found.contingencies:
         other = fallback(found, lost).plan

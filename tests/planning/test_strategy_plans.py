@@ -108,7 +108,7 @@ def test_a_number_of_micro_batches_is_taken_as_given(chosen):
 
 def planned_by(chosen, cluster=HOSTS, count=8):
     """What a strategy plans for a batch of 16 samples in so many micro-batches, with all that is said of plans."""
-    return plan(task_of(MODEL, cluster, 16 // count, Run(count), chooser=ByStrategy(chosen)))
+    return plan(task_of(MODEL, cluster, 16 // count, Run(count), chooser=ByStrategy(chosen), contingencies=True))
 
 
 @pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
@@ -188,7 +188,7 @@ def test_the_names_are_the_strategies():
 
 
 def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
-    asked = {"batch": 32, "layers": 4, "strategy": Amp(trials=2)}
+    asked = {"batch": 32, "layers": 4, "strategy": Amp(trials=2), "contingencies": True}
     planned = plan_model(trained, HOSTS, **asked)
     plan = planned.plan
     assert plan.strategy == "amp (paper)"

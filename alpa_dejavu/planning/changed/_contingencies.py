@@ -1,4 +1,4 @@
-"""Plans for the loss of a host, made with the plan itself, so that nobody has to wait for them."""
+"""Plans for the loss of a host, made ahead of it, so that nobody has to wait for them then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLEARLY = 1.05
 """A plan is clearly better than one that takes so many times as long."""
 
 
-def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Plan:
+def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> Plan:
     """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one. On a
     single host it has none.
 
@@ -35,14 +35,13 @@ def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Cand
     Args:
         plan: the plan made of the first candidate, its seconds corrected by past runs or not.
         task: the task that the plan was made for.
-        candidates: all candidate plans, those on fewer hosts among them.
-        clock: a stopwatch, which adds up the seconds of the planning.
+        candidates: all candidate plans, those on fewer hosts among them; the plan's own first.
     """
     if len(task.cluster.hosts) == 1:
         return plan
-    fallbacks = [_without(kind, plan, task, candidates, clock) for kind in range(max(kinds_of(task.cluster)) + 1)]
+    fallbacks = [_without(kind, plan, task, candidates) for kind in range(max(kinds_of(task.cluster)) + 1)]
     plan = _with_fallbacks(plan, fallbacks, task.cluster, candidates[0].model)
-    return dataclasses.replace(plan, notes=(*plan.notes, *_better(plan, task, candidates, clock)))
+    return dataclasses.replace(plan, notes=(*plan.notes, *_better(plan, task, candidates)))
 
 
 def _with_fallbacks(plan: Plan, fallbacks: Sequence[_Fallback | None], cluster: Cluster, model: Model) -> Plan:
@@ -92,9 +91,7 @@ def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
     )
 
 
-def _without(
-    kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock
-) -> _Fallback | None:
+def _without(kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> _Fallback | None:
     """Returns the best plan without the first host of a kind, or one found on hosts that are left; None if none fits.
 
     Those candidates count, too, whose hosts, or others of their kinds in their place, leave one of the kind unused.
@@ -108,7 +105,7 @@ def _without(
     ]
     for cluster in _clusters_left(task.cluster, task.cluster.hosts[members[0]].name):
         try:
-            again = task.chooser.again(task.on(cluster), candidates, clock)
+            again = task.chooser.again(task.on(cluster), candidates, Clock())
         except (NoPlanError, ValueError):  # a strategy can't handle every cluster
             again = None
         left += [] if again is None else [again]
@@ -124,7 +121,7 @@ def _without(
     return fallback.stages, fallback.step_s, fallback.num_micro_batches
 
 
-def _better(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[str]:
+def _better(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> list[str]:
     """Returns a sentence on the loss that costs most, where a plan of another number of layers takes clearly less."""
     if not plan.contingencies:
         return []
@@ -139,7 +136,7 @@ def _better(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clo
     if others:  # the finest cut leaves most to choose from
         finest = others[max(others)]
         first = [finest, *(candidate for candidate in candidates if candidate is not finest)]
-        again = task.chooser.again(task.on(left), first, clock)
+        again = task.chooser.again(task.on(left), first, Clock())
         spared += [] if again is None else [again]
     best = best_first(spared)[0] if spared else None
     factor = 1.0 if plan.correction is None else plan.correction.factor

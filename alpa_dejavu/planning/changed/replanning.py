@@ -1,4 +1,4 @@
-"""Plans again for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
+"""Plans again for a cluster that has changed, or may: from the plan's contingencies, or what was kept beside it.
 
 Nothing is traced, and no mesh is solved again, so that it takes a second on a few hosts.
 """
@@ -11,7 +11,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import final
 
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.phases import phase
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.changed_cluster import without as without_hosts
@@ -19,14 +21,16 @@ from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning.changed._contingencies import with_contingencies
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task
 from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
+from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, StagePlan, counted_name
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Replanned", "fallback", "replan", "replica_devices", "replica_positions"]
+__all__ = ["Replanned", "fallback", "prepared", "replan", "replica_devices", "replica_positions"]
 
 
 @final
@@ -37,7 +41,7 @@ class Replanned:
     Attributes:
         plan: the new plan, with the same layers and schedule.
         moves: the layers and bytes of training state that its hosts take in, coming from the plan before.
-        seconds: the wall time that planning took, without that for the new plan's own contingencies.
+        seconds: the wall time that planning took.
         kept: the record of what the new plan was made from, for planning once more; None for a contingency.
     """
 
@@ -63,7 +67,10 @@ def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None)
     started = time.perf_counter()
     _check_hosts(plan, [host])
     if host not in plan.contingencies:
-        raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
+        raise ValueError(
+            f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left, and with "
+            "--contingencies or --json to be ready for the next loss"
+        )
     other = plan.contingencies[host]
     left = None if plan.hardware is None else plan.hardware.without([host])
     machine = (left or hosts_by_names(plan)).machine
@@ -77,6 +84,27 @@ def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None)
         confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
     )  # fmt: skip
     return Replanned(following, other.moves.read_at(checkpoint_bytes_per_s), time.perf_counter() - started)
+
+
+def prepared(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration | None = None) -> Plan:
+    """Returns a plan with a contingency for the loss of each of its cluster's hosts, made from its record; the plan
+    itself if it has some, or its cluster has a single host. `calibration` is the one that priced the plan, as for
+    `kept_prices`.
+
+    Raises:
+        ValueError: the record is of another plan, or the plan was priced by other models.
+    """
+    if plan.contingencies or len(kept.cluster.hosts) == 1:
+        return plan
+    started = time.perf_counter()
+    task = kept_task(plan, kept, kept_prices(plan, kept, calibration=calibration), other_counts=True)
+    task = dataclasses.replace(task, before=None)  # each loss is of the plan's own hosts
+    phase("the loss of a host")
+    with collector_paused():
+        own = given_candidate(task, kept.model, kept.run, given_stages(plan))
+        ready = with_contingencies(plan, task, [own])
+    seconds = {"contingencies": time.perf_counter() - started}
+    return dataclasses.replace(ready, planning_s={**plan.planning_s, **seconds})
 
 
 def replan(
@@ -150,7 +178,6 @@ def replan(
         raise refused[0]
     assert isinstance(task.space, KeptSpace), "it was made so"
     following, count = planned.plan, planned.run.num_micro_batches
-    ahead = following.planning_s.get("contingencies", 0.0)
     if plan.correction is not None:
         from alpa_dejavu.calibration.history import corrected
 
@@ -163,9 +190,10 @@ def replan(
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
     moved = moves(plan.stages, following.stages, changed, state, form=form)
-    seconds = time.perf_counter() - started - ahead
-    planning_s = {"planning again": seconds, "contingencies": ahead}
-    following = dataclasses.replace(following, notes=(*notes, *following.notes), planning_s=planning_s)
+    seconds = time.perf_counter() - started
+    following = dataclasses.replace(
+        following, notes=(*notes, *following.notes), planning_s={"planning again": seconds}
+    )
     next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
     return Replanned(following, moved, seconds, next_kept)
 

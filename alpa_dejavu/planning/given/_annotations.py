@@ -175,13 +175,15 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with the plans that would take its place once a host is lost."""
+    """Returns the plan with the plans that would take its place once a host is lost, if the task asks for them."""
+    if not chosen.task.contingencies:
+        return plan
     from alpa_dejavu.planning.changed._contingencies import with_contingencies
 
     phase("the loss of a host")
-    plan = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
+    ready = with_contingencies(plan, chosen.task, chosen.candidates)
     chosen.clock.lap("contingencies")
-    return plan
+    return ready
 
 
 def with_memory_risk(plan: Plan, chosen: Chosen) -> Plan:
