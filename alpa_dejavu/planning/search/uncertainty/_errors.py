@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import final
 
 import numpy as np
@@ -50,8 +51,13 @@ class Factors:
         """Returns the factors that V chosen variants of layers have for themselves in each of K draws, shape (K, V, 2):
         on their products, and on their other operators.
         """
-        own = self.own[:, resolved.own[chosen]]
-        return np.asarray(own[:, :, 0] ** self.weights[0] * own[:, :, 1] ** self.weights[1])
+        on_any_mesh, on_its_mesh = self._weighted
+        numbers = resolved.own[chosen].T
+        return np.asarray(on_any_mesh[:, numbers[0]] * on_its_mesh[:, numbers[1]])
+
+    @functools.cached_property
+    def _weighted(self) -> tuple[FloatArray, FloatArray]:
+        return self.own ** self.weights[0], self.own ** self.weights[1]
 
 
 @final

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication import Group
-from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.latency import Latency, LatencyModel
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.costs.table import CostTable
@@ -91,6 +91,7 @@ class Resolver:
         self._resolved: dict[Hashable, Resolved] = {}
         self._rows: dict[tuple[int, Device, int], tuple[Operators, FloatArray]] = {}
         self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
+        self._common: dict[tuple[int, Device, int], tuple[object, FloatArray]] = {}
         self._kept: dict[int, object] = {}
         self._sent: set[tuple[int, int]] = set()
         self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
@@ -227,7 +228,7 @@ class Resolver:
         key, model = (id(costs), device, id(operators)), costs.models.latency
         if key not in self._rows:
             latency, row = costs.latency_of(operators, device), np.zeros(len(CLASSES))
-            shares = common_share(model, operators, device)
+            shares = self._common_shares(model, operators, device)
             for number, product in zip(COMPUTE, (True, False), strict=True):
                 chosen = operators.is_product == product
                 row[number] = latency.mean_s[chosen].sum()
@@ -237,6 +238,15 @@ class Resolver:
                 self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
             self._rows[key] = operators, row
         return self._rows[key][1]
+
+    def _common_shares(self, model: LatencyModel, operators: Operators, device: Device) -> FloatArray:
+        """Returns the share of each operator's error that its class has in common. It goes by what the operators do,
+        not by how many of their bytes and FLOP a device has: so it is asked for once for all ways to divide a layer.
+        """
+        key = id(model), device, id(operators.records)
+        if key not in self._common:
+            self._common[key] = operators.records, common_share(model, operators, device)
+        return self._common[key][1]
 
     def _own_errors(self, costs: StageCostModel, config: MeshConfig) -> NDArray[np.intp]:
         """Returns the numbers of the two errors that each variant of a layer has for itself, shape (V, 2)."""

@@ -66,7 +66,7 @@ _COMMON_SHARE = 0.5
 @runtime_checkable
 class SharesErrors(Protocol):
     """A latency model that knows which share of its errors' variance, from 0 to 1, all operators of a class (matrix
-    products, or all others) have in common, shape (operators,).
+    products, or all others) have in common, shape (operators,): by what they do, however they are divided.
     """
 
     def common_share(self, operators: Operators, device: Device) -> FloatArray: ...
