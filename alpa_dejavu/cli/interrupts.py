@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import Iterator
 
+from alpa_dejavu._util.search_watch import current_watch
 from alpa_dejavu._util.unfinished import remove_unfinished
 
+STOPPING = "Stopping with the best plan so far; interrupt again to end without it"
 _SHOW_CURSOR = b"\x1b[?25h"
 """Progress that is shown has hidden it."""
 
@@ -41,6 +43,31 @@ def interrupts_raised() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interrupts_stop() -> Iterator[None]:
+    """Has the first interrupt (Ctrl-C) while a `with` block runs stop the watched search if that has a plan already,
+    with which it then ends; a second one, or one before there is a plan, ends the process at once.
+    """
+    search = current_watch()
+    if search is None or signal.getsignal(signal.SIGINT) is not end_at_once:  # the caller handles or ignores it
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        if search.is_stopped or not search.has_plan:
+            end_at_once()
+        search.is_stopped = True
+        if not os.isatty(2):  # on a terminal the line that shows the phase says it
+            with contextlib.suppress(OSError):
+                os.write(2, f"{STOPPING}\n".encode())
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, end_at_once)
 
 
 def _line() -> bytes:

@@ -2,10 +2,10 @@
 
 It exits with one of four codes:
 
-- 0: what was asked for is done.
+- 0: what was asked for is done; or, once an interrupt has stopped planning, the best plan so far.
 - 1: no plan fits, what the user gave is wrong, a file or standard output can't be written, or a model function fails.
 - 2: the command line is wrong.
-- 130: it was interrupted.
+- 130: it was interrupted, before there was a plan or again.
 
 Errors are told on standard error, in a line but for the traceback of a model function.
 """

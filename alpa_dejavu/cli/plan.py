@@ -21,6 +21,7 @@ from alpa_dejavu.cli.files import (
     write_pair,
 )
 from alpa_dejavu.cli.inference import inference_options
+from alpa_dejavu.cli.interrupts import interrupts_stop
 from alpa_dejavu.cli.models import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
@@ -183,7 +184,8 @@ def plan(
             **choices,
         )
         try:
-            planned = ask(replicas=least_replicas(replicas, rule, tolerate))
+            with interrupts_stop():
+                planned = ask(replicas=least_replicas(replicas, rule, tolerate))
         except UnlikePipelinesError as error:
             unlike = error
     to = console(takes_stdout(*paths))

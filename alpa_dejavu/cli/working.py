@@ -13,6 +13,8 @@ from rich.text import Text
 from alpa_dejavu._util import units
 from alpa_dejavu._util.phases import phases_told
 from alpa_dejavu._util.progress_bar import EVERY_S
+from alpa_dejavu._util.search_watch import SearchWatch, watched
+from alpa_dejavu.cli.interrupts import STOPPING
 from alpa_dejavu.cli.output import Pages, printable, progress
 
 __all__ = ["working"]
@@ -23,8 +25,8 @@ _TERMINAL_S = 0.5
 
 @contextlib.contextmanager
 def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows on standard error what a `with` block does, for how long it has, and its phase: a spinner on a terminal, a
-    line every ten seconds elsewhere.
+    """Shows on standard error what a `with` block does, for how long it has, its phase, and about how long it will yet:
+    a spinner on a terminal, a line every ten seconds elsewhere.
 
     Yields what phases may be told to; those that planning tells are shown by themselves.
 
@@ -36,6 +38,7 @@ def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str]
     shown = _ShownWork(what, budget_s)
     with contextlib.ExitStack() as stack:
         stack.enter_context(phases_told(shown.tell))
+        stack.enter_context(watched(shown.search))
         if to.is_terminal:
             status = stack.enter_context(to.status(shown.text()))
             stack.enter_context(_repeated(_TERMINAL_S, lambda: status.update(Text(shown.text()))))
@@ -51,6 +54,7 @@ class _ShownWork:
     def __init__(self, what: str, budget_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._budget_s, self._clock = what, budget_s, clock
         self._began, self._phase = clock(), ""
+        self.search = SearchWatch(clock)
 
     def tell(self, phase: str) -> None:
         """Takes note of the phase that begins."""
@@ -60,7 +64,11 @@ class _ShownWork:
         """Returns what is shown of it now, on one line."""
         took = units.seconds(float(int(self._clock() - self._began)))
         of = "" if self._budget_s is None else f" of about {units.seconds(self._budget_s)}"
-        return printable(f"{self._what}: {self._phase + ', ' if self._phase else ''}{took}{of}")
+        if self.search.is_stopped:
+            return f"{STOPPING} ({took})"
+        remaining_s = float(round(self.search.remaining_s() or 0.0))
+        left = f", about {units.seconds(remaining_s)} left" if remaining_s else ""
+        return printable(f"{self._what}: {self._phase + ', ' if self._phase else ''}{took}{of}{left}")
 
 
 def _say(to: Pages, text: str) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from alpa_dejavu.cli import main
 from alpa_dejavu.cli.interrupts import end_at_once, interrupts_raised
 from alpa_dejavu.cli.ray_cluster import ray_cluster
+from alpa_dejavu.plans.plan_file import read_plan
 
 INTERRUPT = "os.kill(os.getpid(), signal.SIGINT)"
 
@@ -114,3 +115,49 @@ def test_one_that_is_raised_is_a_line_and_130(monkeypatch, tmp_path):
     monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", raises)
     result = CliRunner().invoke(main.main, ["explain", str(tmp_path / "plan.json")])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
+
+
+MODEL = """
+import jax
+
+def small(batch_size):
+    def step(state, batch):
+        gradients = jax.grad(lambda weights: (jax.numpy.tanh(batch @ weights[0]) @ weights[1]).mean())(state)
+        return jax.tree.map(jax.numpy.subtract, state, gradients)
+
+    return step, ([jax.ShapeDtypeStruct((8, 8), "float32")] * 2, jax.ShapeDtypeStruct((batch_size, 8), "float32"))
+"""
+
+
+def planning(folder, times, has_plan="has_plan"):
+    """`plan` of a small model that is interrupted so many times once a candidate is priced."""
+    (folder / "small_model.py").write_text(MODEL)
+    price = (
+        "from alpa_dejavu._util.search_watch import SearchWatch\n"
+        "price = SearchWatch.price\n"
+        "def interrupted(watch, has_plan, left, anew):\n"
+        f"    price(watch, {has_plan}, left, anew)\n"
+        f"    for _ in range({times}): {INTERRUPT}\n"
+        "SearchWatch.price = interrupted\n"
+    )
+    words = "plan --model small_model:small --cluster p3.16xlarge --hosts 2 --batch 32 --contingencies --json plan.json"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(folder)])}
+    return process(price, *words.split(), cwd=folder, env=environment, timeout=600)
+
+
+def test_one_interrupt_gives_the_best_plan_so_far(tmp_path):
+    done = planning(tmp_path, 1)
+    assert done.returncode == 0, done.stderr
+    assert "stopped early: 1 of about" in done.stdout
+    assert "a step" in done.stdout.split("stopped early")[1]
+    assert "nothing fits without" not in done.stdout
+    assert done.stderr.splitlines()[-1] == "Stopping with the best plan so far; interrupt again to end without it"
+    assert read_plan(tmp_path / "plan.json").notes
+
+
+@pytest.mark.parametrize(("times", "has_plan"), [(2, "has_plan"), (1, "False")])
+def test_a_second_interrupt_or_one_without_a_plan_ends_the_command(tmp_path, times, has_plan):
+    done = planning(tmp_path, times, has_plan)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "Interrupted"
+    assert not (tmp_path / "plan.json").exists()

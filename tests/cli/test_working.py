@@ -39,6 +39,19 @@ def test_phase_and_seconds_are_said():
     assert _ShownWork("measuring", 150.0, lambda: next(timed)).text() == "measuring: 30 s of about 150 s"
 
 
+def test_what_is_left_is_said_as_long_as_it_is_more_than_a_moment():
+    now = [0.0]
+    work = _ShownWork("planning", None, lambda: now[0])
+    for _ in range(2):
+        now[0] += 2.0
+        work.search.price(True, (5, 0), False)
+    assert work.text() == "planning: 4 s, about 10 s left"
+    now[0] += 9.8
+    assert work.text() == "planning: 13 s"
+    work.search.is_stopped = True
+    assert work.text().startswith("Stopping with the best plan so far")
+
+
 def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch):
     monkeypatch.setattr(working_module, "EVERY_S", 0.01)
     stream = Told()

@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 import alpa_dejavu
+from alpa_dejavu._util.search_watch import SearchWatch, watched
 from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.task import Clock
@@ -36,6 +37,29 @@ def test_every_second_of_planning_is_a_steps(contingencies):
     assert made.total_planning_s == next(looks) - 1
     assert min(made.planning_s.values()) >= 1.0
     assert made.after({"features": 100.0}).planning_s["features"] == 100.0 + made.planning_s["features"]
+
+
+def test_a_search_that_is_stopped_says_how_much_was_left_and_its_bound():
+    task = task_of(chain(6), example_cluster(num_hosts=2), 2, Run(8), contingencies=True)
+    task = dataclasses.replace(task, micro_batches=(1, 2, 4, 8, 16))
+    whole, watch = alpa_dejavu.plan(task).plan, SearchWatch()
+    price = watch.price
+
+    def stop(has_plan, left, anew):
+        price(has_plan, left, anew)
+        watch.is_stopped = watch.has_plan
+
+    watch.price = stop
+    with watched(watch):
+        made = alpa_dejavu.plan(task).plan
+    (note,) = (note for note in made.notes if note.startswith("stopped early"))
+    assert note.startswith(f"stopped early: {watch.priced} of about {watch.priced + sum(watch.left)} candidates priced")
+    assert f"layers and {made.num_micro_batches} micro-batches takes less than" in note
+    assert made.step_s >= whole.step_s * (1 - 1e-9)
+    assert not made.contingencies
+    assert not any("nothing fits" in note for note in made.notes)
+    assert whole.contingencies
+    assert not any("stopped" in note for note in whole.notes)
 
 
 def test_a_plan_reads_as_a_table():

@@ -11,6 +11,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu._util.search_watch import current_watch, is_stopped
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.costs.latency import KernelLatency
 from alpa_dejavu.costs.memory_margin import with_memory_note
@@ -175,15 +176,34 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with the plans that would take its place once a host is lost, if the task asks for them."""
-    if not chosen.task.contingencies:
+    """Returns the plan with the plans that would take its place once a host is lost, if the task asks for them and
+    nobody has stopped planning.
+    """
+    if not chosen.task.contingencies or is_stopped():
         return plan
     from alpa_dejavu.planning.changed._contingencies import with_contingencies
 
     phase("the loss of a host")
     ready = with_contingencies(plan, chosen.task, chosen.candidates)
     chosen.clock.lap("contingencies")
-    return ready
+    return plan if is_stopped() else ready
+
+
+def with_early_stop(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on how much of the search was left when somebody stopped it, if so, and by what
+    bound the plan is the best of those that were looked at.
+    """
+    search, candidate = current_watch(), chosen.candidates[0]
+    if search is None or not search.is_stopped:
+        return plan
+    most = search.priced + sum(search.left)
+    note = f"stopped early: {search.priced} of about {most} candidates priced"
+    if not candidate.costs.exact:
+        note += "; its seconds are scaled from those of another micro-batch"
+    if plan.lower_bound_s > 0:
+        shape = f"{plan.num_layers} layers and {units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}"
+        note += f"; no plan of {shape} takes less than {units.seconds(plan.lower_bound_s)} a step"
+    return _noted(plan, [note])
 
 
 def with_memory_risk(plan: Plan, chosen: Chosen) -> Plan:
@@ -203,7 +223,7 @@ def with_notes_of_model(plan: Plan, chosen: Chosen) -> Plan:
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (
-    with_notes_of_model, with_confidence, with_unmeasured, with_unrated_dtypes, with_unknown_devices,
+    with_notes_of_model, with_early_stop, with_confidence, with_unmeasured, with_unrated_dtypes, with_unknown_devices,
     with_unhandy_batch, with_unused_hosts, with_plans_for_losses, with_memory_risk,
 )  # fmt: skip
 """In the order in which a plan's notes are to be read."""

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu._util.search_watch import candidate_priced, candidates_begun, is_stopped
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
@@ -42,6 +43,8 @@ _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
 """Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
+_FINALISTS = 3
+"""About so many shapes are priced once more, at their own micro-batch."""
 _POLISHED = 3
 """So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
 
@@ -76,13 +79,21 @@ class PricedShapes:
         The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
         they may stay priced by a model that was scaled from another micro-batch.
         """
-        while (shape := search.ask()) is not None:
+        candidates_begun()
+        while not is_stopped() and (shape := search.ask()) is not None:
+            anew = all(costs.model.num_layers != shape.layers for costs in self.priced)
             candidate = self.candidate(shape)
             search.tell(
                 shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
             )
-        while exactly and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
+            if not shape.stages:
+                again, further = search.left
+                finalists = _FINALISTS if exactly and self.task.source.traces else 0
+                candidate_priced(candidate is not None, (again, further + finalists), anew)
+        while exactly and not is_stopped() and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
+            left = {(shape.layers, shape.micro_batches) for shape in self._scaled_rivals()}
+            candidate_priced(True, (0, len(left)), anew=True)
         plans, slicer = best_first(self._best.values()), self.task.slicer
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
@@ -142,12 +153,16 @@ class PricedShapes:
 
     def _scaled_rival(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
+        rivals = self._scaled_rivals()
+        return least(rivals, key=lambda shape: rivals[shape]) if rivals else None
+
+    def _scaled_rivals(self) -> dict[Shape, float]:
+        """The shapes that were priced by another micro-batch's model, and are about as fast as the best one."""
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
-        if not best:
-            return None
+        if not best or not self.task.source.traces:
+            return {}
         bound = min(plan.step_s for plan in best.values()) * (1 + max(_SURE * self._off, _DOUBT))
-        rivals = {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
-        return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
+        return {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""

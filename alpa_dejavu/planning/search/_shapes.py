@@ -90,7 +90,7 @@ class ShapeSearch:
         self.told: dict[Shape, float] = {}
         self._layers, self._counts = tuple(layers), tuple(micro_batches)
         self._stages: dict[Shape, int] = {}
-        self._thorough, self._rival_s = thorough, rival_s
+        self._thorough, self._rival_s, self._begin = thorough, rival_s, begin
         self._asked = self._shapes(begin)
 
     def ask(self) -> Shape | None:
@@ -102,6 +102,24 @@ class ShapeSearch:
         number of stages.
         """
         self.told[shape], self._stages[shape] = step_s, num_stages
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """Returns about how many pairs of numbers of layers and micro-batches it has yet to ask for: those of numbers
+        of layers that it has asked for already, and one for each further number of layers.
+        """
+        few, more = self._layers[0], min(len(self._layers) - 1, _IDLE)
+        asked = [shape for shape in self.told if not shape.stages]
+        first = [shape for shape in asked if shape.layers == few]
+        widely = len(self._counts) if self._thorough else len(self._counts) // 2 + 1
+        if self._begin is not None:
+            return max(min(_COUNTS, len(self._counts)) - len(asked), 0), 0
+        begun = len({shape.layers for shape in asked}) - 1
+        if begun <= 0:
+            return max(widely - len(first), 1) + more * (min(_IDLE, len(self._counts)) - 1), more
+        per_number = max(len(self._close_counts(few)), 1)
+        more = max(more - begun, 0)
+        return max(begun * per_number - (len(asked) - len(first)), 0) + more * (per_number - 1), more
 
     def _shapes(self, begin: Shape | None) -> Iterator[Shape]:
         yield from self._widely() if begin is None else self._uphill(begin)
