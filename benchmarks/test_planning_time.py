@@ -1,111 +1,300 @@
-"""How long planning takes, by its steps, and how that grows with the model and the cluster.
+"""How long planning takes and how much memory, beside the first release, and how that grows.
 
-    python benchmarks/test_planning_time.py [--json FILE] [--models NAME ...] [--gpus N ...] [--repeat N]
-        [--calibration NAME] [--schedules NAME ...]
+    python benchmarks/test_planning_time.py --jobs gpt-1.3b-8-v100 --first CHECKOUT --json FILE
+    python benchmarks/test_planning_time.py --growth --figure docs/planning-time.svg --json FILE
 
-Each case is planned in a process of its own, from its start to the written plan, with an empty cache, so that imports
-and tracing are paid; then again with what that has kept of the model, and so on one host more. "cost table" is the sum
-over all tables that a search makes, one for each number of micro-batches and of layers that it tries. By default the
-package's models of kernels and collectives fill them, with `--calibration none` data sheets do. The seconds are wall
-time of this machine; Alpa's own search for GPT-39B on 64 GPUs took 2393 s on them.
+A job is planned in a process of its own, from its start to the written plan: cold, with an empty cache, so that imports
+and tracing are paid, and then warm, with what that has kept. Beside each run goes one of the first release on the same
+job, in turns which of them is first, and ratios are medians over these pairs. `--first` is a checkout of its commit, or
+`git`, which makes one in a temporary folder. Seconds are wall time, with `--cpu` those of the processor: where the
+machine isn't quiet they say more. A job that the file has already isn't measured again.
+
+With `--growth` it is the exponents of seconds in the numbers of devices, blocks and micro-batches, by least squares on
+their logarithms, each number varied alone, and a figure of them.
 
 References:
-    Zheng et al., Alpa, OSDI 2022, table 5: 2393 s.
+    Zheng et al., Alpa, OSDI 2022, table 5: Alpa's own search for GPT-39B on 64 GPUs took 2393 s.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu._util.units import seconds
+from alpa_dejavu.clusters import named_cluster, write_cluster
+from alpa_dejavu.problem import Cluster, Link
 from harness import Results, Table, at_least
 from harness import options as parsed_options
 
-CASES = (
-    ("gpt-1.3b", 1), ("gpt-2.6b", 1), ("gpt-6.7b", 2), ("gpt-15b", 4), ("gpt-39b", 8), ("gpt-39b", 32), ("gpt-76b", 16),
-    ("gpt-76b", 128),
-)  # fmt: skip
-"""Models, and hosts of 8 GPUs each."""
-CLUSTER = "p3.16xlarge"
-BATCH = 1024
+ROOT = Path(__file__).resolve().parents[1]
+FIRST = "7e522538"
+"""The commit of the first release."""
+LLAMA = (
+    "transformer:hidden=16384,blocks=126,heads=128,kv_heads=8,feed_forward=53248,vocabulary=128256,sequence=8192,"
+    "gated=yes,tied=no"
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is planned: a model for a batch, on hosts of eight GPUs of a machine, or on those of a cluster of unlike
+    hosts, which is made then; and further options of `alpa-dejavu plan`.
+    """
+
+    model: str
+    cluster: str
+    hosts: int
+    batch: int
+    options: tuple[str, ...] = ()
+
+    def words(self, folder: Path) -> list[str]:
+        """The command line's words; a cluster of unlike hosts is written into the folder."""
+        on = ["--cluster", self.cluster, "--hosts", str(self.hosts)]
+        if self.cluster == "unlike":
+            write_cluster(unlike(self.hosts), folder / "unlike.json")
+            on = ["--cluster", str(folder / "unlike.json")]
+        return ["plan", "--model", self.model, *on, "--batch", str(self.batch), *self.options]
+
+
+JOBS: Mapping[str, Job] = {
+    "gpt-39b-64-v100": Job("gpt-39b", "p3.16xlarge", 8, 1024),
+    "gpt-39b-64-v100-auto": Job("gpt-39b", "p3.16xlarge", 8, 1024, ("--schedule", "auto")),
+    "gpt-1.3b-8-v100": Job("gpt-1.3b", "p3.16xlarge", 1, 1024),
+    "gpt-39b-64-h100": Job("gpt-39b", "dgx-h100", 8, 1024),
+    "gpt-39b-256-h100": Job("gpt-39b", "dgx-h100", 32, 1024),
+    "gpt-39b-1024-h100": Job("gpt-39b", "dgx-h100", 128, 2048),
+    "gpt-39b-4096-h100": Job("gpt-39b", "dgx-h100", 512, 8192),
+    "405b-4096-h100": Job(LLAMA, "dgx-h100", 512, 2048),
+    "405b-16384-h100": Job(LLAMA, "dgx-h100", 2048, 2048),
+    "gpt-39b-unlike": Job("gpt-39b", "unlike", 64, 1024),
+}
+_BLOCKS = "transformer:hidden=4096,blocks={},heads=32,vocabulary=51200,sequence=1024"
+SERIES: Mapping[str, Mapping[int, Job]] = {
+    "devices": {8 * hosts: Job("gpt-39b", "dgx-h100", hosts, 4096) for hosts in (8, 32, 128, 512)},
+    "blocks": {blocks: Job(_BLOCKS.format(blocks), "dgx-h100", 8, 1024) for blocks in (12, 24, 48, 96)},
+    "micro-batches": {
+        count: Job("gpt-39b", "dgx-h100", 8, 4096, ("--micro-batches", str(count))) for count in (64, 256, 1024, 4096)
+    },
+}
+"""What grows, and the job of each number of it."""
+
+
+def unlike(hosts: int) -> Cluster:
+    """A cluster of so many hosts of three kinds: links within a kind are those of its machine, and between two kinds
+    the slower the further they are from each other in the list.
+    """
+    machines = [named_cluster(name, hosts) for name in ("p3.16xlarge", "p4d.24xlarge", "dgx-h100")]
+    kinds = [n * len(machines) // hosts for n in range(hosts)]
+    own = [machines[kind].hosts[n] for n, kind in enumerate(kinds)]
+    named = tuple(dataclasses.replace(host, name=f"{host.device.name}-{n}") for n, host in enumerate(own))
+
+    def link(a: int, b: int) -> Link:
+        ends = machines[kinds[a]].links[a][b], machines[kinds[b]].links[a][b]
+        slowest = min(ends, key=lambda end: end.bytes_per_s)
+        return dataclasses.replace(slowest, bytes_per_s=slowest.bytes_per_s / 2 ** abs(kinds[a] - kinds[b]))
+
+    return Cluster("unlike", named, tuple(tuple(link(a, b) for b in range(hosts)) for a in range(hosts)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plans every case and shows the split; exit status 1 if a case couldn't be planned."""
+    """Plans the jobs and shows them; exit status 1 if this version couldn't plan one of them."""
     parser = parsed_options(__doc__)
-    parser.add_argument("--models", nargs="+", choices=sorted({model for model, _ in CASES}), help="only these")
-    gpus = sorted({8 * hosts for _, hosts in CASES})
-    parser.add_argument("--gpus", nargs="+", type=int, choices=gpus, help="only so many")
-    parser.add_argument("--calibration", metavar="NAME|FILE", help="plan with it (default: the package's own models)")
-    parser.add_argument("--schedules", nargs="+", default=["1f1b"], help="1f1b, auto, ... (default: 1f1b)")
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), help="only these")
+    parser.add_argument("--growth", action="store_true", help="how seconds grow, in place of the jobs")
+    parser.add_argument("--first", metavar="CHECKOUT", help="run the first release beside them; `git` checks it out")
     parser.add_argument("--repeat", type=at_least(1), default=3, help="runs of each (default: %(default)s)")
+    parser.add_argument("--limit-s", type=at_least(1), default=1200, help="of one run (default: %(default)s)")
+    parser.add_argument("--cpu", action="store_true", help="go by the processor's seconds")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the growth as SVG")
     given = parser.parse_args(arguments)
-    cases = [
-        (model, hosts)
-        for model, hosts in CASES
-        if model in (given.models or [model]) and 8 * hosts in (given.gpus or [8 * hosts])
-    ]
-    more = ["--calibration", given.calibration] if given.calibration else []
-    asked = [(model, hosts, schedule) for model, hosts in cases for schedule in given.schedules]
-    rows = [
-        _case(model, hosts, schedule, ["--schedule", schedule, *more], given.repeat)
-        for model, hosts, schedule in tqdm(asked, unit="case")
-    ]
-    results = Results(given.json, cluster=CLUSTER, batch=BATCH, calibration=given.calibration, cases=rows)
-    steps = dict.fromkeys(step for row in rows for step in row.get("planning_s", {}))
-    columns: dict[str, Any] = {"model": "{model}", "GPUs": "{gpus}", "asked": "{schedule}"}
-    columns["whole"] = lambda row: seconds(statistics.median(row["walls_s"]))
-    columns |= {"again": "{again_s:seconds}", "a host more": "{host_more_s:seconds}"}
-    columns |= {step: f"{{planning_s[{step}]:.2f}}" for step in steps}
-    results.shown(Table.of(rows, {**columns, "stages": "{stages}", "found": "{found}", "step": "{step_s:seconds}"}))
-    return 0 if all("error" not in row for row in rows) else 1
+    figure = "cpu_s" if given.cpu else "wall_s"
+    results = Results(given.json, {"figure": figure, "repeat": given.repeat, "first": bool(given.first)})
+    with checkout(given.first) as first:
+
+        def measured(job: Job) -> Callable[[], dict[str, Any]]:
+            return lambda: pairs(job, first, given.repeat, given.limit_s)
+
+        if given.growth:
+            asked = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
+            for what, number, job in tqdm(asked, unit="job"):
+                results.known(what, str(number), measured(job))
+        else:
+            for name in tqdm(given.jobs, unit="job"):
+                results.known("jobs", name, measured(JOBS[name]))
+    if given.growth:
+        fits = {what: growth(results[what], figure) for what in SERIES}
+        if given.figure is not None:
+            drawn(results, fits, figure, given.figure)
+        return results.shown(Table.of(_growth_rows(results, fits), _growth_columns()))
+    rows = [_row(name, row, figure) for name, row in results.get("jobs", {}).items()]
+    results.shown(jobs_table(rows))
+    return int(any("error" in row for row in rows))
 
 
-def _case(model: str, hosts: int, schedule: str, options: Sequence[str], repeat: int) -> dict[str, Any]:
-    runs = [_plan(model, hosts, options) for _ in range(repeat)]
-    failed = [run for run in runs if "error" in run]
-    case: dict[str, Any] = {"model": model, "gpus": 8 * hosts, "schedule": schedule}
-    if failed:
-        return case | failed[0]
-    order = sorted(runs, key=lambda run: float(run["wall_s"]))
-    return case | order[len(order) // 2] | {"walls_s": [run["wall_s"] for run in runs]}
+@contextlib.contextmanager
+def checkout(first: str | None) -> Iterator[Path | None]:
+    """The folder of the first release; None where it isn't asked for. That of `git` is gone when the block ends."""
+    if first != "git":
+        yield None if first is None else Path(first).resolve()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", "--force", f"{folder}/first", FIRST], check=True, capture_output=True)
+        try:
+            yield Path(folder) / "first"
+        finally:
+            subprocess.run([*git, "remove", "--force", f"{folder}/first"], check=True, capture_output=True)
 
 
-def _plan(model: str, hosts: int, options: Sequence[str]) -> dict[str, Any]:
-    """One planning with an empty cache, and the seconds of two more with what it has kept."""
-    with tempfile.TemporaryDirectory() as directory:
-        whole = _run(model, hosts, options, Path(directory))
-        again, more = (_run(model, number, options, Path(directory)) for number in (hosts, hosts + 1))
-    failed = next((run for run in (whole, again, more) if "error" in run), None)
-    return failed or whole | {"again_s": again.get("wall_s"), "host_more_s": more.get("wall_s")}
+def pairs(job: Job, first: Path | None, repeat: int, limit_s: float) -> dict[str, Any]:
+    """The runs of a job by this version ("ours") and by the first release, of one pair after the other."""
+    runs: dict[str, Any] = {"ours": [], **({} if first is None else {"first": []})}
+    trees = {"ours": ROOT, "first": first}
+    for number in range(repeat):
+        for name in sorted(runs, reverse=bool(number % 2)):
+            if not any("error" in run["cold"] for run in runs[name]):
+                runs[name].append(cold_and_warm(job, trees[name] or ROOT, limit_s))
+    return runs
 
 
-def _run(model: str, hosts: int, options: Sequence[str], directory: Path) -> dict[str, Any]:
-    """One planning from the command line to the written plan, with its cache in a folder."""
-    path = directory / "plan.json"
-    command = [sys.executable, "-m", "alpa_dejavu", "plan", "--model", model, "--cluster", CLUSTER]
-    command += ["--hosts", str(hosts), "--batch", str(BATCH), "--json", str(path), *options]
-    environment = os.environ | {"ALPA_DEJAVU_CACHE": str(directory / "cache")}
+def cold_and_warm(job: Job, tree: Path, limit_s: float) -> dict[str, Any]:
+    """A run with an empty cache, and one with what that has kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        cold = run(job, tree, Path(folder), limit_s)
+        return {"cold": cold, "warm": cold if "error" in cold else run(job, tree, Path(folder), limit_s)}
+
+
+def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
+    """One planning by the version in a folder `tree`, from the command line to the written plan, its cache in another
+    folder: seconds, the most memory of the process, and what was planned; or an "error".
+    """
+    path, told = folder / "plan.json", folder / "told.txt"
+    command = [sys.executable, "-m", "alpa_dejavu", *job.words(folder), "--json", str(path)]
+    imported = os.pathsep.join([str(tree), str(tree / "patches")])
+    environment = os.environ | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    wall = time.perf_counter() - started
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}"}
+    with told.open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder)
+        stop = threading.Timer(limit_s, process.kill)
+        stop.start()
+        _, status, used = os.wait4(process.pid, 0)
+        stop.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    figures = {
+        "wall_s": round(time.perf_counter() - started, 3),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+        "peak_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    }
+    if process.returncode:
+        lines = told.read_text(encoding="utf-8").strip().splitlines()
+        late = figures["wall_s"] >= limit_s
+        return figures | {"error": f"no plan in {limit_s} s" if late else (lines or [f"exit {process.returncode}"])[-1]}
     plan = json.loads(path.read_text(encoding="utf-8"))
-    split = {name: round(float(seconds), 4) for name, seconds in plan["planning_s"].items()}
-    found = {"stages": len(plan["stages"]), "found": plan["schedule"], "step_s": plan["iteration_time_s"]}
-    return {"wall_s": round(wall, 3), "planning_s": split, **found}
+    split = {name: round(float(taken_s), 4) for name, taken_s in plan["planning_s"].items()}
+    answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}
+    return figures | answer | {"step_s": plan["iteration_time_s"], "planning_s": split}
+
+
+def ratio(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
+    """The median over pairs of this version's figure to the first release's; None where that has no plan."""
+    both = zip(row["ours"], row.get("first", ()), strict=False)
+    ratios = [
+        ours[kind][figure] / first[kind][figure]
+        for ours, first in both
+        if "error" not in ours[kind] and "error" not in first[kind]
+    ]
+    return statistics.median(ratios) if ratios else None
+
+
+def _median(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
+    values = [one[kind][figure] for one in row["ours"] if "error" not in one[kind]]
+    return statistics.median(values) if values else None
+
+
+def _row(name: str, row: Mapping[str, Any], figure: str) -> dict[str, Any]:
+    last, job = row["ours"][-1]["cold"], JOBS[name]
+    shown = {"job": name, "gpus": 8 * job.hosts, **last}
+    for kind in ("cold", "warm"):
+        shown[f"{kind}_s"], shown[f"{kind}_ratio"] = _median(row, kind, figure), ratio(row, kind, figure)
+    if row.get("first"):
+        first = row["first"][-1]["cold"]
+        shown["first"] = first.get("error") or seconds(first[figure])
+        if "step_s" in first and "step_s" in last:
+            shown["step_ratio"] = last["step_s"] / first["step_s"]
+    return shown
+
+
+def jobs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each job: seconds and memory of this version, and their ratios to the first release's."""
+    columns = {
+        "job": "{job}", "GPUs": "{gpus}", "cold": "{cold_s:seconds}", "warm": "{warm_s:seconds}",
+        "memory": "{peak_bytes:size}", "cold / first": "{cold_ratio:.2f}", "warm / first": "{warm_ratio:.2f}",
+        "first, cold": "{first}", "stages": "{stages}", "micro-batches": "{micro_batches}", "step": "{step_s:seconds}",
+        "step / first": "{step_ratio:.3f}",
+    }  # fmt: skip
+    return Table.of(rows, columns)
+
+
+def growth(rows: Mapping[str, Mapping[str, Any]], figure: str) -> dict[str, float]:
+    """The exponents of cold and warm seconds in a number, by least squares on the logarithms of both.
+
+    >>> runs = {str(n): {"ours": [{"cold": {"s": n**2}, "warm": {"s": 3 * n}}]} for n in (2, 4, 8)}
+    >>> {kind: round(exponent, 3) for kind, exponent in growth(runs, "s").items()}
+    {'cold': 2.0, 'warm': 1.0}
+    """
+    fits = {}
+    for kind in ("cold", "warm"):
+        points = [(float(number), _median(row, kind, figure)) for number, row in rows.items()]
+        numbers, taken_s = zip(*[(number, s) for number, s in points if s is not None], strict=True)
+        fits[kind] = float(np.polyfit(np.log(numbers), np.log(taken_s), 1)[0]) if len(numbers) > 1 else float("nan")
+    return fits
+
+
+def _growth_rows(results: Mapping[str, Any], fits: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    figure = results["settings"]["figure"]
+    rows = []
+    for what, exponents in fits.items():
+        points = {number: _median(row, "cold", figure) for number, row in results[what].items()}
+        known = [f"{number}: {seconds(s)}" for number, s in points.items() if s is not None]
+        rows.append({"what": what, **exponents, "points": ", ".join(known)})
+    return rows
+
+
+def _growth_columns() -> dict[str, str]:
+    return {"seconds grow with": "{what}", "cold": "{cold:.2f}", "warm": "{warm:.2f}", "cold seconds": "{points}"}
+
+
+def drawn(results: Mapping[str, Any], fits: Mapping[str, Mapping[str, float]], figure: str, file: Path) -> None:
+    """Draws the seconds over each number, on logarithmic axes, into an SVG file."""
+    from matplotlib.figure import Figure as Picture
+
+    picture = Picture(figsize=(10.0, 3.4), layout="constrained")
+    for axes, what in zip(picture.subplots(1, len(fits), sharey=True, squeeze=False)[0], fits, strict=True):
+        for kind, mark in (("cold", "o-"), ("warm", "s--")):
+            points = {float(number): _median(row, kind, figure) for number, row in results[what].items()}
+            shown = {number: s for number, s in points.items() if s is not None}
+            label = f"{kind}, to the power {fits[what][kind]:.2f}"
+            axes.loglog(list(shown), list(shown.values()), mark, label=label)
+        axes.set_xlabel(what)
+        axes.legend(frameon=False)
+    picture.supylabel("seconds of planning")
+    picture.savefig(file, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
