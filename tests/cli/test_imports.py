@@ -1,5 +1,7 @@
 """What a command imports: what it uses, and what takes long to import only once something is shown."""
 
+import os
+import pty
 import subprocess
 import sys
 
@@ -55,3 +57,21 @@ def test_options_name_what_is_imported_later():
     options = {option.name: option for option in main.commands["plan"].params}
     assert f"[default: {DEFAULT_RISK}]" in options["risk"].help
     assert options["history"].envvar == VARIABLE
+
+
+def test_on_a_terminal_a_plan_shows_what_it_does_before_heavy_imports():
+    ours, theirs = pty.openpty()
+    code = (
+        "import os, sys\n"
+        "from alpa_dejavu.cli import working\n"
+        "def first(self):\n"
+        f"    print([name for name in {HEAVY} if name in sys.modules], flush=True)\n"
+        "    os._exit(0)\n"
+        "working._ShownWork.text = first\n"
+        "from alpa_dejavu.cli.main import main\n"
+        "main('plan --model gpt-1.3b --cluster p3.16xlarge --batch 8'.split())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, check=True)
+    os.close(theirs)
+    os.close(ours)
+    assert run.stdout == "[]\n"
