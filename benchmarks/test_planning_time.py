@@ -126,6 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figure = "cpu_s" if given.cpu else "wall_s"
     results = Results(given.json, {"figure": figure, "repeat": given.repeat, "first": bool(given.first)})
     with checkout(given.first) as first:
+        for tree in filter(None, (ROOT, first)):
+            # As an installed package is: no run compiles its modules.
+            folders = [str(folder) for name in ("alpa_dejavu", "patches") if (folder := tree / name).is_dir()]
+            subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True, env=environment())
 
         def measured(job: Job) -> Callable[[], dict[str, Any]]:
             return lambda: pairs(job, first, given.repeat, given.limit_s)
@@ -187,10 +191,10 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     path, told = folder / "plan.json", folder / "told.txt"
     command = [sys.executable, "-m", "alpa_dejavu", *job.words(folder), "--json", str(path)]
     imported = os.pathsep.join([str(tree), str(tree / "patches")])
-    environment = os.environ | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
+    variables = environment() | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
     started = time.perf_counter()
     with told.open("w", encoding="utf-8") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, cwd=folder)
         stop = threading.Timer(limit_s, process.kill)
         stop.start()
         _, status, used = os.wait4(process.pid, 0)
@@ -209,6 +213,11 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     split = {name: round(float(taken_s), 4) for name, taken_s in plan["planning_s"].items()}
     answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}
     return figures | answer | {"step_s": plan["iteration_time_s"], "planning_s": split}
+
+
+def environment() -> dict[str, str]:
+    """The variables of processes, which may keep compiled modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def ratio(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
