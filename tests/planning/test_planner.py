@@ -62,6 +62,13 @@ def test_a_search_that_is_stopped_says_how_much_was_left_and_its_bound():
     assert not any("stopped" in note for note in whole.notes)
 
 
+def test_a_search_that_is_stopped_before_it_has_a_plan_is_interrupted():
+    watch = SearchWatch()
+    watch.is_stopped = True
+    with watched(watch), pytest.raises(KeyboardInterrupt):
+        planned(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
+
+
 def test_a_plan_reads_as_a_table():
     made = planned(chain(2), example_cluster(1), space(), Run(2)).plan
     text = alpa_dejavu.plan_table(made)
