@@ -122,25 +122,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit-s", type=at_least(1), default=1200, help="of one run (default: %(default)s)")
     parser.add_argument("--cpu", action="store_true", help="go by the processor's seconds")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the growth as SVG")
-    given = parser.parse_args(arguments)
-    figure = "cpu_s" if given.cpu else "wall_s"
-    results = Results(given.json, {"figure": figure, "repeat": given.repeat, "first": bool(given.first)})
-    with checkout(given.first) as first:
+    asked = parser.parse_args(arguments)
+    figure = "cpu_s" if asked.cpu else "wall_s"
+    results = Results(asked.json, {"figure": figure, "repeat": asked.repeat, "first": bool(asked.first)})
+    with checkout(asked.first) as first:
+        for tree in filter(None, (ROOT, first)):
+            # As an installed package is: no run compiles its modules.
+            folders = [str(folder) for name in ("alpa_dejavu", "patches") if (folder := tree / name).is_dir()]
+            subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True, env=environment())
 
         def measured(job: Job) -> Callable[[], dict[str, Any]]:
-            return lambda: pairs(job, first, given.repeat, given.limit_s)
+            return lambda: pairs(job, first, asked.repeat, asked.limit_s)
 
-        if given.growth:
-            asked = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
-            for what, number, job in tqdm(asked, unit="job"):
+        if asked.growth:
+            sizes = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
+            for what, number, job in tqdm(sizes, unit="job"):
                 results.known(what, str(number), measured(job))
         else:
-            for name in tqdm(given.jobs, unit="job"):
+            for name in tqdm(asked.jobs, unit="job"):
                 results.known("jobs", name, measured(JOBS[name]))
-    if given.growth:
+    if asked.growth:
         fits = {what: growth(results[what], figure) for what in SERIES}
-        if given.figure is not None:
-            drawn(results, fits, figure, given.figure)
+        if asked.figure is not None:
+            drawn(results, fits, figure, asked.figure)
         return results.shown(Table.of(_growth_rows(results, fits), _growth_columns()))
     rows = [_row(name, row, figure) for name, row in results.get("jobs", {}).items()]
     results.shown(jobs_table(rows))
@@ -187,10 +191,10 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     path, told = folder / "plan.json", folder / "told.txt"
     command = [sys.executable, "-m", "alpa_dejavu", *job.words(folder), "--json", str(path)]
     imported = os.pathsep.join([str(tree), str(tree / "patches")])
-    environment = os.environ | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
+    variables = environment() | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
     started = time.perf_counter()
     with told.open("w", encoding="utf-8") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment, cwd=folder)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, cwd=folder)
         stop = threading.Timer(limit_s, process.kill)
         stop.start()
         _, status, used = os.wait4(process.pid, 0)
@@ -206,9 +210,14 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
         late = figures["wall_s"] >= limit_s
         return figures | {"error": f"no plan in {limit_s} s" if late else (lines or [f"exit {process.returncode}"])[-1]}
     plan = json.loads(path.read_text(encoding="utf-8"))
-    split = {name: round(float(taken_s), 4) for name, taken_s in plan["planning_s"].items()}
+    split = {name: round(float(part_s), 4) for name, part_s in plan["planning_s"].items()}
     answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}
     return figures | answer | {"step_s": plan["iteration_time_s"], "planning_s": split}
+
+
+def environment() -> dict[str, str]:
+    """The variables of processes, which may keep compiled modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def ratio(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
@@ -223,7 +232,7 @@ def ratio(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
 
 
 def _median(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
-    values = [one[kind][figure] for one in row["ours"] if "error" not in one[kind]]
+    values = [runs[kind][figure] for runs in row["ours"] if "error" not in runs[kind]]
     return statistics.median(values) if values else None
 
 
@@ -261,8 +270,8 @@ def growth(rows: Mapping[str, Mapping[str, Any]], figure: str) -> dict[str, floa
     fits = {}
     for kind in ("cold", "warm"):
         points = [(float(number), _median(row, kind, figure)) for number, row in rows.items()]
-        numbers, taken_s = zip(*[(number, s) for number, s in points if s is not None], strict=True)
-        fits[kind] = float(np.polyfit(np.log(numbers), np.log(taken_s), 1)[0]) if len(numbers) > 1 else float("nan")
+        numbers, planning_s = zip(*[(number, s) for number, s in points if s is not None], strict=True)
+        fits[kind] = float(np.polyfit(np.log(numbers), np.log(planning_s), 1)[0]) if len(numbers) > 1 else float("nan")
     return fits
 
 
@@ -271,8 +280,8 @@ def _growth_rows(results: Mapping[str, Any], fits: Mapping[str, Mapping[str, flo
     rows = []
     for what, exponents in fits.items():
         points = {number: _median(row, "cold", figure) for number, row in results[what].items()}
-        known = [f"{number}: {seconds(s)}" for number, s in points.items() if s is not None]
-        rows.append({"what": what, **exponents, "points": ", ".join(known)})
+        texts = [f"{number}: {seconds(s)}" for number, s in points.items() if s is not None]
+        rows.append({"what": what, **exponents, "points": ", ".join(texts)})
     return rows
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import final
@@ -54,8 +53,9 @@ class SearchWatch:
         if self.priced < 2 or not any(self.left):
             return None
         # As long as there is none of a kind, one of the other stands in for it.
-        means_s = [statistics.fmean(own or other) for own, other in (self._seconds, self._seconds[::-1])]
-        whole_s = sum(mean_s * count for mean_s, count in zip(means_s, self.left, strict=True))
+        alike, anew = self._seconds
+        kinds = zip((alike or anew, anew or alike), self.left, strict=True)
+        whole_s = sum(sum(last_s) / len(last_s) * count for last_s, count in kinds)
         return max(whole_s - (self._clock() - self._last), 0.0)
 
 

@@ -159,7 +159,6 @@ def plan(
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
         from alpa_dejavu.planning import plan_model
-        from alpa_dejavu.planning.changed.kept import Kept
         from alpa_dejavu.planning.result import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
         from alpa_dejavu.schedules.schedule_file import schedule_text
@@ -212,6 +211,8 @@ def plan(
         # Where nothing can be printed, or another file can't be written, what was planned isn't lost.
         written: list[pathlib.Path] = []
         if json_path is not None:
+            from alpa_dejavu.planning.changed.kept import Kept
+
             written, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
         try:
             written += write_outputs(planned, None, *paths[1:4], steps=whole)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.search_watch import is_stopped
 from alpa_dejavu.planning.given._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp, front, why_not
 from alpa_dejavu.planning.search._diagnosis import nothing_fits
@@ -36,6 +37,7 @@ def plan(
         search: what the task's chooser has answered already; None: it is asked.
 
     Raises:
+        KeyboardInterrupt: somebody has stopped the search before it had a plan.
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: the task contradicts itself, or asks for what its chooser can't do.
     """
@@ -44,6 +46,8 @@ def plan(
         with collector_paused():
             search = search or task.chooser.choose(task, clock)
             if not search.candidates:
+                if is_stopped():
+                    raise KeyboardInterrupt
                 raise nothing_fits(task)
             ranking = ranked(task, search, clock)
             rivals = contenders(ranking, search, task.contenders)

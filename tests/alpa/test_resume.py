@@ -12,7 +12,7 @@ from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime
 from models import chain, planned, space
 
-MADE = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8))
+MADE = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8), contingencies=True)
 PLAN = MADE.plan
 KEPT = Kept.of(dataclasses.replace(MADE, plan=dataclasses.replace(PLAN, batch=64)))
 FAULT = ConnectionError("a worker has died")

@@ -13,7 +13,7 @@ from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime
 from models import chain, planned, space
 
-MADE = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8))
+MADE = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8), contingencies=True)
 PLAN = dataclasses.replace(MADE.plan, batch=64)
 KEPT = Kept.of(dataclasses.replace(MADE, plan=PLAN))
 FAULT = ConnectionError("a worker has died")

@@ -51,15 +51,22 @@ def test_a_search_that_is_stopped_says_how_much_was_left_and_its_bound():
 
     watch.price = stop
     with watched(watch):
-        made = alpa_dejavu.plan(task).plan
-    (note,) = (note for note in made.notes if note.startswith("stopped early"))
+        best = alpa_dejavu.plan(task).plan
+    (note,) = (note for note in best.notes if note.startswith("stopped early"))
     assert note.startswith(f"stopped early: {watch.priced} of about {watch.priced + sum(watch.left)} candidates priced")
-    assert f"layers and {made.num_micro_batches} micro-batches takes less than" in note
-    assert made.step_s >= whole.step_s * (1 - 1e-9)
-    assert not made.contingencies
-    assert not any("nothing fits" in note for note in made.notes)
+    assert f"layers and {best.num_micro_batches} micro-batches takes less than" in note
+    assert best.step_s >= whole.step_s * (1 - 1e-9)
+    assert not best.contingencies
+    assert not any("nothing fits" in note for note in best.notes)
     assert whole.contingencies
     assert not any("stopped" in note for note in whole.notes)
+
+
+def test_a_search_that_is_stopped_before_it_has_a_plan_is_interrupted():
+    watch = SearchWatch()
+    watch.is_stopped = True
+    with watched(watch), pytest.raises(KeyboardInterrupt):
+        planned(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
 
 
 def test_a_plan_reads_as_a_table():

@@ -17,9 +17,9 @@ def test_the_remaining_seconds_are_those_of_the_candidates_left():
     candidates = [(5.0, True), (0.3, False), (0.2, False), (6.0, True), (0.2, False), (4.0, True), (0.3, False)]
     now[0] = 20.0  # until then the model is traced
     watch.begin()
-    for n, (taken_s, anew) in enumerate(candidates):
+    for n, (own_s, anew) in enumerate(candidates):
         assert (watch.remaining_s() is None) == (n < 2)
-        now[0] += taken_s
+        now[0] += own_s
         later = candidates[n + 1 :]
         count = sum(of_it for _, of_it in later)
         watch.price(n > 0, (len(later) - count, count), anew)
