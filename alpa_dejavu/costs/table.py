@@ -270,15 +270,17 @@ def cost_table(
             continue
         kept = [None if config is None else costs.memory(config) for config in configs]
         memory.append(tuple(kept))
-        chosen = [c for c, config in enumerate(configs) if config is not None]
-        of_configs = [costs.seconds(devices[s], config) for config in configs if config is not None]
-        if chosen:
-            seconds[..., s, chosen] = np.stack(of_configs, axis=-1)
-        offered[:, :, s, chosen] = allowed[:, :, None]
         fitting = _limits(float(usable[s]), devices[s].share)
-        for c, stage in enumerate(kept):
-            if stage is not None:
-                successors[:, :, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
+        of_configs = np.zeros((len(configs), len(COST_KINDS), *shape[:2]))
+        followed = np.full((len(configs), *shape[:2]), -1)
+        for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
+            if config is not None and stage is not None:
+                of_configs[c] = costs.seconds(devices[s], config)
+                followed[c] = successors_that_fit(margin.needed(stage), fitting, run)
+                offered[:, :, s, c] = allowed
+        for layer in range(model.num_layers):  # what a processor's cache holds at a time is turned round
+            seconds[:, layer, :, s] = of_configs[:, :, layer].transpose(1, 2, 0)
+            successors[layer, :, s] = followed[:, layer].T
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,
