@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +119,16 @@ class StageCostModel:
                 for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
                 for operators in sets
             )
+
+    def forget(self) -> None:
+        """Forgets the seconds of all ranges of layers, which are worked out again where they are asked for; predictions
+        of operators are kept.
+        """
+        of_ranges: tuple[dict[Any, Any], ...] = (
+            self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden,
+        )  # fmt: skip
+        for kept in of_ranges:
+            kept.clear()
 
     def _on(self, device: Device) -> PredictedOperators:
         if device not in self._operators:

@@ -281,6 +281,7 @@ def cost_table(
         for layer in range(model.num_layers):  # what a processor's cache holds at a time is turned round
             seconds[:, layer, :, s] = of_configs[:, :, layer].transpose(1, 2, 0)
             successors[layer, :, s] = followed[:, layer].T
+    costs.forget()  # what the table has, and all that it is made of, would take its memory several times
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,
