@@ -4,8 +4,10 @@ are slow.
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from alpa_dejavu.problem import Cluster, ClusterSummary, Submesh, host_kinds
 
@@ -19,18 +21,28 @@ __all__ = [
     "takes_part_of_several",
 ]
 
-_KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
-"""The kinds of hosts of clusters that are still there, by the cluster's id."""
+Figure = TypeVar("Figure")
 
 
+def _once(figure: Callable[[Cluster], Figure]) -> Callable[[Cluster], Figure]:
+    """A function that works out a figure of each cluster once, as long as the cluster is there; it goes by its id."""
+    known: dict[int, tuple[weakref.ref[Cluster], Figure]] = {}
+
+    @functools.wraps(figure)
+    def of(cluster: Cluster) -> Figure:
+        key = id(cluster)
+        kept = known.get(key)
+        if kept is None or kept[0]() is not cluster:
+            kept = known[key] = weakref.ref(cluster, lambda _: known.pop(key, None)), figure(cluster)
+        return kept[1]
+
+    return of
+
+
+@_once
 def kinds_of(cluster: Cluster) -> tuple[int, ...]:
     """Returns the number of each host's kind (hosts of one kind are interchangeable), cached for the next call."""
-    key = id(cluster)
-    kept = _KNOWN.get(key)
-    if kept is None or kept[0]() is not cluster:
-        kept = weakref.ref(cluster, lambda _: _KNOWN.pop(key, None)), host_kinds(cluster)
-        _KNOWN[key] = kept
-    return kept[1]
+    return host_kinds(cluster)
 
 
 def by_sites(cluster: Cluster) -> bool:
@@ -42,8 +54,10 @@ def by_sites(cluster: Cluster) -> bool:
 
 def members_of_kinds(cluster: Cluster) -> list[list[int]]:
     """Returns for each kind of host (hosts of one kind are interchangeable) the indices of its hosts in the cluster."""
-    kinds = kinds_of(cluster)
-    return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]
+    members: list[list[int]] = [[] for _ in range(max(kinds_of(cluster)) + 1)]
+    for host, kind in enumerate(kinds_of(cluster)):
+        members[kind].append(host)
+    return members
 
 
 def summary_of(cluster: Cluster) -> ClusterSummary:
@@ -55,6 +69,7 @@ _CLEARLY = 1.25
 """So many times faster is more than what measurements are off by."""
 
 
+@_once
 def slow_inside(cluster: Cluster) -> bool:
     """Returns whether every link within a host of several devices is clearly slower than every link between hosts.
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -364,7 +365,10 @@ class Cluster:
         """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links
         between them.
         """
-        links = tuple(tuple(map(self.links[a].__getitem__, hosts)) for a in hosts)
+        links = tuple((self.links[n][n],) for n in hosts)
+        if len(hosts) > 1:
+            chosen = operator.itemgetter(*hosts)
+            links = tuple(map(chosen, chosen(self.links)))
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:
