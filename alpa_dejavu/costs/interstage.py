@@ -5,11 +5,11 @@ Of two stages the one that has fewer hosts (in one host: devices) says how many 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import types
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -175,25 +175,24 @@ class InterstageTransfer:
         inside = len(sending | receiving) == 1
         shares = min(len(before), len(after)) if inside else min(len(sending), len(receiving))
         unlike: dict[tuple[int, int, bool, int], _Ends] = {}
-        both = sorted(sending & receiving)
-        ends = [sorted(some if at_a_time else self._unlike(some, both)) for some in (sending, receiving)]
-        for a, b in itertools.product(*ends):
+        ends = sorted(sending), sorted(receiving)
+        for a, b in itertools.product(*(on if at_a_time else self._examples(on, sending & receiving) for on in ends)):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
         seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
         forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
 
-    def _unlike(self, hosts: Iterable[int], common: Iterable[int]) -> set[int]:
-        """Returns those of some hosts that have every kind of link to others: the first two of each kind, so that one
-        of them differs from any other host, and the first of each kind that both ends have.
-        """
-        kinds, chosen, counts = kinds_of(self._cluster), set[int](), Counter[int]()
-        for host in sorted(hosts):
-            counts[kinds[host]] += 1
-            if counts[kinds[host]] <= 2:
-                chosen.add(host)
-        return chosen.union({kinds[host]: host for host in common}.values())
+    def _examples(self, hosts: Sequence[int], both: Collection[int]) -> list[int]:
+        """Two hosts of each kind, and one that both stages are on: what takes the same time is between these, too."""
+        kinds, wanted = kinds_of(self._cluster), collections.Counter[tuple[int, bool]]()
+        chosen = []
+        for host in hosts:
+            kind = kinds[host], host in both
+            wanted[kind] += 1
+            if wanted[kind] <= 2:
+                chosen.append(host)
+        return chosen
 
     def table(self, space: SearchSpace) -> InterstageTable:
         """Returns the seconds of transfers between stages on any two submeshes of a search space, across a cut before
