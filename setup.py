@@ -108,6 +108,7 @@ setup(
             "pytest-xdist",
             "hypothesis",
             "import-linter>=2.1",
+            "jaxtyping>=0.3,<0.4",
             "ruff",
             "mypy",
             "pylint>=4",

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import types
 from collections.abc import Collection, Mapping, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 _Ends = tuple[int, int]
 """A host that sends forward and one that receives; the same one: they are in one host."""
 _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
@@ -32,13 +35,13 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
     """The bytes and the number of tensors that one micro-batch sends from stage to stage if a model of L layers is cut
-    before a layer, each of shape (L,): those made on one side of the cut and used on the other; none for layer 0.
+    before a layer: those made on one side of the cut and used on the other; none for layer 0.
     """
 
-    forward_bytes: FloatArray
-    forward_tensors: FloatArray
-    backward_bytes: FloatArray
-    backward_tensors: FloatArray
+    forward_bytes: Float[FloatArray, " L"]
+    forward_tensors: Float[FloatArray, " L"]
+    backward_bytes: Float[FloatArray, " L"]
+    backward_tensors: Float[FloatArray, " L"]
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
@@ -76,14 +79,13 @@ class InterstageTable:
     links.
     """
 
-    links: NDArray[np.int64]  # shape (S, S), the kind of link from a stage on one submesh to the next stage on another
-    # forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
-    # layers
-    forward_s: FloatArray
-    backward_s: FloatArray
+    links: Int[NDArray[np.int64], "S S"]  # the kind of link from a stage on one submesh to the next stage on another
+    # forward_s, backward_s: seconds over each kind of link where the next stage begins with each of L layers
+    forward_s: Float[FloatArray, "L D"]
+    backward_s: Float[FloatArray, "L D"]
     ends: tuple[_Ends, ...]  # for each kind of link, the index of a host that sends forward and of one that receives
-    # Shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link
-    shares: NDArray[np.int64]
+    # Into how many shares, sent at the same time, a tensor is cut on each kind of link
+    shares: Int[NDArray[np.int64], " D"]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
         """Returns the forward and backward seconds of a micro-batch's transfer between a stage on the submesh `before`
