@@ -103,6 +103,7 @@ class StageCostModel:
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
         self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
+        self._memory: dict[MeshConfig, StageMemory] = {}
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the latency model, what stages on the given devices with the
@@ -121,11 +122,11 @@ class StageCostModel:
             )
 
     def forget(self) -> None:
-        """Forgets the seconds of all ranges of layers, which are worked out again where they are asked for; predictions
-        of operators are kept.
+        """Forgets the seconds and bytes of all ranges of layers, which are worked out again where they are asked for;
+        predictions of operators are kept.
         """
         of_ranges: tuple[dict[Any, Any], ...] = (
-            self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden,
+            self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden, self._memory,
         )  # fmt: skip
         for kept in of_ranges:
             kept.clear()
@@ -266,8 +267,10 @@ class StageCostModel:
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
-        shares = self.division(config).memory(config.remat)
-        return stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+        if config not in self._memory:
+            shares = self.division(config).memory(config.remat)
+            self._memory[config] = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+        return self._memory[config]
 
     @property
     def gradient_bytes(self) -> FloatArray:
