@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.compiled import compiled
+
 FloatArray = NDArray[np.float64]
 
 
@@ -45,8 +47,27 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     if of_stages is None:
         return range_sum(values)
     rows = np.asarray(values, dtype=np.float64)
-    padded = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1))], axis=-1)
-    return np.asarray(padded[..., of_stages].sum(axis=-1))
+    of_variants = np.ascontiguousarray(rows.reshape(-1, rows.shape[-1]).T)
+    sums = _variant_sums(of_variants, np.ascontiguousarray(of_stages, dtype=np.int64))
+    return sums.reshape(*rows.shape[:-1], *of_stages.shape[:2])
+
+
+@compiled("(f8[:,::1], i8[:,:,::1])")
+def _variant_sums(values: FloatArray, of_stages: NDArray[np.int64]) -> FloatArray:
+    """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
+    size, several = len(of_stages), values.shape[1]
+    sums = np.zeros((several, size, size))
+    total = np.zeros(several)
+    for first in range(size):
+        for last in range(first, size):
+            total[:] = 0.0
+            for layer in range(first, last + 1):
+                variant = of_stages[first, last, layer]
+                for column in range(several):
+                    total[column] += values[variant, column]
+            for column in range(several):
+                sums[column, first, last] = total[column]
+    return sums
 
 
 @functools.cache

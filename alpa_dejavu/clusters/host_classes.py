@@ -18,14 +18,14 @@ Figure = TypeVar("Figure")
 
 def _once(figure: Callable[[Cluster], Figure]) -> Callable[[Cluster], Figure]:
     """A function that works out a figure of each cluster once, as long as the cluster is there; it goes by its id."""
-    known: dict[int, tuple[weakref.ref[Cluster], Figure]] = {}
+    of_clusters: dict[int, tuple[weakref.ref[Cluster], Figure]] = {}
 
     @functools.wraps(figure)
     def of(cluster: Cluster) -> Figure:
         key = id(cluster)
-        kept = known.get(key)
+        kept = of_clusters.get(key)
         if kept is None or kept[0]() is not cluster:
-            kept = known[key] = weakref.ref(cluster, lambda _: known.pop(key, None)), figure(cluster)
+            kept = of_clusters[key] = weakref.ref(cluster, lambda _: of_clusters.pop(key, None)), figure(cluster)
         return kept[1]
 
     return of

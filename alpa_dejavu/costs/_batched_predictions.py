@@ -13,7 +13,7 @@ from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.problem import Device, Operators
 
-_AT_A_TIME = 1 << 16
+_AT_A_TIME = 1 << 18
 """Sets of operators are joined until they have about so many, which a latency model then predicts in one call."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.costs._streams import behind_layers_s
 from alpa_dejavu.costs.overlap import Overlap
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 FETCHED = ("all_gather",)
 """Collectives of a pass that bring a layer's parameters (ZeRO-3): they run behind the layer that comes before it."""
@@ -32,14 +35,14 @@ class Buckets:
     than its parts.
 
     Attributes:
-        total_s: shape (L, L), the seconds of all of them.
-        alone_s: shape (K, V), those of each layer variant alone.
-        longer: shape (K, L, L), how many times as long a bucket takes in a stage.
+        total_s: the seconds of all of them.
+        alone_s: those of each of V layer variants alone.
+        longer: how many times as long a bucket takes in a stage.
     """
 
-    total_s: FloatArray
-    alone_s: FloatArray
-    longer: FloatArray
+    total_s: Float[FloatArray, "L L"]
+    alone_s: Float[FloatArray, "K V"]
+    longer: Float[FloatArray, "K L L"]
 
     @classmethod
     def of(
@@ -68,13 +71,13 @@ class StagePass:
     """A pass of one micro-batch over the layers of stages.
 
     Attributes:
-        hidden_s: shape (V,), the seconds that hide of each layer variant's own collectives.
-        free_s: shape (D, V), the seconds that each of D kinds of devices computes without anything beside it.
+        hidden_s: the seconds that hide of each of V layer variants' own collectives.
+        free_s: the seconds that each of D kinds of devices computes without anything beside it.
         fetched, sent: the collectives of all layers together.
     """
 
-    hidden_s: FloatArray
-    free_s: FloatArray
+    hidden_s: Float[FloatArray, " V"]
+    free_s: Float[FloatArray, "D V"]
     fetched: Buckets
     sent: Buckets
 

@@ -161,9 +161,18 @@ def behind_layers_s(
         backward: whether the pass begins with the last layer.
     """
     slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
-    messages = [np.ascontiguousarray(part, dtype=np.float64) for way in (fetched, sent) for part in way]
-    wide = (np.ascontiguousarray(part, dtype=np.int64) for part in (stages, variants))
-    return _behind(*wide, np.ascontiguousarray(computed_s, dtype=np.float64), *messages, slow, slow_load, backward)
+    return _behind(
+        np.ascontiguousarray(stages, dtype=np.int64),
+        np.ascontiguousarray(variants, dtype=np.int64),
+        np.ascontiguousarray(computed_s),
+        np.ascontiguousarray(fetched[0]),
+        np.ascontiguousarray(fetched[1]),
+        np.ascontiguousarray(sent[0]),
+        np.ascontiguousarray(sent[1]),
+        slow,
+        slow_load,
+        backward,
+    )
 
 
 @compiled("(i8[:,::1], i8[:,::1], f8[::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8, f8, b1)")

@@ -5,12 +5,12 @@ Of two stages the one that has fewer hosts (in one host: devices) says how many 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import types
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import final
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 _Ends = tuple[int, int]
 """A host that sends forward and one that receives; the same one: they are in one host."""
 _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
@@ -32,13 +35,13 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
     """The bytes and the number of tensors that one micro-batch sends from stage to stage if a model of L layers is cut
-    before a layer, each of shape (L,): those made on one side of the cut and used on the other; none for layer 0.
+    before a layer: those made on one side of the cut and used on the other; none for layer 0.
     """
 
-    forward_bytes: FloatArray
-    forward_tensors: FloatArray
-    backward_bytes: FloatArray
-    backward_tensors: FloatArray
+    forward_bytes: Float[FloatArray, " L"]
+    forward_tensors: Float[FloatArray, " L"]
+    backward_bytes: Float[FloatArray, " L"]
+    backward_tensors: Float[FloatArray, " L"]
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
@@ -76,14 +79,13 @@ class InterstageTable:
     links.
     """
 
-    links: NDArray[np.int64]  # shape (S, S), the kind of link from a stage on one submesh to the next stage on another
-    # forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
-    # layers
-    forward_s: FloatArray
-    backward_s: FloatArray
+    links: Int[NDArray[np.int64], "S S"]  # the kind of link from a stage on one submesh to the next stage on another
+    # forward_s, backward_s: seconds over each kind of link where the next stage begins with each of L layers
+    forward_s: Float[FloatArray, "L D"]
+    backward_s: Float[FloatArray, "L D"]
     ends: tuple[_Ends, ...]  # for each kind of link, the index of a host that sends forward and of one that receives
-    # Shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link
-    shares: NDArray[np.int64]
+    # Into how many shares, sent at the same time, a tensor is cut on each kind of link
+    shares: Int[NDArray[np.int64], " D"]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
         """Returns the forward and backward seconds of a micro-batch's transfer between a stage on the submesh `before`
@@ -175,25 +177,24 @@ class InterstageTransfer:
         inside = len(sending | receiving) == 1
         shares = min(len(before), len(after)) if inside else min(len(sending), len(receiving))
         unlike: dict[tuple[int, int, bool, int], _Ends] = {}
-        both = sorted(sending & receiving)
-        ends = [sorted(some if at_a_time else self._unlike(some, both)) for some in (sending, receiving)]
-        for a, b in itertools.product(*ends):
+        ends = sorted(sending), sorted(receiving)
+        for a, b in itertools.product(*(on if at_a_time else self._examples(on, sending & receiving) for on in ends)):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
         seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
         forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
 
-    def _unlike(self, hosts: Iterable[int], common: Iterable[int]) -> set[int]:
-        """Returns those of some hosts that have every kind of link to others: the first two of each kind, so that one
-        of them differs from any other host, and the first of each kind that both ends have.
-        """
-        kinds, chosen, counts = kinds_of(self._cluster), set[int](), Counter[int]()
-        for host in sorted(hosts):
-            counts[kinds[host]] += 1
-            if counts[kinds[host]] <= 2:
-                chosen.add(host)
-        return chosen.union({kinds[host]: host for host in common}.values())
+    def _examples(self, hosts: Sequence[int], both: Collection[int]) -> list[int]:
+        """Two hosts of each kind, and one that both stages are on: what takes the same time is between these, too."""
+        kinds, wanted = kinds_of(self._cluster), collections.Counter[tuple[int, bool]]()
+        chosen = []
+        for host in hosts:
+            kind = kinds[host], host in both
+            wanted[kind] += 1
+            if wanted[kind] <= 2:
+                chosen.append(host)
+        return chosen
 
     def table(self, space: SearchSpace) -> InterstageTable:
         """Returns the seconds of transfers between stages on any two submeshes of a search space, across a cut before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray, range_max, touched_sum
 from alpa_dejavu.problem import NO_OFFLOAD, MemoryShares, Model, Offload, Run
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 _WITH_COPIES = 5.0
 """An optimizer's state of more bytes than so many times the parameters' has float32 copies of these: beside parameters
@@ -22,7 +25,7 @@ of 16 bits Adam's moments take 4 times their bytes, with the copies 6 times."""
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelMemory:
-    """The bytes of a model's whole (unsharded) tensors for each range of layers i..j, each of shape (L, L).
+    """The bytes of a model's whole (unsharded) tensors for each range of layers i..j.
 
     `activations` are those of one micro-batch that wait for its backward pass; `layer_inputs` what its layers take in
     from other layers or from outside, which is all that remat keeps; `temporaries` the largest layer's while it
@@ -30,14 +33,14 @@ class ModelMemory:
     those of one parameter and, in training, of its gradient.
     """
 
-    parameters: FloatArray
-    gradients: FloatArray
-    optimizer: FloatArray
-    activations: FloatArray
-    layer_inputs: FloatArray
-    temporaries: FloatArray
-    remat_temporaries: FloatArray
-    largest_parameter: FloatArray
+    parameters: Float[FloatArray, "L L"]
+    gradients: Float[FloatArray, "L L"]
+    optimizer: Float[FloatArray, "L L"]
+    activations: Float[FloatArray, "L L"]
+    layer_inputs: Float[FloatArray, "L L"]
+    temporaries: Float[FloatArray, "L L"]
+    remat_temporaries: Float[FloatArray, "L L"]
+    largest_parameter: Float[FloatArray, "L L"]
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
@@ -117,13 +120,13 @@ class MemoryLimits:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class OffloadedMemory:
-    """The bytes of a stage that its hosts keep for each of its devices, for each range of layers i..j, shape (L, L): in
-    memory all the time, and for each micro-batch in flight, and on drives.
+    """The bytes of a stage that its hosts keep for each of its devices, for each range of layers i..j: in memory all
+    the time, and for each micro-batch in flight, and on drives.
     """
 
-    resident: FloatArray
-    per_micro_batch: FloatArray
-    nvme: FloatArray
+    resident: Float[FloatArray, "L L"]
+    per_micro_batch: Float[FloatArray, "L L"]
+    nvme: Float[FloatArray, "L L"]
 
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes in the hosts' memory for each device with so many micro-batches in flight."""
@@ -133,15 +136,15 @@ class OffloadedMemory:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageMemory:
-    """The bytes that a stage takes on each of its devices, for each range of layers i..j, each of shape (L, L).
+    """The bytes that a stage takes on each of its devices, for each range of layers i..j.
 
     `resident` is there all the time, `per_micro_batch` for each micro-batch in flight, `temporary` while computing.
     `elsewhere` has what is offloaded; None: nothing is.
     """
 
-    resident: FloatArray
-    per_micro_batch: FloatArray
-    temporary: FloatArray
+    resident: Float[FloatArray, "L L"]
+    per_micro_batch: Float[FloatArray, "L L"]
+    temporary: Float[FloatArray, "L L"]
     elsewhere: OffloadedMemory | None = None
 
     def peak(self, in_flight: int) -> FloatArray:
@@ -192,14 +195,14 @@ def stage_memory(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class UpdatedBytes:
-    """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it, shape (L, L): of
-    trained parameters and gradients, and of those parameters that have no float32 copy in the optimizer's state and are
-    updated themselves.
+    """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it: of trained
+    parameters and gradients, and of those parameters that have no float32 copy in the optimizer's state and are updated
+    themselves.
     """
 
-    parameters: FloatArray
-    gradients: FloatArray
-    uncopied: FloatArray
+    parameters: Float[FloatArray, "L L"]
+    gradients: Float[FloatArray, "L L"]
+    uncopied: Float[FloatArray, "L L"]
 
     @classmethod
     def of(cls, memory: ModelMemory, shares: MemoryShares) -> UpdatedBytes:

@@ -113,8 +113,12 @@ class RuntimeProfile:
         lengths = np.diff([len(operators)] if ends is None else ends, prepend=0)
         of_layers = np.repeat(np.arange(len(lengths)), lengths)
         factor = np.where(operators.is_product, 1.0, self.elementwise)
-        device_s = np.bincount(of_layers, weights=predicted.mean_s * factor, minlength=len(lengths))
-        computed_s = self.computed_s(device_s, np.bincount(of_layers, launches(operators), minlength=len(lengths)))
+
+        def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.asarray(np.bincount(of_layers, values, minlength=len(lengths)), dtype=np.float64)
+
+        device_s = added(predicted.mean_s * factor)
+        computed_s = self.computed_s(device_s, added(launches(operators)))
         longer = np.divide(computed_s, device_s, out=np.ones_like(device_s), where=device_s > 0)
         factor = factor * longer[of_layers]
         return Latency(predicted.mean_s * factor, predicted.spread_s * factor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,7 @@ class StageCostModel:
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
         self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
+        self._memory: dict[MeshConfig, StageMemory] = {}
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the latency model, what stages on the given devices with the
@@ -119,6 +120,16 @@ class StageCostModel:
                 for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
                 for operators in sets
             )
+
+    def forget(self) -> None:
+        """Forgets the seconds and bytes of all ranges of layers, which are worked out again where they are asked for;
+        predictions of operators are kept.
+        """
+        of_ranges: tuple[dict[Any, Any], ...] = (
+            self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden, self._memory,
+        )  # fmt: skip
+        for kept in of_ranges:
+            kept.clear()
 
     def _on(self, device: Device) -> PredictedOperators:
         if device not in self._operators:
@@ -256,8 +267,10 @@ class StageCostModel:
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
-        shares = self.division(config).memory(config.remat)
-        return stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+        if config not in self._memory:
+            shares = self.division(config).memory(config.remat)
+            self._memory[config] = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+        return self._memory[config]
 
     @property
     def gradient_bytes(self) -> FloatArray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +27,15 @@ from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
 from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostTable:
-    """The costs of all stages, as arrays of shape (L, L, S, C): entry (i, j, s, c) is of a stage of layers i..j on
-    submesh s with mesh config c.
+    """The costs of all stages of a model of L layers: entry (i, j, s, c) is of a stage of layers i..j on submesh s, one
+    of S, with mesh config c, one of C.
 
     Attributes:
         compute_forward_s, compute_backward_s: seconds of the operators of one micro-batch; finite everywhere, as the
@@ -44,8 +47,8 @@ class CostTable:
         offered: whether the search may take the stage.
         max_n_succ_stages: how many stages may follow before the stage's memory is full; -1: it doesn't fit.
         memory: `memory[s][c]` has the bytes of stages on submesh s with config c; None where there is no such config.
-        memory_limit_bytes: the memory of the smallest device of each submesh, shape (S,).
-        usable_bytes: what the margin leaves of it for stages whose peaks weren't measured, shape (S,).
+        memory_limit_bytes: the memory of the smallest device of each submesh.
+        usable_bytes: what the margin leaves of it for stages whose peaks weren't measured.
         stage_costs: the model that predicted the entries; None where they were made otherwise.
         devices: the devices of each submesh, as `stage_costs` takes them.
         transfer: the model of transfers from stage to stage; None: they cost nothing.
@@ -54,17 +57,17 @@ class CostTable:
             or leaves some free.
     """
 
-    compute_forward_s: FloatArray
-    compute_backward_s: FloatArray
-    collective_forward_s: FloatArray
-    collective_backward_s: FloatArray
-    synchronisation_s: FloatArray
-    update_s: FloatArray
-    offered: NDArray[np.bool_]
-    max_n_succ_stages: NDArray[np.int64]
+    compute_forward_s: Float[FloatArray, "L L S C"]
+    compute_backward_s: Float[FloatArray, "L L S C"]
+    collective_forward_s: Float[FloatArray, "L L S C"]
+    collective_backward_s: Float[FloatArray, "L L S C"]
+    synchronisation_s: Float[FloatArray, "L L S C"]
+    update_s: Float[FloatArray, "L L S C"]
+    offered: Bool[NDArray[np.bool_], "L L S C"]
+    max_n_succ_stages: Int[NDArray[np.int64], "L L S C"]
     memory: tuple[tuple[StageMemory | None, ...], ...]
-    memory_limit_bytes: FloatArray
-    usable_bytes: FloatArray
+    memory_limit_bytes: Float[FloatArray, " S"]
+    usable_bytes: Float[FloatArray, " S"]
     stage_costs: StageCostModel | None = None
     devices: tuple[StageDevices, ...] = ()
     transfer: InterstageTransfer | None = None
@@ -89,9 +92,9 @@ class CostTable:
         return self.synchronisation_s + self.update_s
 
     @property
-    def costs_s(self) -> FloatArray:
-        """Returns each stage's seconds of computing and collectives for one micro-batch, shape (L, L, S, C); infinite
-        where the search may not take the stage, or it doesn't fit in memory.
+    def costs_s(self) -> Float[FloatArray, "L L S C"]:
+        """Returns each stage's seconds of computing and collectives for one micro-batch; infinite where the search may
+        not take the stage, or it doesn't fit in memory.
         """
         return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
 
@@ -270,15 +273,18 @@ def cost_table(
             continue
         kept = [None if config is None else costs.memory(config) for config in configs]
         memory.append(tuple(kept))
-        chosen = [c for c, config in enumerate(configs) if config is not None]
-        of_configs = [costs.seconds(devices[s], config) for config in configs if config is not None]
-        if chosen:
-            seconds[..., s, chosen] = np.stack(of_configs, axis=-1)
-        offered[:, :, s, chosen] = allowed[:, :, None]
         fitting = _limits(float(usable[s]), devices[s].share)
-        for c, stage in enumerate(kept):
-            if stage is not None:
-                successors[:, :, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
+        of_configs = np.zeros((len(configs), len(COST_KINDS), *shape[:2]))
+        followed = np.full((len(configs), *shape[:2]), -1)
+        for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
+            if config is not None and stage is not None:
+                of_configs[c] = costs.seconds(devices[s], config)
+                followed[c] = successors_that_fit(margin.needed(stage), fitting, run)
+                offered[:, :, s, c] = allowed
+        for layer in range(model.num_layers):  # what a processor's cache holds at a time is turned round
+            seconds[:, layer, :, s] = of_configs[:, :, layer].transpose(1, 2, 0)
+            successors[layer, :, s] = followed[:, layer].T
+    costs.forget()  # what the table has, and all that it is made of, would take its memory several times
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -181,7 +182,10 @@ class Cluster:
 
     def part(self, hosts: Sequence[int]) -> Cluster:
         """Returns the cluster of a selection of its hosts, given by indices and in that order, and their links."""
-        links = tuple(tuple(map(self.links[a].__getitem__, hosts)) for a in hosts)
+        links = tuple((self.links[n][n],) for n in hosts)
+        if len(hosts) > 1:
+            chosen = operator.itemgetter(*hosts)
+            links = tuple(map(chosen, chosen(self.links)))
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Rare
@@ -118,48 +117,37 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     >>> host_kinds(named_cluster("p3.16xlarge", 4))
     (0, 0, 0, 0)
     """
-    kinds: list[int] = []
-    first: list[int] = []
-    links = cluster.link_kinds
-    counts = np.bincount(links.numbers.ravel(), minlength=len(links.links)).tolist()
+    links, numbers = cluster.link_kinds.links, cluster.link_kinds.numbers
+    figures = dict[tuple[Link, int], int]()
+    same = [figures.setdefault((dataclasses.replace(n, shares=()), len(n.shares)), len(figures)) for n in links]
+    to = np.array(same)[numbers]
+    ends, of_host = np.ascontiguousarray(to.T), [dataclasses.replace(host, name="") for host in cluster.hosts]
     uses = Counter[str]()
-    for link, count in zip(links.links, counts, strict=True):
+    for link, count in zip(links, np.bincount(numbers.ravel(), minlength=len(links)).tolist(), strict=True):
         uses.update(dict.fromkeys(link.shares, count))
-    by_figures: dict[tuple[Link, int], int] = {}
-    named = [(dataclasses.replace(link, shares=()), len(link.shares)) for link in links.links]
-    figures = np.array([by_figures.setdefault(key, len(by_figures)) for key in named])[links.numbers]
-    of_names = [dataclasses.replace(host, name="") for host in cluster.hosts]
-    for host, ours in enumerate(of_names):
-        alike = (n for n, other in enumerate(first) if of_names[other] == ours and _same_links(figures, host, other))
-        kind = next((n for n in alike if not uses or _same_media(cluster, host, first[n], uses)), len(first))
+
+    def alike(a: int, b: int) -> bool:
+        equal = (to[a] == to[b]) & (ends[a] == ends[b])
+        equal[[a, b]] = to[a, a] == to[b, b], to[a, b] == to[b, a]
+        return of_host[a] == of_host[b] and bool(equal.all()) and (not uses or _same_media(cluster, a, b, uses))
+
+    kinds, first = list[int](), list[int]()
+    for host in range(len(cluster.hosts)):
+        kind = next((kind for kind, other in enumerate(first) if alike(host, other)), len(first))
         if kind == len(first):
             first.append(host)
         kinds.append(kind)
     return tuple(kinds)
 
 
-def _same_links(figures: NDArray[np.intp], a: int, b: int) -> bool:
-    """Whether the figures of links, by their numbers of shape (hosts, hosts), stay if two hosts change places."""
-    others = np.ones(len(figures), dtype=np.bool_)
-    others[[a, b]] = False
-    return bool(
-        figures[a, a] == figures[b, b]
-        and figures[a, b] == figures[b, a]
-        and (figures[a] == figures[b])[others].all()
-        and (figures[:, a] == figures[:, b])[others].all()
-    )
-
-
 def _same_media(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
-    """Whether media keep what goes over them when two hosts change places.
+    """Whether media keep what goes over them when hosts a and b change places.
 
     The media of the one become those of the other. What links of other hosts go over as well has to stay.
     """
-    links = cluster.links
+    links, others = cluster.links, [host for host in range(len(cluster.hosts)) if host not in (a, b)]
     pairs = [(links[a][a], links[b][b]), (links[a][b], links[b][a])]
-    for c in range(len(cluster.hosts)):
-        if c not in (a, b):
-            pairs += [(links[a][c], links[b][c]), (links[c][a], links[c][b])]
+    pairs += [pair for c in others for pair in ((links[a][c], links[b][c]), (links[c][a], links[c][b]))]
     renamed: dict[str, str] = {}
     exchanged = Counter[str]()
     for own, other in pairs:

@@ -200,7 +200,6 @@ class StageLayers:
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
         """Sums an array of each layer's sharding over each stage's layers; (L, L, ...), 0 below the diagonal."""
         values = np.array([value(layer) for layer in self.variants], dtype=np.float64)
-        flat = values.reshape(len(values), -1)
-        summed = [stage_sum(column, self.of_stages) for column in flat.T]
+        summed = stage_sum(values.reshape(len(values), -1).T, self.of_stages)
         size = len(self.whole)
-        return np.stack(summed, axis=-1).reshape(size, size, *values.shape[1:])
+        return np.moveaxis(summed, 0, -1).reshape(size, size, *values.shape[1:])

@@ -1,13 +1,15 @@
 """Prices of remat, ZeRO levels and other micro-batches, against those that the cost table's tests reckon by hand."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
+from alpa_dejavu._util.range_sums import stage_sum
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs import _batched_predictions
+from alpa_dejavu.costs import _batched_predictions, _hidden
 from alpa_dejavu.costs._batched_predictions import PredictedOperators
 from alpa_dejavu.costs.communication import CommunicationModel, Nccl
 from alpa_dejavu.costs.latency import KernelLatency, LatencyModel
@@ -161,3 +163,27 @@ def test_many_operators_come_in_several_calls(runtime, monkeypatch):
         alone = models.runtime.latency(model.predict(operators, device), operators)
         np.testing.assert_allclose(predicted.latency(operators).mean_s, alone.mean_s, rtol=1e-12)
     assert len(predicted.totals_s([])) == 0
+
+
+def test_sums_over_stages_are_those_of_a_loop():
+    rng = np.random.default_rng(0)
+    of_stages = rng.integers(0, 9, (5, 5, 5))
+    values = rng.random((2, 3, 9))
+    sums = stage_sum(values, of_stages)
+    assert sums.shape == (2, 3, 5, 5)
+    for i, j in itertools.product(range(5), repeat=2):
+        whole = values[..., of_stages[i, j, i : j + 1]].sum(axis=-1)
+        np.testing.assert_allclose(sums[..., i, j], whole)
+        np.testing.assert_allclose(stage_sum(values[..., :5])[..., i, j], values[..., i : max(j + 1, i)].sum(axis=-1))
+
+
+def test_stages_of_alike_layers_hide_what_each_layer_by_layer_does(monkeypatch):
+    model, config = chain(6, flop=2e9, parameter_bytes=1.2e7), MeshConfig((4, 1), 4, 1, zero=3)
+    model = dataclasses.replace(model, layers=(*model.layers[:2], *chain(1, flop=5e9).layers, *model.layers[3:]))
+    seconds = []
+    for many in (32, 0):
+        monkeypatch.setattr(_hidden, "_MANY", many)
+        costs = StageCostModel(model, example_cluster(1), CostModels.named(runtime="megatron"))
+        seconds.append(costs.hidden_s(costs.places.on_submesh(Submesh(1, 4)), config))
+    np.testing.assert_allclose(*seconds, rtol=1e-12)
+    assert seconds[0].any()
