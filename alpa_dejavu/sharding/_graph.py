@@ -72,7 +72,9 @@ def build_graph(
             builder.add_cost(root, entry.table.cost if entry.cost is None else entry.cost)
         if entry.is_priced:
             for operand, edge in zip(operator.operands, entry.edges, strict=True):
-                if edge is not None:
+                if edge is not None and edge.ndim == 1:
+                    builder.add_cost(root, edge)
+                elif edge is not None:
                     builder.add(roots[operand], root, edge)
         if operator.alias is not None and operator.kind == "output":
             builder.add_alias(index, operator.alias)
