@@ -51,7 +51,8 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
     equations = []
     for equation in jaxpr.eqns:
         results = [v if isinstance(v, core.DropVar) else new_variable(v.aval) for v in equation.outvars]
-        equations.append(on_names(equation, names).replace(outvars=results))
+        operands = [named(names, atom) for atom in equation.invars]
+        equations.append(equation.replace(invars=operands, outvars=results))
         names.update(zip(equation.outvars, results, strict=True))
     return equations, [named(names, atom) for atom in jaxpr.outvars]
 

@@ -38,9 +38,13 @@ def flow_of_pass(solved: SolvedLayer, sent: Sequence[SentCollective], phase: str
         return LayerFlow((), np.zeros((0, 2), dtype=np.int32))
     groups = {pair: n for n, pair in enumerate(dict.fromkeys((cause.kind, cause.axis) for cause in causes))}
     causes.sort(key=lambda cause: groups[cause.kind, cause.axis])
-    edges = sorted(_Tracer(solved, causes, phase).edges(), key=lambda pair: pair[::-1])
+    layouts = tuple([(strategy.output, strategy.inputs) for strategy in solved.strategies])
+    key = phase, layouts, tuple([(cause.operator, cause.source, cause.target) for cause in causes])
+    if key not in program.edges:  # meshes of other lengths often divide a layer in the same way
+        pairs = sorted(_Tracer(solved, causes, phase).edges(), key=lambda pair: pair[::-1])
+        program.edges[key] = np.array(pairs, dtype=np.int32).reshape(-1, 2)
     collectives = [Collective(c.kind, c.num_bytes, c.axis, phase, c.count, c.batched, c.divided) for c in causes]
-    return LayerFlow(tuple(collectives), np.array(edges, dtype=np.int32).reshape(-1, 2))
+    return LayerFlow(tuple(collectives), program.edges[key])
 
 
 @final

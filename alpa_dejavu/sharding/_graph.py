@@ -72,7 +72,9 @@ def build_graph(
             builder.add_cost(root, entry.table.cost if entry.cost is None else entry.cost)
         if entry.is_priced:
             for operand, edge in zip(operator.operands, entry.edges, strict=True):
-                if edge is not None:
+                if edge is not None and edge.ndim == 1:
+                    builder.add_cost(root, edge)
+                elif edge is not None:
                     builder.add(roots[operand], root, edge)
         if operator.alias is not None and operator.kind == "output":
             builder.add_alias(index, operator.alias)
@@ -107,13 +109,12 @@ class _GraphBuilder:
     def add_alias(self, output: int, parameter: int) -> None:
         """Has an output that takes over a parameter's memory cut like it, where that is possible at all."""
         matrix = self._between(_unequal, parameter, output)
-        if self.roots[parameter] == self.roots[output]:
-            if not np.isfinite(np.diagonal(matrix)).any():
-                return
-        elif not np.isfinite(matrix).any():
-            logger.warning(
-                "Output %d and the parameter %d that it replaces have no sharding in common.", output, parameter
-            )
+        alone = self.roots[parameter] == self.roots[output]
+        if not self.blocks.once(_possible, self.blocks.once(own, matrix) if alone else matrix):
+            if not alone:
+                logger.warning(
+                    "Output %d and the parameter %d that it replaces have no sharding in common.", output, parameter
+                )
             return
         self.add(self.roots[parameter], self.roots[output], matrix)
 
@@ -131,6 +132,10 @@ class _GraphBuilder:
 
 def _unequal(parameter: StrategyTable, output: StrategyTable) -> np.ndarray:
     return np.array([[0.0 if a == b else np.inf for b in output.outputs] for a in parameter.outputs])
+
+
+def _possible(costs: np.ndarray) -> bool:
+    return bool(np.isfinite(costs).any())
 
 
 def _saved(left: StrategyTable, right: StrategyTable) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
@@ -113,6 +113,13 @@ class LayerProgram:
     backward_steps: PassSteps = dataclasses.field(default=NO_STEPS, compare=False, repr=False)
 
     @cached_property
+    def _hash(self) -> int:
+        return hash((self.operators, self.received, self.sent, self.forward_records, self.backward_records))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def smaller(self) -> frozenset[int]:
         """Returns the operators whose results cross a boundary of the layer, and are smaller than its largest one."""
         smaller: set[int] = set()
@@ -169,6 +176,11 @@ class LayerProgram:
         """Returns the operators that add two results, with those."""
         pairs = ((n, operator.operands) for n, operator in enumerate(self.operators) if operator.name == "add")
         return [(n, (operands[0], operands[1])) for n, operands in pairs if len(operands) == 2]
+
+    @cached_property
+    def edges(self) -> dict[Hashable, NDArray[np.int32]]:
+        """Returns a cache of what waits for what in a pass, by the pass, the operators' layouts and the collectives."""
+        return {}
 
     def phase(self, operator: int) -> str:
         """Returns the pass that an operator belongs to: "forward", "backward" or "update"."""

@@ -34,7 +34,8 @@ class SitedOperator:
             which decides what it follows.
         cost: what each choice costs it; None for nothing.
         edges: for each operand what it costs to bring it, by the choices of the operator that decides the operand
-            (rows) and of that which decides this one (columns); None for nothing.
+            (rows) and of that which decides this one (columns); of the operand that it follows, by the choices of the
+            operator that decides both; None for nothing.
     """
 
     number: int
@@ -128,10 +129,11 @@ def _priced(
     table: StrategyTable, own_remap: np.ndarray, *remaps: np.ndarray
 ) -> tuple[np.ndarray | None, tuple[np.ndarray | None, ...]]:
     """Returns the costs of an operator and of bringing it its operands, by the deciding choices; None for zeros."""
-    edges = (
-        remapped(edge, remap, own_remap) if edge.any() else None
-        for edge, remap in zip(table.edges, remaps, strict=True)
-    )
+    edges: list[np.ndarray | None] = []
+    for position, (edge, remap) in enumerate(zip(table.edges, remaps, strict=True)):
+        is_followed = position == table.follow
+        costs = edge[remap, own_remap] if is_followed else edge
+        edges.append(None if not costs.any() else costs if is_followed else remapped(edge, remap, own_remap))
     return picked(table.cost, own_remap) if table.cost.any() else None, tuple(edges)
 
 

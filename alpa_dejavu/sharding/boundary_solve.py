@@ -26,6 +26,7 @@ from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._solve import NamedSolver
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, replicated, tile
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
+from alpa_dejavu.sharding.layer_sharding import LayerSharding
 
 Axes = tuple[int, ...]
 
@@ -102,6 +103,8 @@ def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[Bound
 
 Penalties = dict[int, NDArray[np.float64]]
 """The cost that is added to each choice of some nodes of the graph."""
+Shardings: TypeAlias = dict[tuple[int, int, tuple[int, ...]], list[LayerSharding]]
+"""A layer's shardings at each of some ZeRO levels, by the layouts before and after it, and these levels."""
 Choice = Callable[[], dict[int, int]]
 """A function that returns the choices of what is left of the graph."""
 
@@ -115,11 +118,19 @@ class Workshop:
         mixed: whether tensors of several sizes cross the boundary between any two of the layers.
         sited: the layers' operators on the mesh, by the options that the sizes of their batches allow.
         blocks: the computations by which the layers' cost graphs are reduced.
+        solvers: the solvers of the layers' programs.
     """
 
     mixed: bool = False
     sited: dict[ShardingOptions, SitedOperators] = dataclasses.field(default_factory=dict)
     blocks: Blocks = dataclasses.field(default_factory=Blocks)
+    solvers: dict[LayerProgram, BoundarySolver] = dataclasses.field(default_factory=dict)
+
+    def solver(self, program: LayerProgram, mesh: LogicalMesh, options: ShardingOptions) -> BoundarySolver:
+        """Returns the solver of a program; equal programs share one."""
+        if program not in self.solvers:
+            self.solvers[program] = BoundarySolver(program, mesh, options, self)
+        return self.solvers[program]
 
 
 Workshops: TypeAlias = dict[tuple[LogicalMesh, ShardingOptions, bool], Workshop]
@@ -134,6 +145,7 @@ class BoundarySolver:
 
     Attributes:
         layouts: the K layouts that are tried at either boundary; layers that share a `Workshop` have the same.
+        shardings: a cache of the layer's shardings by layouts before and after it, and ZeRO levels.
     """
 
     def __init__(
@@ -155,6 +167,7 @@ class BoundarySolver:
         self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
+        self.shardings: Shardings = {}
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
@@ -292,6 +305,7 @@ class OneDevice:
         self.program, self.mesh = program, mesh
         self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
+        self.shardings: Shardings = {}
 
     def strategies(self, received: int, sent: int) -> tuple[ShardingStrategy, ...]:
         """Returns for each operator the strategy that leaves its result whole; the arguments don't matter."""

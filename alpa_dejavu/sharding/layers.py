@@ -18,7 +18,7 @@ from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice, Workshop, Workshops
+from alpa_dejavu.sharding.boundary_solve import OneDevice, Workshop, Workshops
 from alpa_dejavu.sharding.layer_sharding import MEMORY, Collective, LayerSharding, StageLayers
 
 __all__ = ["MEMORY", "Collective", "LayerJaxprs", "LayerSharding", "StageLayers", "layers_of"]
@@ -39,7 +39,7 @@ def solvers_on(
     mixed = any(program.smaller for program in programs)
     shared = {} if workshops is None else workshops
     workshop = shared.setdefault((mesh, options, mixed), Workshop(mixed))
-    return [BoundarySolver(program, mesh, options, workshop) for program in programs]
+    return [workshop.solver(program, mesh, options) for program in programs]
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
@@ -73,7 +73,6 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
     """
     size = len(solvers)
     layouts = cheapest_chains([solver.costs for solver in solvers])
-    solved: dict[tuple[int, int, int], list[LayerSharding]] = {}
     places: dict[tuple[int, int, int], int] = {}
     of_stages = np.full((size, size, size), -1, dtype=np.intp)
     stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
@@ -84,10 +83,10 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
             of_stages[i, j, n] = places.setdefault(place, len(places))
     variants = []
     for n, received, sent in places:
-        key = id(solvers[n]), received, sent
-        if key not in solved:
-            solved[key] = layer_shardings(solvers[n], received, sent, levels)
-        variants.append(solved[key])
+        shardings, key = solvers[n].shardings, (received, sent, tuple(levels))
+        if key not in shardings:
+            shardings[key] = layer_shardings(solvers[n], *key)
+        variants.append(shardings[key])
     numbers, several = tuple(n for n, _, _ in places), of_stages if len(places) > size else None
     return [StageLayers(row, numbers, several) for row in zip(*variants, strict=True)]
 

@@ -8,7 +8,8 @@ import pytest
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding._build_program import layer_program
-from alpa_dejavu.sharding.layers import MEMORY, layers_of
+from alpa_dejavu.sharding._on_devices import layer_shardings
+from alpa_dejavu.sharding.layers import MEMORY, kinds_of, layers_of, solvers_on
 from layer_models import MODELS, communicated, sharded, sharded_as_one
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
@@ -85,3 +86,41 @@ def test_a_layer_that_begins_with_experts_knows_its_batch():
         assert one.memory_parts[: STAYING[-1] + 1, 1].sum() == 0
         np.testing.assert_allclose(one.on(2, 2.0).memory()[STAYING], twice.memory()[STAYING], rtol=0.01)
         np.testing.assert_allclose(one.on(2, 2.0).memory()[WAITING], twice.memory()[WAITING], rtol=0.01)
+
+
+def test_layers_that_two_cuts_have_in_common_are_sharded_once():
+    mesh, shared = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1)), {}
+    few, many = (kinds_of(suite("gpt-125m", number))[1] for number in (6, 9))  # 2 blocks in a layer, and 1 or 2
+    first, second = (solvers_on(programs, mesh, OPTIONS, shared) for programs in (few, many))
+    assert {*few} & {*many}
+    for program, solver in zip(few, first, strict=True):
+        assert [solver is other for other in second] == [program == other for other in many]
+    for solver, program in zip(second, many, strict=True):
+        np.testing.assert_array_equal(solver.costs, solvers_on([program], mesh, OPTIONS)[0].costs)
+
+
+@pytest.mark.parametrize("model", ["gpt", "moe"])
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_shares_of_memory_are_those_of_its_tensors_one_by_one(model, level):
+    mesh = LogicalMesh((2, 4), (1.0, 1.0), (1.0, 0.1))
+    for program in kinds_of(layers_of_model(model))[1]:
+        (solver,) = solvers_on([program], mesh, OPTIONS)
+        place = np.unravel_index(solver.costs.argmin(), solver.costs.shape)
+        (layer,) = layer_shardings(solver, *map(int, place), [level])
+        cuts = [{axis for axes in strategy.output for axis in axes} for strategy in solver.strategies(*map(int, place))]
+
+        def device_bytes(index, num_bytes, cuts=cuts):
+            return num_bytes / np.prod([mesh.shape[axis] for axis in cuts[index]])
+
+        expected = [device_bytes(index, program.operators[index].num_bytes) for index in program.parameters]
+        kept = [device_bytes(value.operator, value.num_bytes) for value in program.kept]
+        shares = dict(zip(MEMORY, layer.memory(), strict=True))
+        assert shares["parameter"] <= sum(expected) * (1 + 1e-9)
+        assert level == 3 or shares["parameter"] == pytest.approx(sum(expected))
+        assert shares["activation"] == pytest.approx(sum(kept))
+        alive = [
+            sum(device_bytes(v.operator, v.num_bytes) for v in values if v.first <= moment <= v.last)
+            for values in (program.forward_temporaries, program.backward_temporaries)
+            for moment in {v.first for v in values}
+        ]
+        assert shares["temporary"] == pytest.approx(max(alive, default=0.0))

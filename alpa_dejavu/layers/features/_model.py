@@ -76,13 +76,17 @@ def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: Laye
     )
 
 
+_features: dict[Hashable, LayerFeatures] = {}
+"""The features of all jaxprs described so far: other cuts of a model have many layers in common, and its update is the
+same for a micro-batch of any size."""
+
+
 @final
 class _DescribedOnce:
-    """Describes jaxprs, those that are alike once."""
+    """Describes jaxprs, those that are alike once in a process."""
 
     def __init__(self, *chosen: Collection[core.Var]) -> None:
         self._chosen = chosen
-        self._features: dict[Hashable, LayerFeatures] = {}
 
     def of(
         self, jaxpr: core.Jaxpr | None, recalled: Collection[core.Var] = (), kept: Collection[core.Var] = ()
@@ -95,9 +99,9 @@ class _DescribedOnce:
             *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
         )
         key = structure(jaxpr), places
-        if key not in self._features:
-            self._features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
-        return self._features[key]
+        if key not in _features:
+            _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
+        return _features[key]
 
 
 def _places(atoms: Sequence[core.Atom], chosen: Collection[core.Var]) -> tuple[int, ...]:

@@ -50,20 +50,26 @@ def model_data(model: Model) -> Data:
         }
         for layer in model.layers
     ]
-    columns = [
-        {"records": records.number(rows.records), **{name: getattr(rows, name).tolist() for name in _COLUMNS}}
-        for rows in operators.objects
-    ]
     distinct: dict[Operator, int] = {}
-    numbers = [[distinct.setdefault(record, len(distinct)) for record in rows] for rows in records.objects]
+    tensors: dict[Tensor, int] = {}
+    columns = [_columns_data(rows, records.number(rows.records)) for rows in operators.objects]
     return {
         "training": model.training,
         "layers": layers,
         "operators": columns,
+        "records": [[distinct.setdefault(record, len(distinct)) for record in rows] for rows in records.objects],
         "distinct": [[getattr(record, name) for name in _FIGURES] for record in distinct],
-        "records": numbers,
-        "tensors": [[tensor.num_bytes, tensor.role, tensor.producer, list(tensor.users)] for tensor in model.tensors],
+        "tensor_numbers": [tensors.setdefault(tensor, len(tensors)) for tensor in model.tensors],
+        "tensors": [[tensor.num_bytes, tensor.role, tensor.producer, list(tensor.users)] for tensor in tensors],
     }
+
+
+def _columns_data(rows: Operators, number: int) -> Data:
+    """Returns operators as JSON data: their columns where these aren't simply their records' figures."""
+    whole = Operators.of(rows.records)
+    if all(np.array_equal(getattr(rows, name), getattr(whole, name)) for name in _COLUMNS):
+        return {"records": number}
+    return {"records": number, **{name: getattr(rows, name).tolist() for name in _COLUMNS}}
 
 
 def model_of(data: Mapping[str, Any]) -> Model:
@@ -81,20 +87,13 @@ def model_of(data: Mapping[str, Any]) -> Model:
             f"most {units.traffic(most_bytes())}; if that is meant, set {VARIABLE} to {mebibytes}"
         )
     if "distinct" in data:
-        distinct = list(map(_record, data["distinct"]))
-        records = [tuple(distinct[number] for number in rows) for rows in data["records"]]
+        distinct, numbers = list(map(_record, data["distinct"])), data["records"]
     else:  # as 0.1.0 wrote them: each operator as often as it is used
-        records = [tuple(map(_record, rows)) for rows in data["records"]]
-    operators = []
-    for rows in data["operators"]:
-        columns: Data = {name: np.array(rows[name], dtype=_type_of(name)) for name in _COLUMNS}
-        operators.append(Operators(records[rows["records"]], **columns))
-        length, lengths = len(operators[-1].records), {name: len(column) for name, column in columns.items()}
-        if set(lengths.values()) - {length}:
-            raise ValueError(f"there are {length} records of operators, but columns of {lengths}")
-        for name, column in columns.items():
-            if _type_of(name) is np.float64:
-                check_figures(name, column, (length,))
+        distinct = [_record(row) for rows in data["records"] for row in rows]
+        ends = np.cumsum([len(rows) for rows in data["records"]]).tolist()
+        numbers = [list(range(end - len(rows), end)) for end, rows in zip(ends, data["records"], strict=True)]
+    whole = Operators.of(distinct)
+    operators = [_operators(rows, numbers[rows["records"]], distinct, whole) for rows in data["operators"]]
     layers = []
     for layer in data["layers"]:
         exchanged = np.array(layer["exchanged_bytes"], np.float64)
@@ -109,7 +108,24 @@ def model_of(data: Mapping[str, Any]) -> Model:
     )
     if any(tensor.producer < -1 for tensor in tensors):
         raise ValueError("a tensor is made at a position below -1, which is outside")
+    if "tensor_numbers" in data:  # older files have each tensor as often as it comes
+        tensors = tuple(map(tensors.__getitem__, data["tensor_numbers"]))
     return Model(tuple(layers), tensors, bool(data["training"]))
+
+
+def _operators(data: Mapping[str, Any], numbers: list[int], distinct: list[Operator], whole: Operators) -> Operators:
+    """Returns operators by their numbers among the distinct ones, `whole` in columns; data may have other columns."""
+    records, length = tuple(distinct[number] for number in numbers), len(numbers)
+    if "flop" not in data:
+        return Operators(records, **{name: getattr(whole, name)[numbers] for name in _COLUMNS})
+    columns: Data = {name: np.array(data[name], dtype=_type_of(name)) for name in _COLUMNS}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if set(lengths.values()) - {length}:
+        raise ValueError(f"there are {length} records of operators, but columns of {lengths}")
+    for name, column in columns.items():
+        if _type_of(name) is np.float64:
+            check_figures(name, column, (length,))
+    return Operators(records, **columns)
 
 
 def check_figures(name: str, figures: NDArray[np.float64], shape: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.planning.search.models._model import (
     Data,
@@ -133,8 +134,12 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
         }
         for row in rows.objects
     ]
+    collectives: dict[Collective, int] = {}
+    cuts: dict[bytes, tuple[int, Data]] = {}
     data = {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages}
-    return data | {"layers": list(map(_layer_data, layers.objects))} | _flows_data(layers.objects)
+    data["layers"] = [_layer_data(layer, collectives, cuts) for layer in layers.objects]
+    data["collectives"] = [[getattr(sent, name) for name in _COLLECTIVE] for sent in collectives]
+    return data | {"cuts": [cut for _, cut in cuts.values()]} | _flows_data(layers.objects)
 
 
 def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = None) -> ModelSharding:
@@ -144,7 +149,9 @@ def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = No
     Raises:
         ValueError: the data are of another model's layers or of other ZeRO levels, or a single device isn't in them.
     """
-    layers = list(map(_layer, data["layers"], _flows_of(data)))
+    collectives = list(map(_collective, data.get("collectives", ())))  # older files have them in each layer, like cuts
+    cuts = [unpacked(cut, np.int8).astype(np.bool_) for cut in data.get("cuts", ())]
+    layers = [_layer(*pair, collectives, cuts) for pair in zip(data["layers"], _flows_of(data), strict=True)]
     rows = [_stage_layers(row, layers, model) for row in data["stages"]]
     if not (0 < (ratio := float(data["batch_ratio"])) < math.inf):
         raise ValueError(f"batch_ratio is {ratio}, but must be a finite number above 0")
@@ -250,30 +257,41 @@ def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
     return [[getattr(collective, name) for name in _COLLECTIVE] for collective in collectives]
 
 
-def _layer_data(sharding: LayerSharding) -> Data:
+def _layer_data(
+    sharding: LayerSharding, collectives: dict[Collective, int], cuts: dict[bytes, tuple[int, Data]]
+) -> Data:
+    """Returns a layer as JSON data; what it may have in common with others is numbered, and added to what there is."""
+
+    def number(cut: NDArray[np.bool_]) -> int:
+        data = packed(cut, np.int8)
+        return cuts.setdefault(cut.tobytes(), (len(cuts), data))[0]
+
     return {
         "mesh_shape": list(sharding.mesh_shape),
-        "collectives": _collectives_data(sharding.collectives),
+        "collectives": [collectives.setdefault(sent, len(collectives)) for sent in sharding.collectives],
         "cost": float(sharding.cost),
-        **{name: packed(getattr(sharding, name), np.int8) for name in _CUTS},
+        **{name: number(getattr(sharding, name)) for name in _CUTS},
         **{name: getattr(sharding, name).tolist() for name in _PARTS},
     }
 
 
-def _layer(data: Mapping[str, Any], flows: LayerFlows | None) -> LayerSharding:
+def _layer(
+    data: Mapping[str, Any],
+    flows: LayerFlows | None,
+    collectives: Sequence[Collective],
+    cuts: Sequence[NDArray[np.bool_]],
+) -> LayerSharding:
     shape = tuple(map(operator.index, data["mesh_shape"]))
     if len(shape) != 2 or min(shape) < 1:
         raise ValueError(f"mesh_shape is {list(shape)}, but must be two lengths of at least 1")
-    arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
+    arrays: dict[str, Any] = {
+        name: cuts[data[name]] if isinstance(data[name], int) else unpacked(data[name], np.int8).astype(np.bool_)
+        for name in _CUTS
+    }
     for name in _PARTS:
         arrays[name] = np.array(data[name], dtype=np.float64).reshape(-1, 2, 2)
         check_figures(name, arrays[name], (len(arrays[name]) if name == "temporary_moments" else len(MEMORY), 2, 2))
     if not len(arrays["temporary_moments"]):
         raise ValueError("temporary_moments is empty, but must have the first moment")
-    return LayerSharding(
-        mesh_shape=shape,
-        collectives=tuple(map(_collective, data["collectives"])),
-        cost=float(data["cost"]),
-        flows=flows,
-        **arrays,
-    )
+    sent = (collectives[own] if isinstance(own, int) else _collective(own) for own in data["collectives"])
+    return LayerSharding(mesh_shape=shape, collectives=tuple(sent), cost=float(data["cost"]), flows=flows, **arrays)
