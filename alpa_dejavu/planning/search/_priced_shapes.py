@@ -12,7 +12,7 @@ import numpy as np
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
 from alpa_dejavu.planning.search._pricing import priced
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
@@ -39,6 +39,9 @@ _SURE, _DOUBT = 2.0, 3e-3
 and at least within what it was seen to be off, or this share; they are then priced at their own micro-batch. Plans for
 which a scaled model has too little memory are, too, if they would fit with so many times what its bytes were seen to be
 off."""
+_FAR = 2.0
+"""Costs by which plans take over so many times the best one's step are forgotten but for these plans' own: of thousands
+of devices and many layers they are gigabytes."""
 _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
@@ -59,6 +62,7 @@ class PricedShapes:
         self._costs: dict[tuple[int, int], Costs] = {}
         self._best: dict[Shape, Candidate | None] = {}
         self._off = self._too_long = self._bytes_off = 0.0
+        self._forgotten_work_s = math.inf
         self._corrected: set[Shape] = set()
         self._looked_at: set[Shape] = set()
         for other in costs:
@@ -83,6 +87,7 @@ class PricedShapes:
             search.tell(
                 shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
             )
+            self._forget_far()
         while exactly and (scaled := self._finalist() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
         # Of plans that differ in layers alone, those that weren't the best ones weren't priced exactly.
@@ -106,6 +111,15 @@ class PricedShapes:
             self.clock.lap("slicing")
         return self._best[shape]
 
+    def _forget_far(self) -> None:
+        """Keeps of costs by which every plan is far from the best one what these plans need alone."""
+        far_s = _FAR * min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
+        for key in list(self._costs):
+            plans = {shape: self._best[shape] for shape in self._best if (shape.layers, shape.micro_batches) == key}
+            if plans and all(plan is not None and plan.step_s > far_s for plan in plans.values()):
+                self._forgotten_work_s = min(self._forgotten_work_s, _work_s(self._costs.pop(key)))
+                self._best.update((shape, alone(plan)) for shape, plan in plans.items() if plan is not None)
+
     def _offers(self, shape: Shape) -> Iterator[Costs]:
         """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
         try:
@@ -127,7 +141,7 @@ class PricedShapes:
         """
         key, task, micro_batch = (layers, count), self.task, self.task.micro_batch(count)
         if key not in self._costs or (exactly and not self._costs[key].exact):
-            exact = exactly or micro_batch == task.source.micro_batch
+            exact = exactly or micro_batch == task.source.micro_batch or not task.source.scales
             model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
             self.clock.lap("features")
             space = task.space.space(task.cluster, micro_batch)
@@ -219,7 +233,7 @@ class PricedShapes:
 
         It is the least sum over stages of seconds times devices, over all ways to cut the layers into stages.
         """
-        return 0.0 if self.task.unlike else min(map(_work_s, self._costs.values()))
+        return 0.0 if self.task.unlike else min([self._forgotten_work_s, *map(_work_s, self._costs.values())])
 
 
 def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
