@@ -63,7 +63,7 @@ class PricedShapes:
         self._best: dict[Shape, Candidate | None] = {}
         self._off = self._too_long = self._bytes_off = 0.0
         self._forgotten_work_s = math.inf
-        self._corrected: set[Shape] = set()
+        self._corrected: dict[Shape, float] = {}  # what their scaled steps were multiplied by
         self._looked_at: set[Shape] = set()
         for other in costs:
             key = other.model.num_layers, other.run.num_micro_batches
@@ -115,10 +115,14 @@ class PricedShapes:
         """Keeps of costs by which every plan is far from the best one what these plans need alone."""
         far_s = _FAR * min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
         for key in list(self._costs):
-            plans = {shape: self._best[shape] for shape in self._best if (shape.layers, shape.micro_batches) == key}
-            if plans and all(plan is not None and plan.step_s > far_s for plan in plans.values()):
+            plans = {
+                shape: plan
+                for shape, plan in self._best.items()
+                if plan is not None and (shape.layers, shape.micro_batches) == key
+            }
+            if plans and all(plan.step_s > far_s for plan in plans.values()):
                 self._forgotten_work_s = min(self._forgotten_work_s, _work_s(self._costs.pop(key)))
-                self._best.update((shape, alone(plan)) for shape, plan in plans.items() if plan is not None)
+                self._best.update((shape, alone(plan)) for shape, plan in plans.items())
 
     def _offers(self, shape: Shape) -> Iterator[Costs]:
         """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
@@ -193,7 +197,7 @@ class PricedShapes:
             more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
             plan = dataclasses.replace(costs, table=more_memory).sliced(self.task.slicer)
             self.clock.lap("slicing")
-            if plan is not None and plan.step_s < bound:
+            if plan is not None and plan.step_s * self._corrected.get(shape, 1.0) < bound:
                 return shape
         return None
 
@@ -216,7 +220,7 @@ class PricedShapes:
             self._bytes_off = max(self._bytes_off, bytes_off)
             if scaled is not None and other not in self._corrected and _meshes(scaled) == _meshes(exact):
                 self._correct(count, exact, exact.step_s / scaled.step_s)
-            self._corrected.discard(other)
+            self._corrected.pop(other, None)
 
     def _correct(self, count: int, exact: Candidate, factor: float) -> None:
         """Multiplies the steps of scaled plans of so many micro-batches on the same submeshes by a factor."""
@@ -225,7 +229,7 @@ class PricedShapes:
                 continue
             if _meshes(plan) == _meshes(exact):
                 self._best[shape] = dataclasses.replace(plan, simulated_s=plan.step_s * factor)
-                self._corrected.add(shape)
+                self._corrected[shape] = factor
 
     @property
     def least_work_s(self) -> float:
