@@ -98,7 +98,8 @@ def search_space(
 
     Tensor-parallel devices are in one host, but for stages on parts of several hosts, and the number of data-parallel
     ones divides the micro-batch. If the number of all devices does, they are offered in one row, too, which Alpa's
-    auto-sharding pass may divide as it likes, such as among the experts of a mixture. ZeRO levels above 0 are offered
+    auto-sharding pass may divide as it likes, such as among the experts of a mixture. A submesh that no split suits
+    isn't offered. ZeRO levels above 0 are offered
     where there are several data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's
     pass might cut something else than the batch there.
     On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
@@ -127,7 +128,7 @@ def search_space(
         return [config for config in every if replicas == 1 or (config.batch_forced and config.shape[0] >= replicas)]
 
     if not on_hosts:
-        choices = tuple(submesh for submesh in submeshes(cluster, kind) if replicas == 1 or of_shape(submesh))
+        choices = tuple(submesh for submesh in submeshes(cluster, kind) if of_shape(submesh))
         _check_replicas(len(choices), replicas, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
     offered = [site for site in _sites(cluster, kind) if of_shape(site[0])]

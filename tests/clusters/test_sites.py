@@ -344,7 +344,7 @@ def test_steps_are_drawn_by_the_links_between_the_stages():
     stages = tuple(StageChoice(3 * n, 3 * n + 2, s, 0) for n, s in enumerate((a, b)))
     found = costs.sliced(Exhaustive())
     slicing = dataclasses.replace(found.slicing, stages=stages, cost_s=problem.total_s(stages))
-    one = dataclasses.replace(found, slicing=slicing, timeline=None)
+    one = dataclasses.replace(found, slicing=slicing, simulated_s=None)
     resolver = Resolver()
     meet(table, space, resolver)
     errors = Errors.unmeasured(resolver)

@@ -81,6 +81,15 @@ def test_more_hosts_on_one_side_take_no_less_than_on_both(hosts):
         assert there[0] == pytest.approx(1e7 / fewer / CARD.bytes_per_s)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.integers(0, 3), min_size=1), st.sets(st.integers(0, 3), min_size=1))
+def test_all_pairs_of_hosts_send_though_only_unlike_ones_are_looked_at(before, after):
+    transfer = InterstageTransfer(chain(2, activation_bytes=1e7), two_and_two(), AlphaBeta())
+    shares = 1 if len(before | after) == 1 else min(len(before), len(after))
+    every = [transfer.seconds((a, b), shares)[:, 1] for a in before for b in after]
+    assert transfer.between(1, tuple(before), tuple(after)) == tuple(np.max(every, axis=0))
+
+
 def test_pipelines_that_send_at_a_time_share_the_link():
     transfer = InterstageTransfer(chain(2, activation_bytes=1e7), hosts_of(2), AlphaBeta())
     alone, both = (transfer.between(1, (0,), (1,), {(0, 1): count}) for count in (1, 2))

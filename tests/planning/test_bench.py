@@ -125,6 +125,44 @@ def test_what_a_scaled_model_has_too_little_memory_for_is_priced_at_its_own_micr
     assert found[0].costs.exact
 
 
+class TakesLonger(GrowsSlowly):
+    """A model that takes longer with other micro-batches than scaling says, and a little longer in more layers."""
+
+    def exact(self, num_layers, micro_batch):
+        self.priced.append((num_layers, micro_batch))
+        ratio, more = micro_batch / self.micro_batch, 1 + 0.02 * (micro_batch != self.micro_batch)
+        return chain(
+            num_layers, flop=more * (4 + 0.02 * num_layers) / num_layers * 1e12 * ratio, activation_bytes=1e4 * ratio
+        )
+
+
+def test_what_scaling_is_off_in_one_number_of_layers_is_not_asked_again_of_others_on_the_same_submeshes():
+    cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**34)
+    source = TakesLonger(0.0)
+    asked = task_of(source, cluster=cluster, counts=(4,), layers=(4, 5, 6))
+    bench = PricedShapes(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
+    best, *others = bench.searched(ShapeSearch(asked.layers, asked.micro_batches, thorough=True))
+    assert {layers for layers, micro_batch in source.priced if micro_batch == 4} == {4}
+    assert (best.model.num_layers, best.costs.exact) == (4, True)
+    assert not any(other.model.num_layers > 4 for other in others), "their steps are only as sure as scaling is"
+
+
+def test_costs_by_which_plans_are_far_from_the_best_one_are_forgotten(monkeypatch):
+    monkeypatch.setattr("alpa_dejavu.planning.search._priced_shapes._FAR", 1.0)
+    bench = PricedShapes(task_of(GivenModel(MODEL, 2), layers=(4,)), Clock())
+    plans = bench.searched(ShapeSearch([4], [1, 2, 4, 8], thorough=True))
+    least_s = min(candidate.step_s for candidate in plans)
+    kept = {costs.run.num_micro_batches for costs in bench.priced}
+    of_counts = {count: [one for one in plans if one.run.num_micro_batches == count] for count in (1, 2, 4, 8)}
+    for count, candidates in of_counts.items():
+        far = all(candidate.step_s > least_s for candidate in candidates)
+        assert (count in kept) != far
+        for one in candidates:
+            assert one.costs.partial == far
+            assert one.costs.problem.total_s(one.slicing.stages) == pytest.approx(one.slicing.cost_s)
+    assert len(kept) < 4
+
+
 class CutsDiffer(GrowsSlowly):
     """A model that is fastest in four layers, which scaling says about rightly, and grows slowly in five."""
 

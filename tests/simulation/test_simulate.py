@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Run
 from alpa_dejavu.schedules import named_schedule
-from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate
+from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate, step_seconds
 
 SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 TIMES = ("forward_s", "backward_s", "per_step_s", "forward_send_s", "backward_send_s")
@@ -153,6 +153,23 @@ def test_nothing_starts_before_what_it_needs(pipeline, size, schedule, sends):
     sent = ~np.isnan(made.forward_send_s[:-1, :, 0])
     assert (made.forward_send_s[:-1, :, 0] >= forward[:-1, :, 1])[sent].all()
     assert (forward[1:, :, 0] >= made.forward_send_s[:-1, :, 1])[sent].all()
+
+
+@few
+@given(
+    pipeline=pipelines,
+    more=st.integers(0, 40),
+    schedule=st.sampled_from([*SCHEDULES, "zb_h1", "pipedream"]),
+    sends=st.sampled_from([None, *SENDS]),
+)
+def test_many_micro_batches_take_as_long_as_when_all_of_them_are_simulated(pipeline, more, schedule, sends):
+    size = 16 * len(pipeline) + more
+    whole_s = simulate(pipeline, size, schedule, sends=sends).step_s
+    assert step_seconds(pipeline, size, schedule, sends) == pytest.approx(whole_s, rel=1e-11)
+
+
+def test_of_a_million_micro_batches_few_are_simulated():
+    assert step_seconds([StageTimes(1.0, 2.0)] * 16, 10**6) == pytest.approx(3.0 * (10**6 + 15))
 
 
 def test_transfers_hold_up_both_stages_one_or_none():

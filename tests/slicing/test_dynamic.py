@@ -143,6 +143,24 @@ def test_sizes_that_cannot_add_up(devices, usage, found):
     assert Dynamic().slice(problem).found == found
 
 
+@pytest.mark.parametrize("devices", [31, 29, 23])
+def test_numbers_of_devices_that_many_sizes_add_up_to_take_few_rounds(devices):
+    """Prices of devices say little where only sums of unlike sizes fill the cluster; sizes that nothing offers don't
+    count.
+    """
+    problem = _model(6, 32, configs=1)
+    sizes = problem.submesh_sizes * 8
+    costs = np.where(np.isin(sizes, (8, 16, 32, 64, 128)), problem.costs_s.transpose(0, 1, 3, 2), np.inf)
+    costs = np.concatenate([costs.transpose(0, 1, 3, 2), np.full((6, 6, 1, 1), np.inf)], axis=2)
+    problem = dataclasses.replace(
+        problem, costs_s=costs, submesh_sizes=np.append(sizes, 1), num_devices=8 * devices, max_n_succ_stages=None
+    )
+    assert stages_of(problem).unit == 8
+    slicing = Dynamic().slice(problem)
+    assert slicing.cost_s == slicing.lower_bound_s == pytest.approx(Exhaustive().slice(problem).cost_s)
+    assert slicing.iterations < 40
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_price_promises_more_than_there_is(seed):
     problem = random_problem(np.random.default_rng(seed), 6, 16, limited=False)

@@ -15,7 +15,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.planning.given._cells import Cell
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.planning.search._candidate import Candidate, Costs
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
 from alpa_dejavu.problem import Slicing
 
@@ -128,13 +128,8 @@ def stages_alone(planned: PlanningResult) -> Candidate:
     """Returns a result's plan as a candidate whose costs are those of its own submeshes alone, so that it takes little
     room.
     """
-    chosen = sorted({stage.submesh for stage in planned.choices})
-    stages = tuple(dataclasses.replace(stage, submesh=chosen.index(stage.submesh)) for stage in planned.choices)
-    costs = Costs(
-        planned.model, planned.cluster, planned.space.part(chosen), planned.run, planned.table.part(chosen),
-        partial=True,
-    )  # fmt: skip
-    return Candidate(costs, Slicing(stages, 0.0, 0.0, 0, 0.0), simulated_s=planned.timeline.step_s)
+    costs = Costs(planned.model, planned.cluster, planned.space, planned.run, planned.table)
+    return alone(Candidate(costs, Slicing(planned.choices, 0.0, 0.0, 0, 0.0), simulated_s=planned.timeline.step_s))
 
 
 def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     pass
 
 __all__ = [
-    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
+    "Candidate", "Costs", "alone", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
 ]  # fmt: skip
 
 
@@ -75,9 +76,9 @@ class Costs:
     exact: bool = True
     partial: bool = False
 
-    @cached_property
+    @property
     def problem(self) -> SlicingProblem:
-        return self.table.slicing_problem(self.cluster, self.space, self.run)
+        return _problem(self)
 
     def on(self, part: Cluster) -> Costs | None:
         """Returns the same stage costs for a part of the cluster, with fewer hosts; None where fewer hosts change them.
@@ -123,7 +124,7 @@ class Costs:
         candidates: dict[tuple[object, ...], Candidate] = {}
         # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut
         # with each one's own sends in its seconds, and a simulation says which is nearer.
-        for problem in (self.problem, *([self._problem_with_sends] if self._senders_wait else [])):
+        for problem in (self.problem, *([_problem(self, senders_wait=True)] if self._senders_wait else [])):
             first = self._packed(problem, slicer, num_stages, devices)
             near = () if len(first.stages) in self.possible else self._near(len(first.stages))
             for slicing in (first, *(self._packed(problem, slicer, number, devices) for number in near)):
@@ -157,10 +158,10 @@ class Costs:
     @cached_property
     def possible(self) -> range | tuple[int, ...]:
         """Returns the numbers of submeshes on which the run's schedule is possible with so many layers."""
-        numbers = range(1, min(self.problem.num_layers, self.problem.num_devices) + 1)
+        numbers = range(1, min(self.model.num_layers, self.cluster.num_devices) + 1)
         if self.run.schedule in ALPA_SCHEDULES:
             return numbers
-        return tuple(n for n in numbers if not impossible(self.run, n, self.problem.num_layers))
+        return tuple(n for n in numbers if not impossible(self.run, n, self.model.num_layers))
 
     def _near(self, number: int) -> tuple[int, ...]:
         """The possible numbers of submeshes next to one that isn't, below it and above it; none without a slicing."""
@@ -190,9 +191,11 @@ class Costs:
             return False
         return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 
-    @cached_property
-    def _problem_with_sends(self) -> SlicingProblem:
-        return self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
+
+@functools.lru_cache(maxsize=4)
+def _problem(costs: Costs, senders_wait: bool = False) -> SlicingProblem:
+    """The problem of slicing by some costs; those of all shapes of a search together would take too much memory."""
+    return costs.table.slicing_problem(costs.cluster, costs.space, costs.run, senders_wait=senders_wait)
 
 
 @final
@@ -272,6 +275,19 @@ class Candidate:
 
 def _step_s(candidate: Candidate) -> float:
     return candidate.step_s
+
+
+def alone(candidate: Candidate) -> Candidate:
+    """Returns a candidate plan whose costs are those of its own submeshes alone, so that it takes little room."""
+    chosen, costs = sorted({stage.submesh for stage in candidate.stages}), candidate.costs
+    table, space = costs.table.part(chosen), costs.space.part(chosen)
+
+    def renamed(stages: Iterable[StageChoice]) -> tuple[StageChoice, ...]:
+        return tuple(dataclasses.replace(stage, submesh=chosen.index(stage.submesh)) for stage in stages)
+
+    costs = dataclasses.replace(costs, space=space, table=table, partial=True)
+    slicing = dataclasses.replace(candidate.slicing, stages=renamed(candidate.slicing.stages))
+    return dataclasses.replace(candidate, costs=costs, slicing=slicing, chunks=renamed(candidate.chunks))
 
 
 def best_first(candidates: Iterable[Candidate | None]) -> list[Candidate]:

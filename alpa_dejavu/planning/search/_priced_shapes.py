@@ -13,7 +13,7 @@ from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.search_watch import candidate_priced, candidates_begun, is_stopped
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
 from alpa_dejavu.planning.search._pricing import priced
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
@@ -40,6 +40,9 @@ _SURE, _DOUBT = 2.0, 3e-3
 and at least within what it was seen to be off, or this share; they are then priced at their own micro-batch. Plans for
 which a scaled model has too little memory are, too, if they would fit with so many times what its bytes were seen to be
 off."""
+_FAR = 2.0
+"""Costs by which plans take over so many times the best one's step are forgotten but for these plans' own: of thousands
+of devices and many layers they are gigabytes."""
 _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
@@ -62,7 +65,8 @@ class PricedShapes:
         self._costs: dict[tuple[int, int], Costs] = {}
         self._best: dict[Shape, Candidate | None] = {}
         self._off = self._too_long = self._bytes_off = 0.0
-        self._corrected: set[Shape] = set()
+        self._forgotten_work_s = math.inf
+        self._corrected: dict[Shape, float] = {}  # what their scaled steps were multiplied by
         self._looked_at: set[Shape] = set()
         for other in costs:
             key = other.model.num_layers, other.run.num_micro_batches
@@ -88,6 +92,7 @@ class PricedShapes:
             search.tell(
                 shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
             )
+            self._forget_far()
             if not shape.stages:
                 again, further = search.left
                 finalists = _FINALISTS if exactly and self.task.source.traces else 0
@@ -117,6 +122,19 @@ class PricedShapes:
             self.clock.lap("slicing")
         return self._best[shape]
 
+    def _forget_far(self) -> None:
+        """Keeps of costs by which every plan is far from the best one what these plans need alone."""
+        far_s = _FAR * min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
+        for key in list(self._costs):
+            plans = {
+                shape: plan
+                for shape, plan in self._best.items()
+                if plan is not None and (shape.layers, shape.micro_batches) == key
+            }
+            if plans and all(plan.step_s > far_s for plan in plans.values()):
+                self._forgotten_work_s = min(self._forgotten_work_s, _work_s(self._costs.pop(key)))
+                self._best.update((shape, alone(plan)) for shape, plan in plans.items())
+
     def _offers(self, shape: Shape) -> Iterator[Costs]:
         """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
         try:
@@ -138,7 +156,7 @@ class PricedShapes:
         """
         key, task, micro_batch = (layers, count), self.task, self.task.micro_batch(count)
         if key not in self._costs or (exactly and not self._costs[key].exact):
-            exact = exactly or micro_batch == task.source.micro_batch
+            exact = exactly or micro_batch == task.source.micro_batch or not task.source.scales
             model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
             self.clock.lap("features")
             space = task.space.space(task.cluster, micro_batch)
@@ -194,7 +212,7 @@ class PricedShapes:
             more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
             plan = dataclasses.replace(costs, table=more_memory).sliced(self.task.slicer)
             self.clock.lap("slicing")
-            if plan is not None and plan.step_s < bound:
+            if plan is not None and plan.step_s * self._corrected.get(shape, 1.0) < bound:
                 return shape
         return None
 
@@ -217,7 +235,7 @@ class PricedShapes:
             self._bytes_off = max(self._bytes_off, bytes_off)
             if scaled is not None and other not in self._corrected and _meshes(scaled) == _meshes(exact):
                 self._correct(count, exact, exact.step_s / scaled.step_s)
-            self._corrected.discard(other)
+            self._corrected.pop(other, None)
 
     def _correct(self, count: int, exact: Candidate, factor: float) -> None:
         """Multiplies the steps of scaled plans of so many micro-batches on the same submeshes by a factor."""
@@ -226,7 +244,7 @@ class PricedShapes:
                 continue
             if _meshes(plan) == _meshes(exact):
                 self._best[shape] = dataclasses.replace(plan, simulated_s=plan.step_s * factor)
-                self._corrected.add(shape)
+                self._corrected[shape] = factor
 
     @property
     def least_work_s(self) -> float:
@@ -234,7 +252,7 @@ class PricedShapes:
 
         It is the least sum over stages of seconds times devices, over all ways to cut the layers into stages.
         """
-        return 0.0 if self.task.unlike else min(map(_work_s, self._costs.values()))
+        return 0.0 if self.task.unlike else min([self._forgotten_work_s, *map(_work_s, self._costs.values())])
 
 
 def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:

@@ -132,7 +132,8 @@ class Searched(Chooser):
                 plans = best_first(smaller.searched(_near_the_best(smaller, best), exactly=every))
             close = best is not None and plans and plans[0].step_s <= best.step_s * (1 + _CLOSE)
             if thorough or close or (every and len(parts) <= _WIDELY):
-                plans = best_first(smaller.searched(self._search(smaller.task)))
+                costs = () if thorough or every else shapes.priced  # others' plans were far from the best one
+                plans = best_first(smaller.searched(self._search(smaller.task, costs)))
             yield from plans
             best = next(iter(best_first([best, *plans])), None)
 
@@ -148,8 +149,9 @@ class Searched(Chooser):
         place = task.micro_batches.index(best.run.num_micro_batches)
         return ShapeSearch([layers], task.micro_batches[max(place - 1, 0) : place + 1], rival_s=best.step_s)
 
-    def _search(self, task: PlanningTask) -> ShapeSearch:
-        return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
+    def _search(self, task: PlanningTask, costs: Sequence[Costs] = ()) -> ShapeSearch:
+        counts = sorted({near.run.num_micro_batches for near in costs}) or task.micro_batches
+        return ShapeSearch(task.layers, counts, self.begin, thorough=is_small(task))
 
 
 def _on_all_devices(shapes: PricedShapes, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -95,7 +95,7 @@ def stage_times(
             StageTimes(
                 forward_s=float(table.compute_forward_s[entry]) + collective[0],
                 backward_s=computing_back_s + collective[1],
-                per_step_s=float(table.per_step_s[entry]),
+                per_step_s=float(table.synchronisation_s[entry] + table.update_s[entry]),
                 forward_send_s=interstage_s[n + 1][0] if n + 1 < len(stages) else 0.0,
                 backward_send_s=interstage_s[n - 1][1] if n else 0.0,
                 forward_collective_s=collective[0],

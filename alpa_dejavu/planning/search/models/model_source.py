@@ -18,10 +18,12 @@ class ModelSource(abc.ABC):
     Attributes:
         micro_batch: the samples of the micro-batch for which the model is given or traced first.
         traces: whether the model can be traced anew for any other micro-batch; else it can only be scaled.
+        scales: whether a scaled model may be off; else it is always as exact as any.
     """
 
     micro_batch: int
     traces: ClassVar[bool]
+    scales: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod

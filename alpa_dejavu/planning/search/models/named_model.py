@@ -30,6 +30,7 @@ class SizedTransformer(ModelSource):
     """
 
     traces = True
+    scales = False
 
     def __init__(self, size: Transformer, execution: Execution, micro_batch: int) -> None:
         self.size, self.execution, self.micro_batch = size, execution, checked_micro_batch(micro_batch)
