@@ -15,19 +15,10 @@ T = TypeVar("T")
 
 @final
 class Actors:
-    """Actors of the connected Ray cluster, all of one class; one that dies is replaced by another.
-
-    Attributes:
-        ray: Ray's module.
-    """
+    """Actors of the connected Ray cluster, all of one class; one that dies is replaced by another."""
 
     def __init__(self, kind: type, arguments: Sequence[Any], options: Sequence[Mapping[str, Any]]) -> None:
-        """Begins the actors.
-
-        Args:
-            kind: the class, whose methods are called as `actors[place].method.remote(...)`.
-            arguments: what each is made of; Ray sends it once.
-            options: Ray's options of each actor.
+        """Begins an actor of the class, made of the arguments, by each of Ray's options.
 
         Raises:
             RuntimeError, ValueError: as `connected`.
@@ -55,15 +46,8 @@ class Actors:
         self._actors[place] = self._kinds[place].remote(*self._arguments)
 
     def answer(self, asked: Any, place: int, then: str) -> Any:
-        """Returns what the actor in a place answers; None if it has died, and another one has taken its place.
-
-        Args:
-            asked: what a method's `remote` returned.
-            place: the actor's.
-            then: what becomes of its task, for the log.
-
-        Raises:
-            RuntimeError: no actor can begin.
+        """Returns the answer of the actor in a place to a call of `remote`; None if it has died, and another one has
+        taken its place. The log tells what `then` becomes of its task. Raises RuntimeError where no actor can begin.
         """
         errors = self.ray.exceptions
         try:
@@ -88,15 +72,11 @@ class Actors:
 
 
 def connected(options: Sequence[Mapping[str, Any]]) -> Any:
-    """Returns the module of Ray, once this process is connected to a cluster that has what workers need.
-
-    Args:
-        options: Ray's options of each worker.
+    """Returns the module of Ray, once this process is connected to a cluster that has what so many workers need.
 
     Raises:
         RuntimeError: Ray isn't installed, or this process isn't connected to it.
-        ValueError: the cluster hasn't what so many workers need. What others use at the moment is waited for, and said
-            so.
+        ValueError: the cluster hasn't what so many workers need; workers wait for what others use at the moment.
     """
     ray = _ray(len(options))
     resources = ray.cluster_resources()
@@ -115,11 +95,7 @@ def connected(options: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def on_workers(calls: Sequence[Callable[[], T]], workers: int) -> list[T]:
-    """Returns what calls return, in their order, each run in a task of the connected Ray cluster.
-
-    Args:
-        calls: functions, which are sent to workers with all that they hold.
-        workers: so many tasks at most are under way at a time.
+    """Returns the results of calls, in their order, each run in a task of the connected Ray cluster, so many at a time.
 
     Raises:
         RuntimeError: Ray isn't installed, or this process isn't connected to it.

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 
 from alpa_dejavu.problem import checks
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree, Shaped
+
+    Loss: TypeAlias = Callable[[PyTree, PyTree], Float[Array, ""]]
+    """The mean loss of parameters on a batch."""
+    StageOf: TypeAlias = Callable[[str], str]
+    """The stage of a leaf's path, such as "params/Dense_0/kernel"."""
+
 SCOPES = ("whole", "stage", "leaf")
 
 
 def groups_of(
-    params: Any, scope: str, stage_of: Callable[[str], str] | None, owner: str = "robust value and grad"
+    params: PyTree, scope: str, stage_of: StageOf | None, owner: str = "robust value and grad"
 ) -> tuple[str, ...]:
     """Returns for each leaf of the parameters its group.
 
     Args:
         params: a pytree; where it is a named tuple, each of its fields has layers of its own.
-        scope: one of `SCOPES`.
-        stage_of: the stage of a leaf's path, such as "params/Dense_0/kernel"; None: its layer.
-        owner: whose setting the scope is, for errors.
-
-    Raises:
-        ValueError: there is no such scope.
+        scope: one of `SCOPES`, a setting of the owner.
+        stage_of: the stage of a leaf; None: its layer.
     """
     checks.one_of(owner, "scope", scope, SCOPES)
-    paths = [tuple(map(_name, path)) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    paths = _paths(params)
     if scope == "whole":
         return ("whole",) * len(paths)
     if scope == "leaf":
@@ -52,14 +56,10 @@ def layer_of(path: tuple[str, ...], paths: list[tuple[str, ...]]) -> str:
     return "/".join(path[:depth])
 
 
-def parts_of(batch: Any, replicas: int) -> Any:
-    """Returns a batch cut into a part for each replica: leaves [samples, ...] become [replicas, samples each, ...].
+def parts_of(batch: PyTree, replicas: int) -> PyTree:
+    """Returns a batch cut into a part for each replica."""
 
-    Raises:
-        ValueError: the samples don't divide by the replicas.
-    """
-
-    def part(x: Any) -> Any:
+    def part(x: Shaped[Array, "samples ..."]) -> Shaped[Array, "replicas samples ..."]:
         if x.shape[0] % replicas:
             raise ValueError(
                 f"batch is {x.shape[0]} samples, but must divide by the {replicas} replicas (in each micro-batch); "
@@ -67,8 +67,14 @@ def parts_of(batch: Any, replicas: int) -> Any:
             )
         return x.reshape(replicas, x.shape[0] // replicas, *x.shape[1:])
 
-    return jax.tree_util.tree_map(part, batch)
+    return jax.tree.map(part, batch)
 
 
-def _name(key: Any) -> str:
-    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+def paths_of(tree: PyTree) -> list[str]:
+    """Returns the path of each leaf of a pytree, as "hidden/kernel", in the order of `jax.tree_util`."""
+    return list(map("/".join, _paths(tree)))
+
+
+def _paths(tree: PyTree) -> list[tuple[str, ...]]:
+    return [tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+            for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]  # fmt: skip

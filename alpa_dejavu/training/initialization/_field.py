@@ -6,17 +6,20 @@ import collections
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from alpa_dejavu.training.initialization._curve import RacingCandidate
-from alpa_dejavu.training.initialization._layout import Leaves, flat
+from alpa_dejavu.training.initialization._layout import flat
 from alpa_dejavu.training.initialization._setting import RaceSetting
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, width_of
 from alpa_dejavu.training.initialization.rules import Standing
 from alpa_dejavu.training.initialization.starts import Ask, name_of_start
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.initialization._layout import Leaves
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -133,8 +136,8 @@ class Field:
 
 
 def race(field: Field, runner: Runner) -> tuple[int, ...]:
-    """Trains all candidates from rung to rung (steps of judging), drops poor ones at each, and returns those at the
-    last rung, the best first; raises RuntimeError if none is left.
+    """Trains the candidates S to each rung rₖ (step of judging), and goes on with those that the rule keeps, about
+    |S|/η of them; returns those at the last rung, the best first; raises RuntimeError if none is left.
 
     All wait for each other at each rung, so that the result doesn't depend on workers.
     """

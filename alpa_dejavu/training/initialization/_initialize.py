@@ -6,14 +6,14 @@ import contextlib
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu.training.initialization._curve import Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
-from alpa_dejavu.training.initialization._layout import Batches, Parameters, RacedModel, gives_gradient
+from alpa_dejavu.training.initialization._layout import RacedModel, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import InitializationRun, Progress
 from alpa_dejavu.training.initialization._setting import RaceSetting, extra_allowed, race_rungs
@@ -22,10 +22,13 @@ from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Tr
 from alpa_dejavu.training.initialization.rules import RaceRule, rule
 from alpa_dejavu.training.initialization.starts import Start, start
 
+if TYPE_CHECKING:
+    from alpa_dejavu.training.initialization._layout import Batches, InitFn, Parameters, TrainStep
+
 
 def parallel_initialize(
-    init_fn: Callable[[Any], Any],
-    train_step: Callable[..., Any],
+    init_fn: InitFn,
+    train_step: TrainStep,
     batches: Batches,
     *,
     num_candidates: int,
@@ -113,7 +116,10 @@ def parallel_initialize(
     if saved is not None:
         check_folder(saved)
     store = StateStore(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
-    with _runner(model, trainer, store, workers, worker_options) as runner:
+    by_workers: contextlib.AbstractContextManager[Runner] = contextlib.nullcontext(LocalRunner(trainer, store))
+    if workers is not None:
+        by_workers = ray_workers(model, workers, {} if worker_options is None else worker_options, store)
+    with by_workers as runner:
         if workers is not None:
             # Compiled here while workers begin; only then they can be asked for memory.
             trainer.start(seed, 0)
@@ -128,15 +134,6 @@ def parallel_initialize(
         if on_progress is not None:
             field.on_change = lambda: on_progress(run.progress())
         return run.result(runner)
-
-
-def _runner(
-    model: RacedModel, trainer: Trainer, store: StateStore, workers: int | None,
-    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-) -> contextlib.AbstractContextManager[Runner]:  # fmt: skip
-    if workers is None:
-        return contextlib.nullcontext(LocalRunner(trainer, store))
-    return ray_workers(model, workers, {} if options is None else options, store)
 
 
 @final

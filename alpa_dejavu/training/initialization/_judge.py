@@ -6,13 +6,17 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.initialization._layout import FloatArray
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Course: TypeAlias = Float[np.ndarray, " T"]
 
 FEWEST = 3
 """So many losses a line with an error needs."""
@@ -43,13 +47,13 @@ class Measure:
     relative_gradient: float
 
 
-def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int, horizon: int) -> Measure:
+def measured(losses: Course, relative_gradients: Course, first_step: int, horizon: int) -> Measure:
     """Fits the trend of a loss curve, and returns the measure of it with the loss that it promises for the end of the
     training.
 
     Args:
-        losses: shape (T,), the loss of each step, finite, one at least.
-        relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where unknown.
+        losses: the loss of each step, finite, one at least.
+        relative_gradients: the gradient's norm over the weights'; NaN where unknown.
         first_step: where the curve begins, counted from 0.
         horizon: the number of steps of the whole training.
     """
@@ -72,15 +76,15 @@ def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int
     )
 
 
-def end_of_drop(at: FloatArray, values: FloatArray) -> int:
+def end_of_drop(at: Course, values: Course) -> int:
     """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best; 0 if it
     has none.
 
     A short curve has too few points for two lines: the index is then about its middle.
 
     Args:
-        at: shape (T,), the logarithm of each step's number.
-        values: shape (T,), the losses, or their logarithms.
+        at: the logarithm of each step's number.
+        values: the losses, or their logarithms.
     """
     count = len(values)
     if count < 4 * FEWEST:
@@ -95,7 +99,7 @@ def end_of_drop(at: FloatArray, values: FloatArray) -> int:
     return best
 
 
-def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
+def _fit(sums: Float[np.ndarray, " 5"], count: int) -> tuple[float, float]:
     """Returns the slope of the best line, and its squared residuals."""
     x, y, xx, xy, yy = sums.tolist()
     spread, together = xx - x * x / count, xy - x * y / count
@@ -103,7 +107,7 @@ def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
     return slope, max(0.0, yy - y * y / count - slope * together)
 
 
-def _line(at: FloatArray, values: FloatArray) -> tuple[float, float, float]:
+def _line(at: Course, values: Course) -> tuple[float, float, float]:
     """Returns a line's slope, its last value and the slope's standard error; too few points have a flat one."""
     if len(values) < FEWEST:
         return 0.0, float(values.mean()), 0.0
@@ -180,6 +184,6 @@ def _smallness(measure: Measure) -> float:
     return -measure.relative_gradient
 
 
-def _ranks(values: list[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _ranks(values: list[float]) -> Int[np.ndarray, " candidates"]:
     """Returns the ranks of values, from 0; equal values have equal ranks."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)

@@ -6,15 +6,19 @@ import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array: TypeAlias = NDArray[Any]
-FloatArray: TypeAlias = NDArray[np.float64]
-Leaves: TypeAlias = tuple[Array, ...]
-Parameters: TypeAlias = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from jax import ShapeDtypeStruct
+    from jaxtyping import Float, PRNGKeyArray, PyTree, PyTreeDef, Shaped
+
+    Leaves: TypeAlias = tuple[Shaped[np.ndarray, " ..."], ...]
+    Batches: TypeAlias = Sequence[PyTree] | Callable[[int], PyTree]
+    InitFn: TypeAlias = Callable[[PRNGKeyArray], PyTree]
+    TrainStep: TypeAlias = Callable[..., tuple[PyTree, ...]]
+    Parameters: TypeAlias = Callable[[PyTree], PyTree]
 
 
 @final
@@ -31,7 +35,7 @@ class TensorLayout:
 
     name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     is_float: bool
 
     @property
@@ -51,22 +55,19 @@ class StateLayout:
         places: the indices of the parameters among the leaves, in jax's order for the parameters alone.
     """
 
-    structure: Any
+    structure: PyTreeDef
     leaves: tuple[TensorLayout, ...]
     places: tuple[int, ...]
 
     @property
     def tensors(self) -> tuple[TensorLayout, ...]:
-        """Returns name, shape and dtype of each parameter of the model."""
         return tuple(self.leaves[place] for place in self.places)
 
     @property
     def num_bytes(self) -> int:
-        """Returns the number of bytes of one candidate's training state."""
         return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in self.leaves)
 
     def weights(self, leaves: Leaves) -> Leaves:
-        """Returns only the parameters out of the leaves of a training state."""
         return tuple(leaves[place] for place in self.places)
 
     def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
@@ -78,19 +79,19 @@ class StateLayout:
             replaced[place] = np.asarray(weight, self.leaves[place].dtype)
         return tuple(replaced)
 
-    def state(self, leaves: Leaves) -> Any:
+    def state(self, leaves: Leaves | tuple[ShapeDtypeStruct, ...]) -> PyTree:
         """Returns the training state that is made of these leaves, in the structure that `init_fn` gives."""
         return self.structure.unflatten(leaves)
 
 
-def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> StateLayout:
+def layout_of(init_fn: InitFn, parameters: Parameters | None = None) -> StateLayout:
     """Returns the layout of the training states that `init_fn(key)` gives, as `layout` does, without computing one."""
     import jax
 
     return layout(jax.eval_shape(init_fn, jax.random.PRNGKey(0)), parameters)
 
 
-def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
+def layout(state: PyTree, parameters: Parameters | None = None) -> StateLayout:
     """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone.
 
     Args:
@@ -115,7 +116,7 @@ def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
         is_float = bool(jnp.issubdtype(leaf.dtype, jnp.floating))
         leaves.append(TensorLayout(name, tuple(leaf.shape), np.dtype(leaf.dtype), is_float))
     pick = parameters or _default_parameters
-    places = tuple(jax.tree_util.tree_leaves(pick(structure.unflatten(range(len(leaves))))))
+    places = tuple(jax.tree.leaves(pick(structure.unflatten(range(len(leaves))))))
     if not places or not all(isinstance(place, int) and 0 <= place < len(leaves) for place in places):
         raise ValueError(
             f"the parameters of a state of {len(leaves)} arrays are {places!r}; give parameters=, a function "
@@ -129,19 +130,16 @@ def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
     return StateLayout(structure, tuple(leaves), places)
 
 
-def flat(weights: Leaves, tensors: Sequence[TensorLayout]) -> FloatArray:
+def flat(weights: Leaves, tensors: Sequence[TensorLayout]) -> Float[np.ndarray, " D"]:
     """Returns all real numbers of a model's weights as one vector."""
     parts = [w.astype(np.float64).ravel() for w, tensor in zip(weights, tensors, strict=True) if tensor.is_float]
     return np.concatenate(parts)
 
 
-def _default_parameters(state: Any) -> Any:
+def _default_parameters(state: PyTree) -> PyTree:
     if isinstance(state, Mapping):
         return state.get("params", state)
     return getattr(state, "params", state)
-
-
-Batches: TypeAlias = Sequence[Any] | Callable[[int], Any]
 
 
 @final
@@ -156,12 +154,12 @@ class RacedModel:
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
     """
 
-    init_fn: Callable[[Any], Any]
-    train_step: Callable[..., Any]
+    init_fn: InitFn
+    train_step: TrainStep
     batches: Batches
     parameters: Parameters | None = None
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> PyTree:
         """Returns the batch of a training step, counted from 0."""
         return self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
 
@@ -169,10 +167,6 @@ class RacedModel:
 def gives_gradient(model: RacedModel, layout: StateLayout) -> bool:
     """Returns whether a model's training step returns the norm of its gradient; checks all that the step takes and
     returns, by shapes alone.
-
-    Args:
-        model: the model.
-        layout: the layout of its training states.
 
     Raises:
         TypeError: batches are neither a sequence nor a function.
@@ -199,14 +193,14 @@ def gives_gradient(model: RacedModel, layout: StateLayout) -> bool:
     return _checked(jax.eval_shape(model.train_step, state, model.batch(0)), layout)
 
 
-def _checked(returned: Any, layout: StateLayout) -> bool:
+def _checked(returned: PyTree, layout: StateLayout) -> bool:
     import jax
     import jax.numpy as jnp
 
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         got = f"{len(returned)} parts" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
         raise ValueError(f"train_step returned {got}; return (state, loss) or (state, loss, gradient_norm)")
-    new = jax.tree_util.tree_leaves(returned[0])
+    new = jax.tree.leaves(returned[0])
     if len(new) != len(layout.leaves):
         raise ValueError(
             f"train_step returned a state of {len(new)} arrays for one of {len(layout.leaves)}; return the "

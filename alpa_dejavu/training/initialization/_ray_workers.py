@@ -6,11 +6,11 @@ import collections
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.training._ray import Actors
-from alpa_dejavu.training.initialization._layout import Leaves, RacedModel
+from alpa_dejavu.training.initialization._layout import RacedModel
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import (
     DoesNotFitError,
@@ -20,6 +20,9 @@ from alpa_dejavu.training.initialization._trainer import (
     TrainingTask,
     fitting_lanes,
 )
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.initialization._layout import Leaves
 
 _log = logging.getLogger("alpa_dejavu")
 PATIENCE_S = 30.0
@@ -35,17 +38,8 @@ def ray_workers(
     """Yields a runner that trains candidates in actors of the connected Ray cluster, which are gone at the end of the
     block.
 
-    Args:
-        model: the model, which Ray sends to each actor.
-        workers: how many actors there are.
-        options: Ray's options of the actors, as `num_gpus`, or one mapping for each; a CPU each by default.
-        store: the store that has the last checkpoint of each candidate.
-
     Raises:
-        RuntimeError: this process isn't connected to Ray.
-        ValueError: the cluster hasn't what so many workers need, or there are more or fewer options than workers.
-            What others use at the moment is waited for, and said so.
-        TypeError: the model can't be sent to workers.
+        RuntimeError, ValueError, TypeError: as `Actors`; ValueError also for more or fewer options than workers.
     """
     mappings = [options] * workers if isinstance(options, Mapping) else list(options)
     if len(mappings) != workers:

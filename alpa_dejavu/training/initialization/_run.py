@@ -9,9 +9,8 @@ import pathlib
 import time
 from typing import final
 
-from alpa_dejavu.training.initialization._curve import Curve, Initialized
+from alpa_dejavu.training.initialization._curve import Curve, Initialized, state_file_of, write_result
 from alpa_dejavu.training.initialization._field import Field, race
-from alpa_dejavu.training.initialization._result_file import state_file_of, write_result
 from alpa_dejavu.training.initialization._trainer import Runner
 
 _log = logging.getLogger("alpa_dejavu")

@@ -25,12 +25,8 @@ BUDGETS = ("full", "small")
 def race_rungs(
     rungs: Sequence[int] | None, num_candidates: int, budget_steps: int, eta: int, budget: str
 ) -> tuple[int, ...]:
-    """Returns the rungs (steps at which candidates are judged) of a run: those that were given, checked, else those
-    that follow from the budget.
-
-    Raises:
-        ValueError: they don't ascend, end after the training, or cost more than the budget allows; or no such budget
-            is known.
+    """Returns the rungs (steps at which candidates are judged) of a run: the wanted ones, checked, else those that
+    follow from the budget.
     """
     checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
     if rungs is None:
@@ -58,9 +54,6 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
         eta: about one candidate in so many goes on from a rung.
         budget: "full": the race is a quarter of the training. "small": the steps of all but the best candidate are a
             quarter of the training at most.
-
-    Raises:
-        ValueError: the budget is too small for so many candidates.
 
     >>> rungs_of(8, 400, 2, "full")
     (25, 50, 100)
@@ -105,12 +98,8 @@ def extra_allowed(budget_steps: int, budget: str) -> float:
 @final
 @dataclasses.dataclass(frozen=True)
 class RaceSetting:
-    """The checked options of one run of `parallel_initialize`, as that takes them, and what follows from them.
-
-    Attributes:
-        rungs: the steps at which candidates are judged.
-        extra_steps: how many steps all but the chosen candidate may take together.
-        lanes: so many candidates fit side by side.
+    """The checked options of one run of `parallel_initialize`, as that takes them, and what follows from them: all but
+    the chosen candidate may take `extra_steps` together, and so many lanes fit side by side.
     """
 
     num_candidates: int

@@ -8,12 +8,17 @@ import pathlib
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from alpa_dejavu._util.json_file import write_whole_bytes
-from alpa_dejavu.training.initialization._layout import Array, Leaves, StateLayout
+from alpa_dejavu.training.initialization._layout import StateLayout
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
+    from alpa_dejavu.training.initialization._layout import Leaves
 
 _BROKEN = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """The errors that reading a broken file raises: RuntimeError where it is encrypted."""
@@ -28,17 +33,17 @@ def write_leaves(path: pathlib.Path, leaves: Leaves) -> None:
 
 def read_leaves(path: pathlib.Path, layout: StateLayout) -> Leaves:
     """Reads the arrays of a training state from an NPZ file; one is unpacked only after its header is seen to fit the
-    layout.
-
-    Raises:
-        ValueError: the file isn't there, is no NPZ file of a state, or holds a state of another layout.
+    layout. Raises ValueError where the file isn't there, or holds no state of that layout.
     """
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is no regular file")
         with zipfile.ZipFile(path) as file:
             different = _difference(file, layout)
-            leaves = [] if different else [_array(file, name) for name in _names(layout)]
+            leaves = []
+            for name in () if different else _names(layout):
+                with file.open(name) as content:
+                    leaves.append(np.lib.format.read_array(content, allow_pickle=False))
     except _BROKEN as error:
         raise ValueError(f"{path} can't be read as a state: {error}; give the NPZ file that was written beside the "
                          "result") from None  # fmt: skip
@@ -72,13 +77,7 @@ def _difference(file: zipfile.ZipFile, layout: StateLayout) -> str | None:
     return None
 
 
-def _array(file: zipfile.ZipFile, name: str) -> Array:
-    with file.open(name) as content:
-        array: Array = np.lib.format.read_array(content, allow_pickle=False)
-    return array
-
-
-def _plain(leaf: Array) -> Array:
+def _plain(leaf: Shaped[np.ndarray, " ..."]) -> Shaped[np.ndarray, " ..."]:
     """Returns an array; numbers that numpy hasn't, as bfloat16, by their bits, since a file of numpy forgets them."""
     leaf = np.asarray(leaf)
     return leaf.view(f"u{leaf.dtype.itemsize}") if leaf.dtype.kind == "V" else leaf

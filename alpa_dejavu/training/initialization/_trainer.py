@@ -9,31 +9,26 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.training.initialization._layout import (
-    FloatArray,
-    Leaves,
-    Parameters,
-    RacedModel,
-    StateLayout,
-    layout_of,
-)
+from alpa_dejavu.training.initialization._layout import RacedModel, StateLayout, layout_of
+
+if TYPE_CHECKING:
+    from jax.stages import Wrapped
+    from jaxtyping import Array, Float, PyTree, Shaped
+
+    from alpa_dejavu.training.initialization._layout import InitFn, Leaves, Parameters, TrainStep
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class TrainingTask:
-    """A task for a worker: to train a few candidates side by side for some steps.
+    """A task for a worker: to train a few candidates side by side for some steps, from the first one on.
 
-    Attributes:
-        numbers: the candidates' numbers, `width` at most.
-        width: for how many candidates the program is compiled; places left over repeat the last candidate.
-        first_step: the step that the candidates are at, counted from 0.
-        num_steps: how many steps they take.
+    Its program is compiled for `width` candidates; places left over repeat the last candidate.
     """
 
     numbers: tuple[int, ...]
@@ -45,22 +40,17 @@ class TrainingTask:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskOutcome:
-    """The outcome of a training task: the candidates' new states, and the losses and norms of each step.
+    """The outcome of a training task: the N candidates' new states, and the losses and norms of each step.
 
-    Attributes:
-        task: the task that was done.
-        states: leaves of shape (N, ...), for the task's N candidates; () if they were lost.
-        losses: shape (N, steps), the loss of each step.
-        gradients: shape (N, steps), norms of gradients; NaN where the training step doesn't say them.
-        weights: shape (N, steps), norms of the parameters after each step.
-        lost: why there is no outcome, or "".
+    Norms of gradients are NaN where the training step doesn't say them; those of weights are after each step. `lost`
+    says why there is no outcome, or "".
     """
 
     task: TrainingTask
     states: Leaves
-    losses: FloatArray
-    gradients: FloatArray
-    weights: FloatArray
+    losses: Float[np.ndarray, "N steps"]
+    gradients: Float[np.ndarray, "N steps"]
+    weights: Float[np.ndarray, "N steps"]
     lost: str = ""
 
     @classmethod
@@ -138,24 +128,26 @@ class Trainer:
 
 @functools.lru_cache(maxsize=4)
 def _programs(
-    init_fn: Callable[[Any], Any], train_step: Callable[..., Any], parameters: Parameters | None
-) -> tuple[StateLayout, Any, Any]:
+    init_fn: InitFn, train_step: TrainStep, parameters: Parameters | None
+) -> tuple[StateLayout, Wrapped, Wrapped]:
     """Returns the states' layout, and the compiled start and step; the next run of the same functions has them too."""
     import jax
 
     layout = layout_of(init_fn, parameters)
     step = functools.partial(_step, train_step, layout)
-    start = jax.jit(lambda key: jax.tree_util.tree_leaves(init_fn(key)))
+    start = jax.jit(lambda key: jax.tree.leaves(init_fn(key)))
     return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None)))
 
 
-def _step(train_step: Callable[..., Any], layout: StateLayout, leaves: list[Any], batch: Any) -> tuple[list[Any], Any]:
+def _step(
+    train_step: TrainStep, layout: StateLayout, leaves: list[Array], batch: PyTree
+) -> tuple[list[Array], Float[Array, " 3"]]:
     """Returns the leaves after one candidate's step, and its loss with the norms of gradient and parameters."""
     import jax
     import jax.numpy as jnp
 
     state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch)
-    new = jax.tree_util.tree_leaves(state)
+    new = jax.tree.leaves(state)
     weights = [new[place] for place in layout.places if layout.leaves[place].is_float]
     squares = sum(jnp.sum(jnp.square(weight.astype(jnp.float32))) for weight in weights)
     gradient = norm[0].astype(jnp.float32) if norm else jnp.float32(jnp.nan)
@@ -172,7 +164,7 @@ def width_of(count: int, lanes: int) -> int:
     return min(lanes, 1 << (count - 1).bit_length())
 
 
-def _widened(leaf: Any, width: int) -> Any:
+def _widened(leaf: Shaped[np.ndarray, "N ..."], width: int) -> Shaped[np.ndarray, "width ..."]:
     missing = width - len(leaf)
     return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]) if missing else leaf
 
@@ -183,14 +175,15 @@ class DoesNotFitError(ValueError):
 
 def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
     """Returns how many candidates can be trained side by side in a device's memory, `lanes` at most, and a note if it
-    is fewer.
+    is fewer; raises DoesNotFitError if not even one fits.
 
     The memory is what jax says of this process's first device, if it isn't given; all fit where jax says nothing.
-
-    Raises:
-        DoesNotFitError: not even one fits.
     """
-    limit = memory_bytes if memory_bytes is not None else _memory_of_device()
+    import jax
+
+    limit = memory_bytes
+    if limit is None:
+        limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     if limit is None:
         return lanes, ""
     fitting = lanes
@@ -204,10 +197,3 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     if fitting == lanes:
         return lanes, ""
     return fitting, f"{lanes} candidates side by side don't fit in {units.size(limit)} of memory, {fitting} do"
-
-
-def _memory_of_device() -> float | None:
-    import jax
-
-    memory = jax.devices()[0].memory_stats() or {}
-    return float(memory["bytes_limit"]) if "bytes_limit" in memory else None

@@ -67,8 +67,7 @@ class RaceRule(abc.ABC):
         """Returns which of the waiting candidates go on; the same standing of a race always gets the same decision."""
 
 
-def at_least_two(owner: str, eta: int) -> None:
-    """Raises ValueError unless eta is a whole number of at least 2, so that one candidate in eta goes on."""
+def _at_least_two(owner: str, eta: int) -> None:
     if not (isinstance(eta, int) and eta >= 2):
         raise ValueError(f"{owner}: eta is {eta!r}, but must be a whole number of at least 2: one in eta goes on")
 
@@ -76,12 +75,7 @@ def at_least_two(owner: str, eta: int) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Halving(RaceRule):
-    """A rule of successive halving: the best one in `eta` of the candidates goes on from each rung.
-
-    Attributes:
-        eta: one candidate in so many goes on from a rung.
-
-    Raises ValueError for an eta below 2.
+    """A rule of successive halving: the best one in `eta`, 2 at least, of the candidates goes on from each rung.
 
     References:
         Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016.
@@ -90,10 +84,9 @@ class Halving(RaceRule):
     eta: int = 2
 
     def __post_init__(self) -> None:
-        at_least_two("halving", self.eta)
+        _at_least_two("halving", self.eta)
 
     def decide(self, standing: Standing) -> RaceDecision:
-        """Returns the best in `eta` of the waiting candidates."""
         order = standing.waiting_best_first()
         count = -(-len(order) // self.eta)
         return RaceDecision(order[:count], why=f"halving keeps {count} of {len(order)}")
@@ -122,10 +115,9 @@ class OptunaPruner(RaceRule):
     eta: int = 2
 
     def __post_init__(self) -> None:
-        at_least_two("optuna", self.eta)
+        _at_least_two("optuna", self.eta)
 
     def decide(self, standing: Standing) -> RaceDecision:
-        """Returns the candidates that the pruner keeps, or the judge's best one."""
         order = standing.waiting_best_first()
         with quiet_optuna() as optuna:
             pruner = self.pruner or optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=0)

@@ -9,12 +9,18 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import numpy as np
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, TensorLayout
+from alpa_dejavu.training.initialization._layout import TensorLayout
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from scipy.stats.qmc import QMCEngine
+
+    from alpa_dejavu.training.initialization._layout import Leaves
 
 __all__ = [
     "Ask", "ByShape", "LatinHypercube", "Mixed", "Own", "Scales", "Sobol", "Start", "Started", "name_of_start", "start",
@@ -78,7 +84,6 @@ class Own(Start):
     """A start that gives each candidate the weights with which the model begins by itself."""
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns the model's own weights."""
         return tuple(Started(ask.own(number)) for number in ask.numbers)
 
 
@@ -101,11 +106,9 @@ class Mixed(Start):
 
     @property
     def members(self) -> tuple[Start, ...]:
-        """Returns the starts that candidates take in turn."""
         return self.starts
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns what each candidate's start gives it."""
         begun: dict[int, Started] = {}
         for place, member in enumerate(self.starts):
             numbers = tuple(number for number in ask.numbers if number % len(self.starts) == place)
@@ -138,7 +141,6 @@ class ByShape(Start):
     arguments: tuple[float, ...] = ()
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns weights that are drawn by the shapes of tensors."""
         import jax
         import jax.numpy as jnp
 
@@ -176,12 +178,11 @@ class Scales(Start):
                              "to more")  # fmt: skip
 
     @abc.abstractmethod
-    def _sequence(self, dimensions: int, seed: Sequence[int]) -> Any:
+    def _sequence(self, dimensions: int, seed: Sequence[int]) -> QMCEngine:
         """Returns the sequence of scipy that points of the unit cube are of."""
 
     @final
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns the model's own weights with their scales."""
         dimensions = sum(tensor.is_matrix for tensor in ask.tensors)
         if not dimensions:
             raise ValueError("none of the model's parameters has two axes, so there is nothing to scale; use "
@@ -210,7 +211,7 @@ class LatinHypercube(Scales):
 
     name = "latin_hypercube"
 
-    def _sequence(self, dimensions: int, seed: Sequence[int]) -> Any:
+    def _sequence(self, dimensions: int, seed: Sequence[int]) -> QMCEngine:
         from scipy.stats import qmc
 
         return qmc.LatinHypercube(dimensions, seed=np.random.default_rng(seed))
@@ -227,13 +228,13 @@ class Sobol(Scales):
 
     name = "sobol"
 
-    def _sequence(self, dimensions: int, seed: Sequence[int]) -> Any:
+    def _sequence(self, dimensions: int, seed: Sequence[int]) -> QMCEngine:
         from scipy.stats import qmc
 
         return qmc.Sobol(dimensions, seed=np.random.default_rng(seed))
 
 
-def _scaled(own: Leaves, tensors: Sequence[TensorLayout], scales: FloatArray) -> Leaves:
+def _scaled(own: Leaves, tensors: Sequence[TensorLayout], scales: Float[np.ndarray, " matrices"]) -> Leaves:
     left = iter(scales.tolist())
     return tuple(
         (weight.astype(np.float64) * next(left)).astype(tensor.dtype) if tensor.is_matrix else weight

@@ -5,12 +5,17 @@ Each function raises AssertionError with what is wrong, and returns nothing.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from alpa_dejavu.training.initialization._judge import Judge, LastLoss, Measure
-from alpa_dejavu.training.initialization._layout import Leaves, TensorLayout
+from alpa_dejavu.training.initialization._layout import TensorLayout
 from alpa_dejavu.training.initialization.rules import RaceRule, Standing
 from alpa_dejavu.training.initialization.starts import Ask, Start, Started
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.initialization._layout import Leaves
 
 __all__ = ["check_judge", "check_rule", "check_start"]
 

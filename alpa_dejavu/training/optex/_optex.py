@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,15 @@ from alpa_dejavu._util.threads import machine_memory_bytes
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import SCOPES
 from alpa_dejavu.training.optex._history import (
-    added,
+    GradientLayout,
+    appended,
     empty,
-    is_known,
+    layout_of,
     nearness,
     needed_bytes,
     products_among,
     products_with,
 )
-from alpa_dejavu.training.optex._layout import GradientLayout, layout_of
 from alpa_dejavu.training.optex._posterior import Seen, fitted, of_each
 from alpa_dejavu.training.optex._walk import OptExState, StepReport, Walk, judged, stays, walked
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
@@ -32,6 +32,12 @@ from alpa_dejavu.training.optex.kernels import Kernel
 from alpa_dejavu.training.optex.kernels import kernel as chosen_kernel
 from alpa_dejavu.training.optex.scales import Fixed, MedianDistance, Scale
 from alpa_dejavu.training.optex.scales import scale as chosen_scale
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    Valid: TypeAlias = Bool[Array, " N"]
+    Stepped: TypeAlias = tuple[PyTree, OptExState, StepReport]
 
 NOISES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)
 """Levels of noise that are tried, over the variance of gradients."""
@@ -45,14 +51,8 @@ def optex(
 ) -> OptEx:  # fmt: skip
     """Returns an optimizer that takes up to so many steps for one, and has as many gradients computed side by side.
 
-    Args:
-        optimizer, parallel, history: as `OptEx` has them.
-        kernel: the kernel, or its name: one of `KERNELS`.
-        scale: the length scale: a number, a `Scale`, or the name of one: "median", "likelihood".
-        **settings: other attributes of `OptEx`.
-
-    Raises:
-        ValueError: a value isn't one of those.
+    Arguments are the attributes of `OptEx`; a kernel may be a name of `KERNELS`, a length scale a number, "median" or
+    "likelihood".
 
     Examples:
         >>> import jax.numpy as jnp
@@ -74,8 +74,10 @@ def optex(
 class OptEx:
     """An optimizer that takes several steps for one.
 
-    A step walks ahead on gradients that a Gaussian process estimates from the history, has the true gradients of all
-    points of the walk, and applies them. With one point it is the optimizer inside, to the bit.
+    A step begins at θ₀, the parameters. It fits a Gaussian process to the history's gradients G at T points X; walks
+    ahead on its estimates μ of gradients, θₛ = update(θₛ₋₁, μ(θₛ₋₁)) for s < N; has the true gradients ∇f(θₛ) of all
+    points computed side by side; applies them, and keeps them in the history. With one point it is the optimizer
+    inside, to the bit.
 
     Attributes:
         optimizer: any optax optimizer.
@@ -141,16 +143,13 @@ class OptEx:
             raise ValueError(f'noise is "fitted", but must be a number or "replicas" with scale={self.scale}, which '
                              'compares nothing; give one, or scale="likelihood"')  # fmt: skip
 
-    def history_bytes(self, params: Any) -> int:
+    def history_bytes(self, params: PyTree) -> int:
         """Returns the bytes that the history takes on each device, of parameters or their shapes alone."""
         return 0 if self.parallel == 1 else needed_bytes(self._layout(params), params, self.history, self.dtype)
 
-    def init(self, params: Any) -> OptExState:
-        """Returns the state of the beginning.
-
-        Raises:
-            ValueError: the parameters aren't real numbers, or the history doesn't fit into memory; nothing was
-                allocated then.
+    def init(self, params: PyTree) -> OptExState:
+        """Returns the state of the beginning; raises ValueError, before anything is allocated, where parameters aren't
+        real numbers, or the history doesn't fit into memory.
         """
         layout = self._layout(params)
         history = None
@@ -161,9 +160,7 @@ class OptEx:
         ones, counts = jnp.ones(len(layout.groups)), [jnp.zeros((), jnp.int32) for _ in range(3)]
         return OptExState(self.optimizer.init(params), history, ones, -ones, *counts)
 
-    def step(
-        self, params: Any, state: OptExState, evaluator: Evaluator, batches: Any = None
-    ) -> tuple[Any, OptExState, StepReport]:
+    def step(self, params: PyTree, state: OptExState, evaluator: Evaluator, batches: PyTree = None) -> Stepped:
         """Returns the new parameters and state, and how the step went.
 
         It may be called inside of `jit`, if the evaluator may.
@@ -177,7 +174,7 @@ class OptEx:
         Raises:
             ValueError: there are more or fewer batches than points.
         """
-        for leaf in jax.tree_util.tree_leaves(batches):
+        for leaf in jax.tree.leaves(batches):
             if not leaf.shape or leaf.shape[0] != self.parallel:
                 raise ValueError(f"batches has a leaf of shape {leaf.shape}, but must have {self.parallel} first; give "
                                  "a batch for each point")  # fmt: skip
@@ -185,26 +182,22 @@ class OptEx:
         evaluated = evaluator.evaluate(walk.points, batches, walk.count)
         return self._tells(params, state, walk, evaluated)
 
-    def ask(self, params: Any, state: OptExState) -> Walk:
-        """Returns the points whose gradients the next step needs."""
+    def ask(self, params: PyTree, state: OptExState) -> Walk:
+        """Returns the points whose gradients the next step needs: fits the process to the history, and walks on it."""
         layout, history = self._layout(params), state.history
         if history is None:
             return stays(params, len(layout.groups))
-        is_filled = is_known(history)
-        near = nearness(layout, history, jax.tree_util.tree_leaves(params))
-        many = jnp.broadcast_to(is_filled, near.shape)
-        seen = Seen(history.distances, history.products, near, many)
+        near = nearness(layout, history, jax.tree.leaves(params))
+        seen = Seen(history.distances, history.products, near, jnp.broadcast_to(history.age >= 0, near.shape))
         scale, noise = self._refitted(state, seen)
         process = of_each(lambda *group: fitted(self.kernel, *group), seen, scale, noise)
         return walked(self.optimizer, self.kernel, layout, history, seen, process, noise, params, state.optimizer,
                       self.parallel, self.trust)  # fmt: skip
 
-    def tell(
-        self, params: Any, state: OptExState, walk: Walk, evaluated: Evaluated
-    ) -> tuple[Any, OptExState, StepReport]:
+    def tell(self, params: PyTree, state: OptExState, walk: Walk, evaluated: Evaluated) -> Stepped:
         """Returns the new parameters and state, and how the step went, once the gradients of a walk are there."""
         layout = self._layout(params)
-        gradients = jax.tree_util.tree_leaves(evaluated.gradients)
+        gradients = jax.tree.leaves(evaluated.gradients)
         n, losses = self.parallel, jnp.asarray(evaluated.losses)
         asked = jnp.arange(n) < walk.count
         has_arrived = asked if evaluated.has_arrived is None else asked & jnp.asarray(evaluated.has_arrived)
@@ -219,23 +212,24 @@ class OptEx:
         if history is not None:
             products, among = products_with(layout, history, gradients), products_among(layout, gradients)
             errors, cosines = judged(history, walk, products, among, is_valid)
-            history = added(layout, history, jax.tree_util.tree_leaves(walk.points), gradients, is_valid,
-                            walk.distances, products, among)  # fmt: skip
-        after = OptExState(
-            optimizer, history, walk.scale, self._noise_after(state, walk, evaluated.noise, is_valid, layout),
-            state.steps + 1, state.dropped + dropped, state.lost + lost,
-        )  # fmt: skip
+            history = appended(layout, history, jax.tree.leaves(walk.points), gradients, is_valid, walk.distances,
+                               products, among)  # fmt: skip
+        noise = walk.noise if self.noise != "replicas" else self._variance(state, evaluated.noise, is_valid, layout)
+        after = OptExState(optimizer, history, walk.scale, noise, state.steps + 1, state.dropped + dropped,
+                           state.lost + lost)  # fmt: skip
         losses = jnp.where(has_arrived, losses, jnp.nan)
-        return params, after, StepReport(losses[0], losses, walk.count, kept, dropped, lost, walk.expected, errors,
-                                         cosines)  # fmt: skip
+        report = StepReport(losses[0], losses, walk.count, kept, dropped, lost, walk.expected, errors, cosines)
+        return params, after, report
 
-    def _applied(self, params: Any, moments: Any, walk: Walk, gradients: Any, is_valid: jax.Array, kept: Any) -> Any:
+    def _applied(
+        self, params: PyTree, moments: PyTree, walk: Walk, gradients: PyTree, is_valid: Valid, kept: Int[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
         """The parameters and the optimizer's state after the kept steps."""
 
-        def apply_point(place: Any, carry: Any) -> Any:
-            at, gradient = (jax.tree_util.tree_map(lambda x: x[place], tree) for tree in (walk.points, gradients))
+        def apply_point(place: Int[Array, ""] | int, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+            at, gradient = (jax.tree.map(lambda x: x[place], tree) for tree in (walk.points, gradients))
 
-            def valid() -> Any:
+            def valid() -> tuple[PyTree, PyTree]:
                 point = at if self.applied == "last" else carry[0]
                 updates, after = self.optimizer.update(gradient, carry[1], point)
                 return optax.apply_updates(point, updates), after
@@ -246,50 +240,48 @@ class OptEx:
             return apply_point(0, (params, moments))
         return jax.lax.fori_loop(0, kept, apply_point, (params, moments))
 
-    def _refitted(self, state: OptExState, seen: Seen) -> tuple[Any, Any]:
+    def _refitted(self, state: OptExState, seen: Seen) -> tuple[Float[Array, " groups"], Float[Array, " groups"]]:
         """The length scale and the level of noise of each group."""
         levels = self._levels(state, seen)
 
-        def anew() -> Any:
+        def anew() -> tuple[Float[Array, " groups"], Float[Array, " groups"]]:
             return of_each(lambda group, noises: self.scale.choose(self.kernel, group, noises), seen, levels)
 
-        kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, NOISES[0])
         if self.refit == 1:
             return anew()
+        kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, NOISES[0])
         return jax.lax.cond(state.steps % self.refit == 0, anew, lambda: (state.scale, kept))
 
-    def _levels(self, state: OptExState, seen: Seen) -> Any:
-        """The levels of noise that each group chooses from, shape [groups, levels]."""
+    def _levels(self, state: OptExState, seen: Seen) -> Float[Array, "groups levels"]:
+        """The levels of noise that each group chooses from."""
         groups = len(seen.reference)
         if self.noise == "fitted":
             return jnp.broadcast_to(jnp.asarray(NOISES), (groups, len(NOISES)))
         if self.noise == "replicas":
-            is_filled = jnp.maximum(jnp.sum(seen.is_known, axis=1), 1)
-            whole = jnp.trace(seen.products, axis1=1, axis2=2) / is_filled
+            count = jnp.maximum(jnp.sum(seen.is_known, axis=1), 1)
+            whole = jnp.trace(seen.products, axis1=1, axis2=2) / count
             variance = jnp.maximum(state.noise, 0)
             # Of what all gradients have together some is noise; at least a thousandth isn't.
             return (variance / jnp.maximum(whole - variance, 1e-3 * whole + jnp.finfo(jnp.float32).tiny))[:, None]
         return jnp.full((groups, 1), self.noise, jnp.float32)
 
-    def _noise_after(
-        self, state: OptExState, walk: Walk, noise: Any, is_valid: jax.Array, layout: GradientLayout
-    ) -> Any:
-        if self.noise != "replicas":
-            return walk.noise
+    def _variance(
+        self, state: OptExState, noise: PyTree, is_valid: Valid, layout: GradientLayout
+    ) -> Float[Array, " groups"]:
+        """The moving average of the variance of each group's gradient by its replicas."""
         if noise is None:
             raise ValueError('noise is "replicas", but the evaluator tells none; give it replicas=2 or more')
         count = jnp.maximum(jnp.sum(is_valid), 1)
-        by_leaf = [jnp.sum(jnp.where(is_valid, leaf, 0)) / count for leaf in jax.tree_util.tree_leaves(noise)]
+        by_leaf = [jnp.sum(jnp.where(is_valid, leaf, 0)) / count for leaf in jax.tree.leaves(noise)]
         now = jnp.stack([sum(variance for variance, of in zip(by_leaf, layout.group_of, strict=True) if of == group)
                          for group in range(len(layout.groups))])  # fmt: skip
         mixed = jnp.where(state.noise < 0, now, _MEMORY * state.noise + (1 - _MEMORY) * now)
         return jnp.where(jnp.any(is_valid), mixed, state.noise)
 
-    def _check_memory(self, params: Any) -> None:
+    def _check_memory(self, params: PyTree) -> None:
         limit = self.memory_bytes
         if limit is None:
-            told = jax.devices()[0].memory_stats() or {}
-            limit = float(told.get("bytes_limit", machine_memory_bytes()))
+            limit = float((jax.devices()[0].memory_stats() or {}).get("bytes_limit", machine_memory_bytes()))
         needed = self.history_bytes(params)
         if needed > limit:
             raise ValueError(
@@ -297,13 +289,13 @@ class OptEx:
                 f'most {units.size(limit)}; take a shorter one, dtype="bfloat16" or a smaller share of coordinates'
             )
 
-    def _layout(self, params: Any) -> GradientLayout:
+    def _layout(self, params: PyTree) -> GradientLayout:
         return layout_of(params, self.scope, self.stage_of, self.share, self.seed)
 
     @functools.cached_property
-    def _asks(self) -> Callable[..., Any]:
+    def _asks(self) -> Callable[..., Walk]:
         return jax.jit(self.ask)
 
     @functools.cached_property
-    def _tells(self) -> Callable[..., Any]:
+    def _tells(self) -> Callable[..., Stepped]:
         return jax.jit(self.tell, donate_argnums=(1,) if self.in_place else ())

@@ -25,13 +25,8 @@ _LEAST_PIVOT = 3e-6
 
 
 class Seen(NamedTuple):
-    """The small matrices of a group's history.
-
-    Attributes:
-        distances: of points, squared.
-        products: of gradients, G Gᵀ.
-        reference: squared distances from the point where the step begins.
-        is_known: which slots hold a point.
+    """The small matrices of a group's history: squared distances of points, products G Gᵀ of gradients, squared
+    distances from the point where the step begins, and which slots hold a point.
     """
 
     distances: Float[Array, "T T"]
@@ -41,13 +36,8 @@ class Seen(NamedTuple):
 
 
 class FittedProcess(NamedTuple):
-    """A Gaussian process for given length scale and noise.
-
-    Attributes:
-        scale: the length scale.
-        matrix: K + σ² I; empty slots have a variance of 1, and no more.
-        factor: its Cholesky factor.
-        amplitude: the variance of a gradient, all coordinates together, for which these are the likeliest.
+    """A Gaussian process for given length scale and noise: the matrix K + σ² I, in which empty slots have a variance of
+    1 and no more, its Cholesky factor, and the likeliest variance of a gradient, all coordinates together.
     """
 
     scale: Float[Array, ""]
@@ -124,12 +114,8 @@ def log_likelihood(process: FittedProcess, seen: Seen) -> Float[Array, ""]:
 def weights_at(
     kernel: Kernel, seen: Seen, process: FittedProcess, distances: Float[Array, " T"], reference: Float[Array, ""]
 ) -> tuple[Float[Array, " T"], Float[Array, ""]]:
-    """Returns the weights k(θ, X) (K + σ² I)⁻¹ of G in the estimate at a point θ, and the estimate's variance.
-
-    Args:
-        kernel, seen, process: the kernel, the history, and what was fitted to it.
-        distances: of the point from the history's, squared.
-        reference: its squared distance from the point where the step begins.
+    """Returns the weights k(θ, X) (K + σ² I)⁻¹ of G in the estimate at a point θ, and the estimate's variance, by the
+    squared distances of the point from the history's and from the one where the step begins.
     """
     over = 1 / process.scale**2
     across = kernel.covariance(distances * over, reference * over, seen.reference * over)

@@ -1,107 +1,105 @@
-"""The walk ahead: some steps of the optimizer on estimated gradients, as far as the kernel is sure of them; and what
-is known after a step.
+"""The walk ahead: N - 1 steps of the optimizer on estimated gradients at most, as far as the kernel is sure of them;
+and what is known after a step.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from alpa_dejavu.training.optex._history import GradientHistory, estimated, nearness, squared_length
-from alpa_dejavu.training.optex._layout import GradientLayout
+from alpa_dejavu.training.optex._history import GradientHistory, GradientLayout, estimated, nearness, squared_length
 from alpa_dejavu.training.optex._posterior import FittedProcess, Seen, of_each, weights_at
 from alpa_dejavu.training.optex.kernels import Kernel
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 class Walk(NamedTuple):
     """The points whose gradients a step needs.
 
     Attributes:
-        points: a pytree like the parameters, leaves [N, *shape]: the parameters, and where the estimates lead to; from
-            `count` on the parameters again.
+        points: the parameters, and where the estimates lead to; from `count` on the parameters again.
         count: how many of them matter, at least 1.
-        distances: from the history's, squared, shape [groups, N, T].
-        weights: of the history's gradients in the estimate at each point, shape [groups, N, T]; zeros where there is
-            none.
-        expected: the error of the estimate at each point that the kernel expects, over the estimate's length, shape
-            [N]; infinite where there is no estimate.
+        distances: from the history's, squared.
+        weights: of the history's gradients in the estimate at each point; zeros where there is none.
+        expected: the error of the estimate at each point that the kernel expects, over the estimate's length; infinite
+            where there is no estimate.
         scale: the length scale of each group.
         noise: the level of noise of each group, over the variance of gradients.
     """
 
-    points: Any
-    count: jax.Array
-    distances: jax.Array
-    weights: jax.Array
-    expected: jax.Array
-    scale: jax.Array
-    noise: jax.Array
+    points: PyTree[Float[Array, "N ..."]]
+    count: Int[Array, ""]
+    distances: Float[Array, "groups N T"]
+    weights: Float[Array, "groups N T"]
+    expected: Float[Array, " N"]
+    scale: Float[Array, " groups"]
+    noise: Float[Array, " groups"]
 
 
 class _WalkPlace(NamedTuple):
-    """Where a walk has come to."""
+    """The point θ that a walk has come to: its leaves, the optimizer's state, and distances from the history's."""
 
-    count: jax.Array
-    goes_on: jax.Array
-    leaves: list[jax.Array]
-    optimizer: Any
-    near: jax.Array
+    count: Int[Array, ""]
+    goes_on: Bool[Array, ""]
+    leaves: list[Float[Array, " ..."]]
+    optimizer: PyTree
+    near: Float[Array, "groups T"]
     walk: Walk
 
 
-def stays(params: Any, groups: int) -> Walk:
+def stays(params: PyTree, groups: int) -> Walk:
     """Returns the walk of one point, which needs no history."""
     none, ones = jnp.zeros((groups, 1, 0)), jnp.ones(groups)
-    points = jax.tree_util.tree_map(lambda p: jnp.asarray(p)[None], params)
+    points = jax.tree.map(lambda p: jnp.asarray(p)[None], params)
     return Walk(points, jnp.int32(1), none, none, jnp.full(1, jnp.inf), ones, ones)
 
 
 def walked(
     optimizer: optax.GradientTransformation, kernel: Kernel, layout: GradientLayout, history: GradientHistory,
-    seen: Seen, process: FittedProcess, noise: Any, params: Any, moments: Any, parallel: int, trust: float,
+    seen: Seen, process: FittedProcess, noise: Float[Array, " groups"], params: PyTree, moments: PyTree,
+    parallel: int, trust: float,
 ) -> Walk:  # fmt: skip
-    """Returns the walk of up to `parallel` points.
+    """Returns the walk of up to N = `parallel` points from the parameters, where the optimizer has these moments.
 
-    Args:
-        optimizer, kernel, trust: as `optex` takes them.
-        layout, history: of the parameters, points and gradients.
-        seen, process, noise: those of each group, leaves [groups, ...].
-        params, moments: where it begins, and the optimizer's state there.
-        parallel: how many points at most.
+    What is seen, the process and the noise are those of each group; optimizer, kernel and trust those of `optex`.
     """
-    begin, tree = jax.tree_util.tree_flatten(params)
+    begin, tree = jax.tree.flatten(params)
     groups, size = seen.reference.shape
 
-    def reference(leaves: Any) -> Any:
-        picked, begun = layout.picked(leaves), layout.picked(begin)
-        return layout.by_group([squared_length(a - b) for a, b in zip(picked, begun, strict=True)])
+    def reference(leaves: list[Float[Array, " ..."]]) -> Float[Array, " groups"]:
+        return layout.by_group([squared_length(a - b)
+                                for a, b in zip(layout.picked(leaves), layout.picked(begin), strict=True)])  # fmt: skip
 
     def step(place: _WalkPlace) -> _WalkPlace:
         walk, at = place.walk, place.count - 1
+        # The gradient at θ, estimated, and the error that the kernel expects of it.
         weights, variance = of_each(
             lambda *group: weights_at(kernel, *group), seen, process, place.near, reference(place.leaves)
         )
         length = jnp.einsum("gi,gij,gj->", weights, seen.products, weights)
         expected = jnp.sqrt(jnp.sum(variance) / length)
         gradient = [e.astype(p.dtype) for e, p in zip(estimated(layout, history, weights), begin, strict=True)]
-        point = jax.tree_util.tree_unflatten(tree, place.leaves)
-        updates, moments = optimizer.update(jax.tree_util.tree_unflatten(tree, gradient), place.optimizer, point)
-        leaves = jax.tree_util.tree_leaves(optax.apply_updates(point, updates))
+        # The next θ, by a step of the optimizer.
+        point = jax.tree.unflatten(tree, place.leaves)
+        updates, moments = optimizer.update(jax.tree.unflatten(tree, gradient), place.optimizer, point)
+        leaves = jax.tree.leaves(optax.apply_updates(point, updates))
         near = nearness(layout, history, leaves)
         # Not so of NaN, which an empty history gives, either.
         goes_on = (expected <= trust) & jnp.all(jnp.isfinite(near))
-        new = jax.tree_util.tree_unflatten(tree, [jnp.where(goes_on, a, b) for a, b in zip(leaves, begin, strict=True)])
+        new = jax.tree.unflatten(tree, [jnp.where(goes_on, a, b) for a, b in zip(leaves, begin, strict=True)])
         return _WalkPlace(place.count + goes_on, goes_on, leaves, moments, near, walk._replace(
-            points=jax.tree_util.tree_map(lambda kept, x: kept.at[place.count].set(x), walk.points, new),
+            points=jax.tree.map(lambda kept, x: kept.at[place.count].set(x), walk.points, new),
             distances=walk.distances.at[:, place.count].set(jnp.where(goes_on, near, 0)),
             weights=walk.weights.at[:, at].set(jnp.where(jnp.isfinite(weights), weights, 0)),
             expected=walk.expected.at[at].set(jnp.where(jnp.isnan(expected), jnp.inf, expected)),
         ))  # fmt: skip
 
-    points = jax.tree_util.tree_map(lambda p: jnp.broadcast_to(p, (parallel, *jnp.shape(p))), params)
+    points = jax.tree.map(lambda p: jnp.broadcast_to(p, (parallel, *jnp.shape(p))), params)
     none = jnp.zeros((groups, parallel, size))
     walk = Walk(points, jnp.int32(1), none.at[:, 0].set(seen.reference), none, jnp.full(parallel, jnp.inf),
                 process.scale, noise)  # fmt: skip
@@ -123,13 +121,13 @@ class OptExState(NamedTuple):
         lost: how many points haven't arrived.
     """
 
-    optimizer: Any
+    optimizer: PyTree
     history: GradientHistory | None
-    scale: jax.Array
-    noise: jax.Array
-    steps: jax.Array
-    dropped: jax.Array
-    lost: jax.Array
+    scale: Float[Array, " groups"]
+    noise: Float[Array, " groups"]
+    steps: Int[Array, ""]
+    dropped: Int[Array, ""]
+    lost: Int[Array, ""]
 
 
 class StepReport(NamedTuple):
@@ -137,36 +135,37 @@ class StepReport(NamedTuple):
 
     Attributes:
         loss: at the parameters where it began.
-        losses: at all points, shape [N]; NaN where none was evaluated.
+        losses: at all points; NaN where none was evaluated.
         walked: how many points were evaluated.
         kept: how many of them have a part in the new parameters, the dropped ones among them; 0: they are the old ones.
         dropped: how many gradients weren't finite.
         lost: how many points haven't arrived.
-        expected: the error of the estimate at each point that the kernel expected, over the estimate's length, [N].
-        errors: the error of the estimate at each point over the true gradient's length, shape [N]; NaN where there is
-            none. On the picked coordinates, as `expected`.
-        cosines: of the angle between both, shape [N].
+        expected: the error of the estimate at each point that the kernel expected, over the estimate's length.
+        errors: the error of the estimate at each point over the true gradient's length; NaN where there is none. On the
+            picked coordinates, as `expected`.
+        cosines: of the angle between both.
     """
 
-    loss: jax.Array
-    losses: jax.Array
-    walked: jax.Array
-    kept: jax.Array
-    dropped: jax.Array
-    lost: jax.Array
-    expected: jax.Array
-    errors: jax.Array
-    cosines: jax.Array
+    loss: Float[Array, ""]
+    losses: Float[Array, " N"]
+    walked: Int[Array, ""]
+    kept: Int[Array, ""]
+    dropped: Int[Array, ""]
+    lost: Int[Array, ""]
+    expected: Float[Array, " N"]
+    errors: Float[Array, " N"]
+    cosines: Float[Array, " N"]
 
 
 def judged(
-    history: GradientHistory, walk: Walk, products: jax.Array, among: jax.Array, is_valid: jax.Array
-) -> tuple[Any, Any]:
-    """The errors and cosines of a walk's estimates, by products of gradients alone, shape [N] each."""
+    history: GradientHistory, walk: Walk, products: Float[Array, "groups N T"], among: Float[Array, "groups N N"],
+    is_valid: Bool[Array, " N"],
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:  # fmt: skip
+    """Returns the errors and cosines of a walk's estimates, by products of gradients alone."""
     lengths = jnp.sum(jnp.diagonal(among, axis1=1, axis2=2), axis=0)
     told = jnp.einsum("gnt,gnt->n", walk.weights, products)
     own = jnp.einsum("gni,gij,gnj->n", walk.weights, history.products, walk.weights)
-    is_there = is_valid & jnp.isfinite(walk.expected)
+    is_judged = is_valid & jnp.isfinite(walk.expected)
     errors = jnp.sqrt(jnp.maximum(own - 2 * told + lengths, 0) / lengths)
     cosines = told / jnp.sqrt(own * lengths)
-    return jnp.where(is_there, errors, jnp.nan), jnp.where(is_there, cosines, jnp.nan)
+    return jnp.where(is_judged, errors, jnp.nan), jnp.where(is_judged, cosines, jnp.nan)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -23,55 +23,58 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.training._ray import Actors
 from alpa_dejavu.training._scope import parts_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    from alpa_dejavu.training._scope import Loss
+
+    Points: TypeAlias = PyTree[Float[Array, "N ..."]]
+
 __all__ = ["Evaluated", "Evaluator", "OneByOne", "RayWorkers", "Sharded", "Vmapped"]
 
 
 class Evaluated(NamedTuple):
-    """The gradients of N points.
+    """The losses and gradients of N points.
 
     Attributes:
-        losses: shape [N].
-        gradients: a pytree like the parameters, leaves [N, *shape].
-        noise: for each leaf the variance of the gradient, all its coordinates together, shape [N]; None: it isn't
-            known.
-        has_arrived: which points are there at all, shape [N]; None: all.
+        losses: at each point.
+        gradients: a pytree like the parameters.
+        noise: for each leaf the variance of the gradient, all its coordinates together; None: it isn't known.
+        has_arrived: which points are there at all; None: all.
     """
 
-    losses: jax.Array
-    gradients: Any
-    noise: Any = None
-    has_arrived: jax.Array | np.ndarray | None = None
+    losses: Float[Array, " N"]
+    gradients: Points
+    noise: PyTree[Float[Array, " N"]] | None = None
+    has_arrived: Bool[Array, " N"] | Bool[np.ndarray, " N"] | None = None
 
 
 class Evaluator(abc.ABC):
     """A place where the gradients of N points are computed."""
 
     @abc.abstractmethod
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+    def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         """Returns the losses and gradients at points.
 
         Args:
-            points: a pytree like the parameters, leaves [N, *shape].
+            points: a pytree like the parameters.
             batches: a pytree with leaves [N, ...], a batch for each point; None: the loss needs none.
             count: how many of the points matter, from the first on: others needn't be evaluated.
         """
 
 
-def gradient_of_point(loss: Callable[[Any, Any], Any], replicas: int) -> Callable[[Any, Any], Any]:
-    """Returns a function of a point and its batch to the loss, the gradient, and the gradient's variance by leaf.
-
-    Args:
-        loss: the mean loss of parameters on a batch.
-        replicas: into how many parts a batch is cut, of which the variance is estimated; 1: it isn't.
+def gradient_of_point(loss: Loss, replicas: int) -> Callable[[PyTree, PyTree], tuple[PyTree, ...]]:
+    """Returns a function of a point and its batch to the loss, the gradient, and the gradient's variance by leaf, as
+    several replicas of a part of the batch each estimate it.
     """
     checks.count("evaluator", "replicas", replicas)
     if replicas == 1:
         return lambda point, batch: (*jax.value_and_grad(loss)(point, batch), None)
 
-    def of_parts(point: Any, batch: Any) -> Any:
+    def of_parts(point: PyTree, batch: PyTree) -> tuple[PyTree, ...]:
         losses, of_replicas = jax.vmap(jax.value_and_grad(loss), (None, 0))(point, parts_of(batch, replicas))
-        mean = jax.tree_util.tree_map(lambda g: jnp.mean(g, axis=0), of_replicas)
-        noise = jax.tree_util.tree_map(
+        mean = jax.tree.map(lambda g: jnp.mean(g, axis=0), of_replicas)
+        noise = jax.tree.map(
             lambda g, m: jnp.sum((g - m).astype(jnp.float32) ** 2) / (replicas * (replicas - 1)), of_replicas, mean
         )
         return jnp.mean(losses), mean, noise
@@ -88,7 +91,7 @@ class _OfLoss(Evaluator):
         replicas: into how many parts each batch is cut to estimate the gradient's noise; 1: it isn't.
     """
 
-    loss: Callable[[Any, Any], Any]
+    loss: Loss
     replicas: int = 1
 
 
@@ -96,40 +99,40 @@ class _OfLoss(Evaluator):
 class Vmapped(_OfLoss):
     """All points side by side in one program, by `vmap`; loss and replicas are those of `OneByOne`."""
 
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
-        """Returns the gradients of all points."""
-        del count
+    def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         return Evaluated(*self._program(points, batches))
 
     @functools.cached_property
-    def _program(self) -> Callable[[Any, Any], Any]:
+    def _program(self) -> Callable[[Points, PyTree], tuple[PyTree, ...]]:
         return jax.jit(jax.vmap(gradient_of_point(self.loss, self.replicas)))
 
 
 @final
 class OneByOne(_OfLoss):
-    """One point after another: no faster than steps, with the memory of one; on CPUs often faster than `Vmapped`."""
+    """One point after another: no faster than steps, with the memory of one; on CPUs often faster than `Vmapped`.
 
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
-        """Returns the gradients of the points that matter; those of others are zeros, their losses NaN."""
+    Gradients of points that don't matter are zeros, their losses NaN.
+    """
+
+    def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         return Evaluated(*self._program(points, batches, count))
 
     @functools.cached_property
-    def _program(self) -> Callable[[Any, Any, Any], Any]:
+    def _program(self) -> Callable[[Points, PyTree, Int[Array, ""]], tuple[PyTree, ...]]:
         gradient = gradient_of_point(self.loss, self.replicas)
 
-        def at_point(carry: None, row: Any) -> Any:
+        def at_point(carry: None, row: tuple[PyTree, ...]) -> tuple[None, tuple[PyTree, ...]]:
             place, count, point, batch = row
             shapes = jax.eval_shape(gradient, point, batch)
 
-            def nothing() -> Any:
-                loss, *others = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+            def nothing() -> tuple[PyTree, ...]:
+                loss, *others = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
                 return (loss * np.nan, *others)
 
             return carry, jax.lax.cond(place < count, lambda: gradient(point, batch), nothing)
 
-        def at_points(points: Any, batches: Any, count: Any) -> Any:
-            n = jax.tree_util.tree_leaves(points)[0].shape[0]
+        def at_points(points: Points, batches: PyTree, count: Int[Array, ""]) -> tuple[PyTree, ...]:
+            n = jax.tree.leaves(points)[0].shape[0]
             places = jnp.arange(n)
             return jax.lax.scan(at_point, None, (places, jnp.broadcast_to(count, n), points, batches))[1]
 
@@ -144,36 +147,29 @@ class Sharded(Evaluator):
     What comes back is where the points were, so that the step goes on there. It isn't for use inside of `jit`.
 
     Attributes:
-        loss: the mean loss of parameters on a batch.
+        loss, replicas: as `OneByOne` has them.
         devices: the devices; None: all of them.
-        replicas: into how many parts each batch is cut to estimate the gradient's noise; 1: it isn't.
     """
 
-    loss: Callable[[Any, Any], Any]
-    devices: Sequence[Any] | None = None
+    loss: Loss
+    devices: Sequence[jax.Device] | None = None
     replicas: int = 1
 
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
-        """Returns the gradients of all points.
-
-        Raises:
-            ValueError: the number of points doesn't divide by that of devices.
-        """
-        del count
+    def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         sharding, program = self._program
-        first = jax.tree_util.tree_leaves(points)[0]
+        first = jax.tree.leaves(points)[0]
         n, places = first.shape[0], sharding.mesh.size
         if n % places:
             raise ValueError(f"parallel is {n}, but must divide by the {places} devices; give fewer devices, "
                              "or another number of points")  # fmt: skip
         losses, gradients, noise = program(*jax.device_put((points, batches), sharding))
-        gradients = jax.tree_util.tree_map(lambda g, p: jax.device_put(g, p.sharding), gradients, points)
+        gradients = jax.tree.map(lambda g, p: jax.device_put(g, p.sharding), gradients, points)
         # Small ones go where a program of the points takes them.
-        losses, noise = jax.tree_util.tree_map(np.asarray, (losses, noise))
+        losses, noise = jax.tree.map(np.asarray, (losses, noise))
         return Evaluated(losses, gradients, noise)
 
     @functools.cached_property
-    def _program(self) -> tuple[NamedSharding, Callable[[Any, Any], Any]]:
+    def _program(self) -> tuple[NamedSharding, Callable[[Points, PyTree], tuple[PyTree, ...]]]:
         mesh = Mesh(np.asarray(self.devices or jax.devices()), ("points",))
         sharding = NamedSharding(mesh, PartitionSpec("points"))
         return sharding, jax.jit(jax.vmap(gradient_of_point(self.loss, self.replicas)), out_shardings=sharding)
@@ -191,16 +187,15 @@ class RayWorkers(Evaluator):
     """
 
     def __init__(
-        self, loss: Callable[[Any, Any], Any], workers: int, options: Mapping[str, Any] | None = None,
+        self, loss: Loss, workers: int, options: Mapping[str, Any] | None = None,
         replicas: int = 1, patience_s: float | None = None,
     ) -> None:  # fmt: skip
         """Starts the workers.
 
         Args:
-            loss: the mean loss of parameters on a batch, which Ray sends to each worker.
+            loss, replicas: as `OneByOne` has them.
             workers: how many there are.
             options: Ray's options of each worker, as `num_gpus`; a CPU each by default.
-            replicas: into how many parts each batch is cut to estimate the gradient's noise; 1: it isn't.
             patience_s: points that haven't arrived after so long are left out; None: they are waited for.
 
         Raises:
@@ -224,16 +219,16 @@ class RayWorkers(Evaluator):
         """Ends the workers."""
         self._actors.stop()
 
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+    def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         """Returns the gradients of the points that matter; those that haven't arrived are zeros."""
         points, batches = jax.device_get((points, batches))
-        n = jax.tree_util.tree_leaves(points)[0].shape[0]
+        n = jax.tree.leaves(points)[0].shape[0]
         running = {}
         for place in range(int(count)):
-            point, batch = (jax.tree_util.tree_map(lambda x, i=place: x[i], tree) for tree in (points, batches))
+            point, batch = (jax.tree.map(lambda x, i=place: x[i], tree) for tree in (points, batches))
             actor = place % len(self._actors)
             running[self._actors[actor].gradient.remote(point, batch)] = place, actor
-        answers: dict[int, Any] = {}
+        answers: dict[int, tuple[PyTree, ...]] = {}
         late = self._actors.ray.wait(list(running), num_returns=len(running), timeout=self._patience_s)[1]
         for done, (place, actor) in running.items():
             if done in late:
@@ -249,16 +244,14 @@ class RayWorkers(Evaluator):
                 answers[place] = answer
         return self._evaluated(answers, points, n)
 
-    def _evaluated(self, answers: Mapping[int, Any], points: Any, n: int) -> Evaluated:
+    def _evaluated(self, answers: Mapping[int, tuple[PyTree, ...]], points: Points, n: int) -> Evaluated:
         losses = np.full(n, np.nan, np.float32)
-        gradients = jax.tree_util.tree_map(np.zeros_like, points)
-        noise = None
-        if self._replicas > 1:
-            noise = jax.tree_util.tree_map(lambda p: np.zeros(n, np.float32), points)
+        gradients = jax.tree.map(np.zeros_like, points)
+        noise = jax.tree.map(lambda p: np.zeros(n, np.float32), points) if self._replicas > 1 else None
         for place, (loss, gradient, own) in answers.items():
             losses[place] = loss
             for kept, new in ((gradients, gradient), (noise, own)):
-                for leaf, computed in zip(*map(jax.tree_util.tree_leaves, (kept, new)), strict=True):
+                for leaf, computed in zip(*map(jax.tree.leaves, (kept, new)), strict=True):
                     leaf[place] = computed
         return Evaluated(losses, gradients, noise, np.isin(np.arange(n), list(answers)))
 
@@ -267,9 +260,9 @@ class RayWorkers(Evaluator):
 class _GradientWorker:
     """A worker in a Ray actor, which computes gradients."""
 
-    def __init__(self, loss: Callable[[Any, Any], Any], replicas: int) -> None:
+    def __init__(self, loss: Loss, replicas: int) -> None:
         self._program = jax.jit(gradient_of_point(loss, replicas))
 
-    def gradient(self, point: Any, batch: Any) -> Any:
+    def gradient(self, point: PyTree, batch: PyTree) -> tuple[PyTree, ...]:
         """Returns the loss, the gradient and its noise, as numpy arrays."""
         return jax.device_get(self._program(point, batch))

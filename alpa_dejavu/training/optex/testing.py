@@ -5,8 +5,7 @@ They raise AssertionError with what is wrong, and return nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,11 @@ import numpy as np
 
 from alpa_dejavu.training.optex.evaluators import Evaluator
 from alpa_dejavu.training.optex.kernels import Kernel
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from alpa_dejavu.training._scope import Loss
 
 __all__ = ["check_evaluator", "check_kernel"]
 
@@ -38,7 +42,7 @@ def check_kernel(kernel: Kernel, dimension: int = 5) -> None:
     assert (covariances <= most + 1e-5).all(), "a point has more with another one than both with themselves"
 
 
-def check_evaluator(evaluator: Evaluator, loss: Callable[[Any, Any], Any], params: Any, batches: Any) -> None:
+def check_evaluator(evaluator: Evaluator, loss: Loss, params: PyTree, batches: PyTree) -> None:
     """Checks that an evaluator keeps its contract.
 
     Losses and gradients are those of `jax.value_and_grad` to six digits, each point's on its own batch, and the same
@@ -50,18 +54,18 @@ def check_evaluator(evaluator: Evaluator, loss: Callable[[Any, Any], Any], param
         params: a pytree, of which points are made by noise.
         batches: leaves [N, ...].
     """
-    n = jax.tree_util.tree_leaves(batches)[0].shape[0]
+    n = jax.tree.leaves(batches)[0].shape[0]
     draw = np.random.default_rng(0)
-    points = jax.tree_util.tree_map(
+    points = jax.tree.map(
         lambda p: jnp.asarray(p + 0.1 * draw.standard_normal((n, *np.shape(p))), np.asarray(p).dtype), params
     )
     first, again = (evaluator.evaluate(points, batches, jnp.int32(n - 1)) for _ in range(2))
     reference = jax.jit(jax.value_and_grad(loss))
     for i in range(n - 1):
-        value, gradient = reference(*jax.tree_util.tree_map(lambda x, i=i: x[i], (points, batches)))
+        value, gradient = reference(*jax.tree.map(lambda x, i=i: x[i], (points, batches)))
         np.testing.assert_allclose(first.losses[i], value, rtol=1e-5, err_msg=f"the loss of point {i}")
         for name, evaluated in (("gradient", first), ("gradient, asked for again,", again)):
-            for leaf, right in zip(jax.tree_util.tree_leaves(evaluated.gradients), jax.tree_util.tree_leaves(gradient),
+            for leaf, right in zip(jax.tree.leaves(evaluated.gradients), jax.tree.leaves(gradient),
                                   strict=True):  # fmt: skip
                 scale = max(float(np.abs(right).max()), 1e-30)
                 apart = float(np.abs(np.asarray(leaf[i]) - np.asarray(right)).max()) / scale

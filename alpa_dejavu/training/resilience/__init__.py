@@ -20,15 +20,6 @@ from alpa_dejavu.training.resilience.find import find_parts, parts_of_axes
 from alpa_dejavu.training.resilience.parts import Axis, Parts
 
 __all__ = [
-    "Axis",
-    "Parts",
-    "Point",
-    "Resilience",
-    "UnitFault",
-    "accuracy",
-    "cross_entropy",
-    "find_parts",
-    "kept_as",
-    "parts_of_axes",
-    "resilience",
+    "Axis", "Parts", "Point", "Resilience", "UnitFault", "accuracy", "cross_entropy", "find_parts", "kept_as",
+    "parts_of_axes", "resilience",
 ]  # fmt: skip

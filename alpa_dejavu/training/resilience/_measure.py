@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._ray import on_workers
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts, struck
+from alpa_dejavu.training.resilience._subject import Subject, accuracy, checked_shares, found_parts, struck
 from alpa_dejavu.training.resilience.faults import UnitFault, fault
 from alpa_dejavu.training.resilience.parts import Parts, counted, drawn
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge, Model
 
 _REACH_90 = 1.6448536269514722
 
@@ -31,16 +35,16 @@ class Point:
         fault: its name.
         group: the group of parts that was struck; empty: all.
         share, count: of the units, and how many these are.
-        judged: what the judge says under each mask, shape (masks,).
-        not_finite: the share of samples with an output that is NaN or infinite, under each mask, shape (masks,).
+        judged: what the judge says under each mask.
+        not_finite: the share of samples with an output that is NaN or infinite, under each mask.
     """
 
     fault: str
     group: str
     share: float
     count: int
-    judged: NDArray[np.float64]
-    not_finite: NDArray[np.float64]
+    judged: Float[np.ndarray, " masks"]
+    not_finite: Float[np.ndarray, " masks"]
 
     @property
     def mean(self) -> float:
@@ -105,9 +109,9 @@ Faults = str | UnitFault | Sequence[str | UnitFault] | Mapping[str, str | UnitFa
 
 
 def resilience(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
+    apply_fn: Model,
+    params: PyTree,
+    data: Data,
     faults: Faults = "removed",
     *,
     parts: str | Parts = "neurons",
@@ -179,13 +183,13 @@ def measured(
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
     keys = jnp.concatenate([keys, keys[: turns * lanes - masks]]).reshape(turns, lanes, -1)
 
-    def under_mask(params: Any, key: jax.Array, count: Any) -> Any:
+    def under_mask(params: PyTree, key: PRNGKeyArray, count: Int[Array, ""]) -> PyTree:
         of_mask, of_fault = jax.random.split(key)
         hit = drawn(parts, of_mask, count, group)
         return subject.judged(model(params, subject.inputs, hit, of_fault))
 
     @jax.jit
-    def all_masks(params: Any, count: Any) -> Any:
+    def all_masks(params: PyTree, count: Int[Array, ""]) -> PyTree:
         return jax.lax.map(lambda some: jax.vmap(lambda key: under_mask(params, key, count))(some), keys)
 
     points = []

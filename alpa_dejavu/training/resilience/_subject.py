@@ -5,35 +5,40 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.training.resilience.activations import Model, activation_parts, with_strikes, without
+from alpa_dejavu.training.resilience.activations import ProductSite, activation_parts, with_strikes, without
 from alpa_dejavu.training.resilience.faults import Removed, UnitFault
 from alpa_dejavu.training.resilience.find import KINDS, find_parts
 from alpa_dejavu.training.resilience.parts import Parts
 
-Judge: TypeAlias = Callable[[Any, Any], Any]
-"""Takes a model's outputs and the targets, and returns a number."""
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.resilience.activations import Model
+
+    Judge: TypeAlias = Callable[[Array, Array], Float[Array, ""]]
+    """Takes a model's outputs and the targets."""
+    StruckModel: TypeAlias = Callable[[PyTree, PyTree, Bool[Array, " units"], PRNGKeyArray], Array]
+    Data: TypeAlias = tuple[PyTree, PyTree]
+    """Inputs and targets, arrays whose first dimension is that of the samples."""
+
 _ACTIVATIONS = {"activations": "features", "values": "values"}
 
 
-def accuracy(outputs: Any, targets: Any) -> Any:
-    """Returns the share of targets that the largest of the outputs, shape (*targets, classes), names; an output that
-    isn't finite names none.
-    """
+def accuracy(outputs: Float[Array, "... classes"], targets: Int[Array, " ..."]) -> Float[Array, ""]:
+    """Returns the share of targets that the largest of the outputs names; an output that isn't finite names none."""
     finite = jnp.isfinite(outputs).all(axis=-1)
     return jnp.mean((jnp.argmax(outputs, axis=-1) == targets) & finite)
 
 
-def cross_entropy(outputs: Any, targets: Any) -> Any:
-    """Returns the mean cross-entropy of outputs, shape (*targets, classes), as logits of targets; infinity where an
-    output isn't finite.
-    """
+def cross_entropy(outputs: Float[Array, "... classes"], targets: Int[Array, " ..."]) -> Float[Array, ""]:
+    """Returns the mean cross-entropy of outputs as logits of targets; infinity where an output isn't finite."""
     logs = jax.nn.log_softmax(outputs)
     loss = -jnp.mean(jnp.take_along_axis(logs, targets[..., None], axis=-1))
     return jnp.where(jnp.isnan(loss), jnp.inf, loss)
@@ -45,33 +50,29 @@ class Subject:
     """A model with data that it is judged by.
 
     Attributes:
-        apply_fn: takes parameters and inputs, and returns outputs, shape (*targets, classes) where they are classes.
+        apply_fn: takes parameters and inputs, and returns outputs.
         params: the parameters, a pytree of arrays.
-        inputs, targets: arrays, first dimension the samples.
+        inputs, targets: the data.
         judge: what is measured, by outputs and targets.
     """
 
     apply_fn: Model
-    params: Any
-    inputs: jax.Array
-    targets: jax.Array
+    params: PyTree
+    inputs: PyTree[Float[Array, "samples ..."]]
+    targets: PyTree[Float[Array, "samples ..."]]
     judge: Judge = accuracy
 
     @classmethod
-    def checked(cls, apply_fn: Model, params: Any, data: Any, judge: Judge = accuracy) -> Subject:
-        """Returns a subject whose model takes its data; its shapes alone are tried.
-
-        Raises:
-            ValueError: data aren't inputs and as many targets, or don't fit the model.
-        """
+    def checked(cls, apply_fn: Model, params: PyTree, data: Data, judge: Judge = accuracy) -> Subject:
+        """Returns a subject whose model takes its data, by shapes alone; raises ValueError where it doesn't."""
         if not (isinstance(data, Sequence) and len(data) == 2):
             raise ValueError(f"data is {type(data).__name__}, but must be (inputs, targets); give both")
-        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
-        counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree_util.tree_leaves((inputs, targets))}
+        inputs, targets = (jax.tree.map(jnp.asarray, part) for part in data)
+        counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves((inputs, targets))}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(f"data is of {sorted(counts)} samples, but must be of as many inputs as targets, and of "
                              "one at least; give each sample its target")  # fmt: skip
-        params = jax.tree_util.tree_map(jnp.asarray, params)
+        params = jax.tree.map(jnp.asarray, params)
         subject = cls(apply_fn, params, inputs, targets, judge)
         try:
             outputs = jax.eval_shape(apply_fn, params, inputs)
@@ -85,13 +86,13 @@ class Subject:
                              "without their classes; give targets that fit, or another judge")  # fmt: skip
         return subject
 
-    def judged(self, outputs: Any) -> Any:
+    def judged(self, outputs: Float[Array, "samples ..."]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns what the judge says of outputs, and the share of samples with an output that isn't finite."""
         rows = outputs.reshape(len(outputs), -1)
         return self.judge(outputs, self.targets), jnp.mean(~jnp.isfinite(rows).all(axis=1))
 
 
-def struck(apply_fn: Model, fault: UnitFault, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
+def struck(apply_fn: Model, fault: UnitFault, parts: Parts) -> StruckModel:
     """Returns a model that takes parameters, inputs, which units are hit, and a key; the fault is in its weights, or in
     its activations if the parts are of these; units of weights that are removed put out zero.
     """
@@ -102,9 +103,8 @@ def struck(apply_fn: Model, fault: UnitFault, parts: Parts) -> Callable[[Any, An
             fault.faulty(params, parts, hit, key), inputs
         )
 
-    def run(params: Any, inputs: Any, hit: jax.Array, key: jax.Array) -> Any:
-        def strike(number: int, site: Any, values: Any) -> Any:
-            del site
+    def run(params: PyTree, inputs: PyTree, hit: Bool[Array, " units"], key: PRNGKeyArray) -> Array:
+        def strike(number: int, site: ProductSite, values: Array) -> Array:
             return fault.faulty((values,), parts.alone(number), hit, jax.random.fold_in(key, number))[0]
 
         return with_strikes(apply_fn, strike)(params, inputs)
@@ -113,10 +113,8 @@ def struck(apply_fn: Model, fault: UnitFault, parts: Parts) -> Callable[[Any, An
 
 
 def found_parts(subject: Subject, wanted: str | Parts) -> Parts:
-    """Returns the parts that a kind stands for, "activations" and "values" among them, or given ones, which must fit.
-
-    Raises:
-        ValueError: the model has none of that kind, or others.
+    """Returns the parts that a kind stands for, "activations" and "values" among them, or the wanted ones themselves;
+    raises ValueError where the model has none of that kind, or others.
     """
     if isinstance(wanted, str) and wanted in _ACTIVATIONS:
         return activation_parts(subject.apply_fn, subject.params, subject.inputs, _ACTIVATIONS[wanted])
@@ -127,7 +125,7 @@ def found_parts(subject: Subject, wanted: str | Parts) -> Parts:
                 f"parts is {wanted!r}, but must be one of {', '.join(kinds)}{near(wanted, kinds)}; name one"
             )
         return find_parts(subject.params, wanted)
-    shapes = tuple(tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(subject.params))
+    shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(subject.params))
     if not wanted.kind.startswith("activations") and wanted.shapes != shapes:
         raise ValueError(f"parts is of arrays {wanted.shapes}, but must be of the model's, {shapes}; find them in "
                          "these parameters")  # fmt: skip
@@ -137,11 +135,7 @@ def found_parts(subject: Subject, wanted: str | Parts) -> Parts:
 
 
 def checked_shares(shares: Sequence[float]) -> tuple[float, ...]:
-    """Returns shares in ascending order, each once.
-
-    Raises:
-        ValueError: there is none, or one outside of 0 to 1.
-    """
+    """Returns shares in ascending order, each once; raises ValueError for none, or one outside of 0 to 1."""
     for share in shares:
         if not (math.isfinite(share) and 0 <= share <= 1):
             raise ValueError(f"shares has {share}, but must be of 0 to 1; 0.1 is 10 %")
@@ -150,5 +144,5 @@ def checked_shares(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted({float(share) for share in shares}))
 
 
-def _shapes(tree: Any) -> str:
-    return ", ".join(str(tuple(np.shape(leaf))) for leaf in jax.tree_util.tree_leaves(tree))
+def _shapes(tree: PyTree) -> str:
+    return ", ".join(str(tuple(np.shape(leaf))) for leaf in jax.tree.leaves(tree))

@@ -12,18 +12,27 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
+from alpa_dejavu.training._scope import paths_of
+from alpa_dejavu.training.resilience.parts import Owner, Parts
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, PyTree
+
+    Model: TypeAlias = Callable[[PyTree, PyTree], Array]
+    """Takes parameters and inputs, and returns outputs."""
+    Strike: TypeAlias = Callable[[int, "ProductSite", Array], Array]
+    """Takes a site's number, the site and what it puts out, and returns what is put out instead."""
+    Arrays: TypeAlias = Sequence[Array]
+    Origins: TypeAlias = Sequence["_Weights | None"]
 
 __all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_strikes", "without"]
 
-Model: TypeAlias = Callable[[Any, Any], Any]
-"""Takes parameters and inputs."""
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _CALLS = {"pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "checkpoint": "jaxpr",
           "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr"}  # fmt: skip
@@ -51,37 +60,24 @@ class ProductSite:
     axis: int
 
 
-Strike: TypeAlias = Callable[[int, ProductSite, Any], Any]
-"""Takes a site's number, the site and what it puts out, and returns what is put out instead."""
-
-
-def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[ProductSite, ...], tuple[str, ...]]:
-    """Returns the products of data with weights in a model, and the names of loops whose products aren't reached.
-
-    Args:
-        apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
+def sites(apply_fn: Model, params: PyTree, inputs: PyTree) -> tuple[tuple[ProductSite, ...], tuple[str, ...]]:
+    """Returns the products of data with weights in a model, and the names of loops whose products aren't reached;
+    parameters and inputs may be shapes alone.
     """
     recorded_sites: list[ProductSite] = []
 
-    def recorded(number: int, site: ProductSite, values: Any) -> Any:
-        del number
+    def recorded(number: int, site: ProductSite, values: Array) -> Array:
         recorded_sites.append(site)
         return values
 
-    run = _SiteRun(recorded)
-    jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
+    run = _traced(recorded, apply_fn, params, inputs)
     return tuple(recorded_sites), tuple(sorted(run.unreached))
 
 
-def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "features") -> Parts:
+def activation_parts(apply_fn: Model, params: PyTree, inputs: PyTree, kind: str = "features") -> Parts:
     """Returns the parts of a model's activations: each site is a group, and a leaf of its own.
 
-    Args:
-        apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
-        kind: "features", each in all samples and places, or "values", single numbers of all samples.
-
-    Raises:
-        ValueError: there is no such kind, or the model has no product with weights.
+    They are "features", each in all samples and places, or "values", single numbers of all samples.
     """
     if kind not in ("features", "values"):
         raise ValueError(f"kind is {kind!r}, but must be 'features' or 'values'; name one of them")
@@ -101,75 +97,59 @@ def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "fea
 
 def with_strikes(apply_fn: Model, strike: Strike) -> Model:
     """Returns a model that is the same but that what each site puts out goes through a function."""
-
-    def struck(params: Any, inputs: Any) -> Any:
-        return _SiteRun(strike).outputs(apply_fn, params, inputs)
-
-    return struck
+    return lambda params, inputs: _SiteRun(strike).outputs(apply_fn, params, inputs)
 
 
-def without(apply_fn: Model, parts: Parts, hit: jax.Array) -> Model:
-    """Returns a model in which what some units of its weights put out is zero, NaN included.
+def without(apply_fn: Model, parts: Parts, hit: Bool[Array, " units"]) -> Model:
+    """Returns a model in which what the hit units of its weights put out is zero, NaN included.
 
-    Args:
-        apply_fn: the model.
-        parts: the units, in its parameters.
-        hit: which units are removed, shape (count,), bool.
-
-    Raises:
-        ValueError: weights are reshaped before their product, so that units can't be followed; when the model runs.
+    It raises ValueError where weights are reshaped before their product, so that units can't be followed.
     """
 
-    def removed(params: Any, inputs: Any) -> Any:
+    def removed(params: PyTree, inputs: PyTree) -> Array:
         owners = dict(zip(paths_of(params), parts.owners, strict=True))
         return _SiteRun(lambda number, site, values: values, (owners, hit)).outputs(apply_fn, params, inputs)
 
     return removed
 
 
-def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> Model:
+def clipped(apply_fn: Model, params: PyTree, inputs: PyTree) -> Model:
     """Returns a model whose activations are clipped to the range that they have on some inputs; NaN becomes 0.
 
     Args:
-        apply_fn: the model.
-        params: its parameters, without faults.
+        apply_fn, params: the model, and its parameters without faults.
         inputs: inputs that show the ranges, such as those it was trained on.
-        margin: what a range is widened by to either side, as a share of its width.
 
     References:
         Chen, Li and Pattabiraman, A Low-cost Fault Corrector for Deep Neural Networks through Range Restriction, DSN
         2021.
     """
+    if _traced(lambda number, site, values: values, apply_fn, params, inputs).is_scanned:
+        raise ValueError("apply_fn has a scanned loop, but must have its layers one by one to be clipped; unroll it")
 
     @jax.jit
-    def ranges(params: Any, inputs: Any) -> Any:
-        seen: list[tuple[Any, Any]] = []
+    def ranges(params: PyTree, inputs: PyTree) -> list[tuple[Array, Array]]:
+        seen: list[tuple[Array, Array]] = []
 
-        def looked(number: int, site: ProductSite, values: Any) -> Any:
-            del number, site
+        def looked(number: int, site: ProductSite, values: Array) -> Array:
             seen.append((values.min(), values.max()))
             return values
 
         with_strikes(apply_fn, looked)(params, inputs)
         return seen
 
-    if any(loop.startswith("scan") for loop in _looped(apply_fn, params, inputs)):
-        raise ValueError("apply_fn has a scanned loop, but must have its layers one by one to be clipped; unroll it")
     bounds = [(float(low), float(high)) for low, high in ranges(params, inputs)]
 
-    def limited(number: int, site: ProductSite, values: Any) -> Any:
-        del site
-        low, high = bounds[number]
-        more = margin * (high - low)
-        return jnp.clip(jnp.where(jnp.isnan(values), 0, values), low - more, high + more)
+    def limited(number: int, site: ProductSite, values: Array) -> Array:
+        return jnp.clip(jnp.where(jnp.isnan(values), 0, values), *bounds[number])
 
     return with_strikes(apply_fn, limited)
 
 
-def _looped(apply_fn: Model, params: Any, inputs: Any) -> list[str]:
-    run = _SiteRun(lambda number, site, values: values)
+def _traced(strike: Strike, apply_fn: Model, params: PyTree, inputs: PyTree) -> _SiteRun:
+    run = _SiteRun(strike)
     jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
-    return run.scanned
+    return run
 
 
 class _Weights(NamedTuple):
@@ -191,11 +171,9 @@ class _Held(NamedTuple):
 
 @final
 class _SiteRun:
-    """One run of a jaxpr, which counts the sites that it comes by.
+    """One run of a jaxpr, which counts the sites that it comes by, and strikes them.
 
-    Args:
-        strike: what is done to what a site puts out.
-        removed: the owners of each array of the weights by its path, and which units are removed; None: none are.
+    Removed are the owners of each array of the weights by its path, and which of their units; None: no units.
     """
 
     def __init__(self, strike: Strike, removed: tuple[dict[str, tuple[Owner, ...]], jax.Array] | None = None) -> None:
@@ -203,28 +181,28 @@ class _SiteRun:
         self._names: collections.Counter[str] = collections.Counter()
         self._number = 0
         self.unreached: set[str] = set()
-        self.scanned: list[str] = []
+        self.is_scanned = False
 
-    def outputs(self, apply_fn: Model, params: Any, inputs: Any) -> Any:
+    def outputs(self, apply_fn: Model, params: PyTree, inputs: PyTree) -> Array:
         """Returns what the model puts out."""
         closed, shape = jax.make_jaxpr(apply_fn, return_shape=True)(params, inputs)
-        leaves = jax.tree_util.tree_leaves((params, inputs))
+        leaves = jax.tree.leaves((params, inputs))
         origins: list[_Weights | None] = [_Weights(path, tuple(range(jnp.ndim(leaf))))
                                           for path, leaf in zip(paths_of(params), leaves, strict=False)]  # fmt: skip
         origins += [None] * (len(leaves) - len(origins))
         results, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
-        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, results)])
+        return jax.tree.unflatten(jax.tree.structure(shape), [*map(_released, results)])
 
     def _run(
-        self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], origins: Sequence[_Weights | None]
-    ) -> tuple[list[Any], list[_Weights | None]]:
+        self, jaxpr: jax.core.Jaxpr, consts: Arrays, values: Arrays, origins: Origins
+    ) -> tuple[list[Array], Origins]:
         """Returns what a jaxpr puts out, and for each of it the weights that it was made of alone."""
-        by_variable: dict[Any, tuple[Any, _Weights | None]] = {
+        by_variable: dict[jax.core.Var, tuple[Array, _Weights | None]] = {
             **dict(zip(jaxpr.constvars, zip(consts, [_Weights("") for _ in consts], strict=True), strict=True)),
             **dict(zip(jaxpr.invars, zip(values, origins, strict=True), strict=True)),
         }
 
-        def read(variable: Any) -> tuple[Any, _Weights | None]:
+        def read(variable: jax.core.Var | jax.core.Literal) -> tuple[Array, _Weights | None]:
             return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else by_variable[variable]
 
         for equation in jaxpr.eqns:
@@ -234,9 +212,7 @@ class _SiteRun:
         ends = [read(variable) for variable in jaxpr.outvars]
         return [value for value, _ in ends], [origin for _, origin in ends]
 
-    def _equation(
-        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
-    ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
+    def _equation(self, equation: jax.core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params[_CALLS[name]]
@@ -262,7 +238,7 @@ class _SiteRun:
             results = [self._site_output(equation, *sides[0], results[0])] if sides else results
         return results, [origin] * len(results)
 
-    def _site_output(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+    def _site_output(self, equation: jax.core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
         name = weights.name
         self._names[name] += 1
         again = self._names[name]
@@ -271,7 +247,7 @@ class _SiteRun:
         values = self._strike(self._number - 1, site, values)
         return values if self._removed is None else self._held_output(equation, side, weights, values)
 
-    def _held_output(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+    def _held_output(self, equation: jax.core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
         """Returns what a product puts out, held with which of the units are kept whose columns its weights have."""
         assert self._removed is not None
         (owners, hit), kept, axes = self._removed, jnp.ones((), bool), list[int]()
@@ -290,11 +266,9 @@ class _SiteRun:
                 axes.append(-1)
         return _Held(values, kept, (weights.name, tuple(axes))) if axes else values
 
-    def _scan(
-        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
-    ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
+    def _scan(self, equation: jax.core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
         """Runs a scanned loop whose body is struck in each turn alike."""
-        self.scanned.append("scan")
+        self.is_scanned = True
         settings = equation.params
         consts, carried = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
         inner = settings["jaxpr"]
@@ -302,7 +276,7 @@ class _SiteRun:
         turns = [None if weights is None else weights._replace(axes=weights.axes[1:]) for weights in of[carried:]]
         origins = [*of[:consts], *[None] * settings["num_carry"], *turns]
 
-        def body(carry: Sequence[Any], turn: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def body(carry: Arrays, turn: Arrays) -> tuple[Arrays, Arrays]:
             results, _ = self._run(inner.jaxpr, inner.consts, [*operands[:consts], *carry, *turn], origins)
             results = [*map(_released, results)]
             return results[: settings["num_carry"]], results[settings["num_carry"] :]
@@ -315,12 +289,12 @@ class _SiteRun:
         return results, [None] * len(results)
 
 
-def _released(value: Any) -> Any:
+def _released(value: Array | _Held) -> Array:
     """Returns a value as others than elementwise steps may use it."""
     return jnp.where(value.kept, value.values, jnp.zeros_like(value.values)) if isinstance(value, _Held) else value
 
 
-def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+def _axes(equation: jax.core.JaxprEqn, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of an array of weights after a step of its own; -1 where they aren't known."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     before = next((variable.aval.shape for variable in equation.invars if len(variable.aval.shape) == len(axes)), ())
@@ -338,7 +312,7 @@ def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     return (-1,) * len(shape)
 
 
-def _outputs(equation: Any, side: int) -> dict[int, int]:
+def _outputs(equation: jax.core.JaxprEqn, side: int) -> dict[int, int]:
     """For each free axis of a product's weights the axis of its output."""
     numbers = equation.params["dimension_numbers"]
     if equation.primitive.name == "conv_general_dilated":
@@ -349,7 +323,7 @@ def _outputs(equation: Any, side: int) -> dict[int, int]:
     return {**{n: place for place, n in enumerate(batched[side])}, **{n: first + k for k, n in enumerate(free)}}
 
 
-def _features(equation: Any, side: int) -> int:
+def _features(equation: jax.core.JaxprEqn, side: int) -> int:
     """Returns the axis of a product's output that comes from the weights' free axes: the last of them."""
     rank = len(equation.outvars[0].aval.shape)
     if equation.primitive.name == "conv_general_dilated":

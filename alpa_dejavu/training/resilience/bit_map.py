@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts
-from alpa_dejavu.training.resilience.faults import FORMATS, flipped, kept_as
+from alpa_dejavu.training.resilience._subject import Subject, accuracy, checked_shares, found_parts
+from alpa_dejavu.training.resilience.faults import FORMATS, changed, flipped, kept_as
 from alpa_dejavu.training.resilience.parts import Parts, counted
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge
+    from alpa_dejavu.training.resilience.activations import Model
+
 __all__ = ["BitMap", "bit_map"]
+
+_EXPONENTS = {"float32": (23, 31), "bfloat16": (7, 15), "float16": (10, 15), "int8": (0, 0)}
+"""The positions of the exponent's bits in each format, the end not included."""
 
 
 @final
@@ -28,32 +35,32 @@ class BitMap:
         dtype: the format of the numbers.
         groups: the names of the groups that were struck; empty: all numbers.
         base: what the judge says without flips, of numbers rounded to the format.
-        judged: what it says with flips, the mean over masks, shape (groups, bits), the lowest bit first.
+        judged: what it says with flips, the mean over masks, the lowest bit first.
         not_finite: the share of samples with an output that isn't finite, likewise.
     """
 
     dtype: str
     groups: tuple[str, ...]
     base: float
-    judged: NDArray[np.float64]
-    not_finite: NDArray[np.float64]
+    judged: Float[np.ndarray, "groups bits"]
+    not_finite: Float[np.ndarray, "groups bits"]
 
     @property
-    def harm(self) -> NDArray[np.float64]:
-        """Returns how much less the judge says with flips, at least 0, shape (groups, bits)."""
+    def harm(self) -> Float[np.ndarray, "groups bits"]:
+        """Returns how much less the judge says with flips, at least 0."""
         return np.maximum(0.0, self.base - self.judged)
 
     def exponents_share(self, group: str = "") -> float:
         """Returns the share of the harm of all bits of a group that the exponent's have; NaN where none harms."""
         harm = self.harm[self.groups.index(group)]
-        first, end = FORMATS[self.dtype].exponent
+        first, end = _EXPONENTS[self.dtype]
         return float(harm[first:end].sum() / harm.sum()) if harm.sum() > 0 else float("nan")
 
 
 def bit_map(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
+    apply_fn: Model,
+    params: PyTree,
+    data: Data,
     dtype: str = "float32",
     *,
     parts: str | Parts = "weights",
@@ -88,28 +95,25 @@ def bit_map(
     groups = ("", *units.groups) if by_layer else ("",)
     asked = [
         (among.start, among.stop - among.start, max(1, counted(units, share, group)), bit)
-        for group in groups for among in (units.group(group),) for bit in range(FORMATS[dtype].bits)
+        for group in groups for among in (units.group(group),) for bit in range(FORMATS[dtype])
     ]  # fmt: skip
 
-    def judged_with_flips(params: Any, key: jax.Array, start: Any, size: Any, count: Any, bit: Any) -> Any:
+    def judged_with_flips(params: PyTree, key: PRNGKeyArray, *place: Int[Array, ""]) -> PyTree:
+        start, size, count, bit = place
         numbers = jnp.arange(units.count)
         drawn = jax.random.uniform(key, (units.count,)) + 2.0 * ((numbers < start) | (numbers >= start + size))
         hit = jnp.zeros(units.count, bool).at[jnp.argsort(drawn)].set(numbers < count)
-        leaves, tree = jax.tree_util.tree_flatten(params)
-        changed = [
-            leaf if mask is None else jnp.where(mask, flipped(leaf, dtype, bit), leaf)
-            for leaf, mask in zip(leaves, units.masks(hit), strict=True)
-        ]
-        return subject.judged(apply_fn(jax.tree_util.tree_unflatten(tree, changed), subject.inputs))
+        struck = changed(params, units, hit, lambda leaf, _: flipped(leaf, dtype, bit))
+        return subject.judged(apply_fn(struck, subject.inputs))
 
     @jax.jit
-    def at_all_places(params: Any, asked: Any) -> Any:
-        def mean_over_masks(place: Any) -> Any:
+    def at_all_places(params: PyTree, places: tuple[Int[Array, " places"], ...]) -> PyTree:
+        def mean_over_masks(place: tuple[Int[Array, ""], ...]) -> PyTree:
             keys = jax.random.split(jax.random.PRNGKey(seed), masks)
             judged, not_finite = jax.lax.map(lambda key: judged_with_flips(params, key, *place), keys)
             return judged.mean(), not_finite.mean()
 
-        return jax.lax.map(mean_over_masks, asked)
+        return jax.lax.map(mean_over_masks, places)
 
     judgements = at_all_places(subject.params, tuple(np.array(asked).T))
     judged, not_finite = (np.asarray(figures, float).reshape(len(groups), -1) for figures in judgements)

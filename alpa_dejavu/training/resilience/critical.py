@@ -8,43 +8,49 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts, struck
+from alpa_dejavu.training.resilience._subject import Subject, accuracy, cross_entropy, found_parts, struck
 from alpa_dejavu.training.resilience.faults import UnitFault, fault
 from alpa_dejavu.training.resilience.parts import Parts
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge, Model
+
+    Harms: TypeAlias = Float[np.ndarray, " units"]
+    Sets: TypeAlias = Bool[np.ndarray, "sets units"]
 
 __all__ = ["SCORES", "WAYS", "ChosenParts", "chosen_parts", "harms", "judged_without"]
 
 
-def taylor(subject: Subject, parts: Parts, faulty: UnitFault, second: bool) -> NDArray[np.float64]:
-    """Returns the change of the loss for each unit by its gradient, and by half of its curvature if wanted."""
+def taylor(subject: Subject, parts: Parts, faulty: UnitFault, second: bool) -> Harms:
+    """Returns the change gᵀδ + ½ δᵀHδ of the loss for each unit, whose fault changes parameters by δ; or gᵀδ alone."""
     key = jax.random.PRNGKey(0)
 
-    def loss(params: Any) -> Any:
+    def loss(params: PyTree) -> Float[Array, ""]:
         return subject.judge(subject.apply_fn(params, subject.inputs), subject.targets)
 
-    def change(hit: jax.Array) -> Any:
+    def change(hit: Bool[Array, " units"]) -> PyTree:
         broken = faulty.faulty(subject.params, parts, hit, key)
-        return jax.tree_util.tree_map(jnp.subtract, broken, subject.params)
+        return jax.tree.map(jnp.subtract, broken, subject.params)
 
-    def along(left: Any, other: Any) -> Any:
-        products = jax.tree_util.tree_map(lambda a, b: jnp.sum(a * b), left, other)
-        return sum(jax.tree_util.tree_leaves(products))
+    def along(left: PyTree, other: PyTree) -> Float[Array, ""]:
+        products = jax.tree.map(lambda a, b: jnp.sum(a * b), left, other)
+        return sum(jax.tree.leaves(products))
 
     @jax.jit
-    def scores(units: Any) -> Any:
+    def scores(units: Int[Array, " units"]) -> Float[Array, " units"]:
         gradient = jax.grad(loss)(subject.params)
 
-        def score(unit: Any) -> Any:
+        def score(unit: Int[Array, ""]) -> Float[Array, ""]:
             delta = change(jnp.arange(parts.count) == unit)
             first = along(gradient, delta)
             if not second:
@@ -57,7 +63,6 @@ def taylor(subject: Subject, parts: Parts, faulty: UnitFault, second: bool) -> N
     return np.asarray(scores(jnp.arange(parts.count)), float)
 
 
-Floats: TypeAlias = NDArray[np.float64]
 SCORES = ("gradient", "curvature", "tried")
 WAYS = (*SCORES, "greedy", "exact")
 MOST_SETS = 50_000
@@ -84,16 +89,16 @@ class ChosenParts:
 
 
 def harms(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
+    apply_fn: Model,
+    params: PyTree,
+    data: Data,
     parts: str | Parts = "neurons",
     *,
     by: str = "tried",
     faulty: str | UnitFault = "removed",
     loss: Judge = cross_entropy,
-) -> Floats:
-    """Returns for each part by how much its loss alone raises the loss, shape (units,).
+) -> Harms:
+    """Returns for each part by how much its loss alone raises the loss.
 
     Args:
         apply_fn, params, data: as `resilience` takes them.
@@ -123,9 +128,9 @@ def harms(
 
 
 def chosen_parts(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
+    apply_fn: Model,
+    params: PyTree,
+    data: Data,
     parts: str | Parts,
     k: int,
     *,
@@ -134,7 +139,7 @@ def chosen_parts(
     at_once: int = 1,
     faulty: str | UnitFault = "removed",
     loss: Judge = cross_entropy,
-    judged: tuple[Any, Any] | None = None,
+    judged: Data | None = None,
 ) -> ChosenParts:
     """Returns the k parts whose loss together harms most, or least, as far as a way finds them.
 
@@ -177,26 +182,21 @@ def chosen_parts(
 
 
 def judged_without(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
+    apply_fn: Model,
+    params: PyTree,
+    data: Data,
     parts: str | Parts,
-    sets: Any,
+    sets: Sets,
     *,
     faulty: str | UnitFault = "removed",
     judge: Judge = accuracy,
-) -> Floats:
-    """Returns what a judge says of a model with each set of parts faulty together, shape (sets,).
+) -> Float[np.ndarray, " sets"]:
+    """Returns what a judge says of a model with each set of parts faulty together.
 
     Args:
-        apply_fn, params, data: as `resilience` takes them.
-        parts: a kind, or what was found.
-        sets: which units are hit in each set, shape (sets, units), bool.
-        faulty: the fault.
-        judge: what is measured, by outputs and targets.
-
-    Raises:
-        ValueError: the data don't fit, or sets aren't of these parts.
+        apply_fn, params, data, judge: as `resilience` takes them.
+        parts, faulty: as `chosen_parts` takes them.
+        sets: which units are hit in each set.
     """
     subject, units, what = _checked(apply_fn, params, data, parts, faulty, judge)
     wanted = np.asarray(sets, bool)
@@ -206,11 +206,11 @@ def judged_without(
     return _losses_without(subject, units, wanted, what)
 
 
-def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: UnitFault) -> Floats:
+def _losses_without(subject: Subject, parts: Parts, sets: Sets, faulty: UnitFault) -> Float[np.ndarray, " sets"]:
     key, model = jax.random.PRNGKey(0), struck(subject.apply_fn, faulty, parts)
 
     @jax.jit
-    def losses(some: Any) -> Any:
+    def losses(some: Bool[Array, "sets units"]) -> Float[Array, " sets"]:
         return jax.lax.map(lambda hit: subject.judged(model(subject.params, subject.inputs, hit, key))[0], some)
 
     # All calls have as many sets, so that one program does.
@@ -221,18 +221,13 @@ def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], fau
 
 
 def _checked(
-    apply_fn: Callable[[Any, Any], Any],
-    params: Any,
-    data: Any,
-    parts: str | Parts,
-    faulty: str | UnitFault,
-    loss: Judge,
+    apply_fn: Model, params: PyTree, data: Data, parts: str | Parts, faulty: str | UnitFault, loss: Judge
 ) -> tuple[Subject, Parts, UnitFault]:
     subject = Subject.checked(apply_fn, params, data, loss)
     return subject, found_parts(subject, parts), fault(faulty)
 
 
-def _ordered(scores: Floats, least: bool) -> list[int]:
+def _ordered(scores: Harms, least: bool) -> list[int]:
     """Returns units by descending harm, or ascending; of equal ones the first; NaN counts as the most harm."""
     harm = np.nan_to_num(scores, nan=np.inf, posinf=np.inf, neginf=-np.inf)
     return [int(unit) for unit in np.argsort(harm if least else -harm, kind="stable")]

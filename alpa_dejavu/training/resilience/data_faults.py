@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,14 @@ import numpy as np
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._measure import Point, Resilience
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares
+from alpa_dejavu.training.resilience._subject import Subject, accuracy, checked_shares
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PRNGKeyArray, PyTree, Shaped
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge, Model
+
+    Samples: TypeAlias = Shaped[Array, "samples ..."]
 
 __all__ = ["DATA_FAULTS", "DataFault", "Doubled", "Mislabelled", "RemovedSamples", "data_resilience"]
 
@@ -27,14 +34,13 @@ class DataFault(abc.ABC):
     """An interface of faults that training data may have."""
 
     @abc.abstractmethod
-    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
+    def faulty(self, inputs: Samples, targets: Samples, count: int, key: PRNGKeyArray) -> tuple[Samples, Samples]:
         """Returns inputs and targets with so many faulty samples, all sets of them as likely.
 
         It is a pure function of JAX but for the count, on which shapes depend.
 
         Args:
-            inputs: an array, first dimension the samples.
-            targets: likewise.
+            inputs, targets: of the samples.
             count: the number of samples that are faulty.
             key: a random key.
         """
@@ -45,8 +51,7 @@ class DataFault(abc.ABC):
 class RemovedSamples(DataFault):
     """Samples that aren't there."""
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
-        """Returns the other samples."""
+    def faulty(self, inputs: Samples, targets: Samples, count: int, key: PRNGKeyArray) -> tuple[Samples, Samples]:
         left = jnp.sort(jax.random.permutation(key, len(targets))[count:])
         return inputs[left], targets[left]
 
@@ -56,8 +61,7 @@ class RemovedSamples(DataFault):
 class Doubled(DataFault):
     """Samples that are there twice, the second time at the end."""
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
-        """Returns all samples, and some of them again."""
+    def faulty(self, inputs: Samples, targets: Samples, count: int, key: PRNGKeyArray) -> tuple[Samples, Samples]:
         again = jax.random.permutation(key, len(targets))[:count]
         return jnp.concatenate([inputs, inputs[again]]), jnp.concatenate([targets, targets[again]])
 
@@ -73,8 +77,7 @@ class Mislabelled(DataFault):
 
     classes: int = 10
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
-        """Returns all samples, some with other targets."""
+    def faulty(self, inputs: Samples, targets: Samples, count: int, key: PRNGKeyArray) -> tuple[Samples, Samples]:
         of_samples, of_classes = jax.random.split(key)
         hit = jax.random.permutation(of_samples, len(targets)) < count
         step = jax.random.randint(of_classes, targets.shape, 1, self.classes)
@@ -91,10 +94,10 @@ DATA_FAULTS: dict[str, type[DataFault]] = {
 
 
 def data_resilience(
-    apply_fn: Callable[[Any, Any], Any],
-    train_fn: Callable[[Any, Any, Any], Any],
-    data: tuple[Any, Any],
-    held_out: tuple[Any, Any],
+    apply_fn: Model,
+    train_fn: Callable[[PyTree, PyTree, PRNGKeyArray], PyTree],
+    data: Data,
+    held_out: Data,
     faults: Sequence[str | DataFault] = tuple(DATA_FAULTS),
     *,
     shares: Sequence[float] = (0.1, 0.3, 0.5),
@@ -135,12 +138,12 @@ def data_resilience(
         raise ValueError("shares has 1.0, but must be below 1 where samples are removed; leave some to train on")
     shape = jax.eval_shape(train_fn, inputs, targets, jax.random.PRNGKey(0)) if side_by_side else None
     if shape is not None:
-        abstract = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
+        abstract = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
         Subject.checked(apply_fn, abstract, held_out, judge)
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
 
-    def trained(data_fault: DataFault, count: int) -> tuple[Any, Any]:
-        def once(key: jax.Array) -> Any:
+    def trained(data_fault: DataFault, count: int) -> PyTree:
+        def once(key: PRNGKeyArray) -> PyTree:
             of_data, of_training = jax.random.split(key)
             params = train_fn(*data_fault.faulty(inputs, targets, count, of_data), of_training)
             subject = Subject(apply_fn, params, jnp.asarray(held_out[0]), jnp.asarray(held_out[1]), judge)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
-from collections.abc import Mapping
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 
 from alpa_dejavu._util.by_name import resolve
+from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience.parts import Parts
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 __all__ = ["FAULTS", "Added", "Flipped", "Noisy", "Removed", "Stuck", "UnitFault", "Zeroed", "fault"]
 
@@ -25,32 +28,37 @@ class UnitFault(abc.ABC):
     """An interface of faults that units of a model may have."""
 
     @abc.abstractmethod
-    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
+    def faulty(self, params: PyTree, parts: Parts, hit: Bool[Array, " units"], key: PRNGKeyArray) -> PyTree:
         """Returns parameters in which the hit units are faulty, and nothing else has changed.
 
         It is a pure function of JAX, so that many masks run side by side by `vmap`.
 
         Args:
             params: the parameters, or a tuple of one activation.
-            parts: the units in them.
-            hit: which units are hit, shape (units,), bool.
+            parts, hit: the units in them, and which of these are hit.
             key: a random key for what the fault draws.
         """
+
+
+def changed(
+    params: PyTree, parts: Parts, hit: Bool[Array, " units"], change: Callable[[Float[Array, " ..."], int], Array]
+) -> PyTree:
+    """Returns parameters in which the numbers of hit units are those of their changed leaf, of its number."""
+    leaves, tree = jax.tree.flatten(params)
+    return jax.tree.unflatten(tree, [
+        leaf if mask is None else jnp.where(mask, change(leaf, number), leaf)
+        for number, (leaf, mask) in enumerate(zip(leaves, parts.masks(hit), strict=True))
+    ])  # fmt: skip
 
 
 class _ValueFault(UnitFault):
     """Faults that change numbers where they are."""
 
-    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten(params)
-        changed = [
-            leaf if mask is None else jnp.where(mask, self._values(leaf, jax.random.fold_in(key, number)), leaf)
-            for number, (leaf, mask) in enumerate(zip(leaves, parts.masks(hit), strict=True))
-        ]
-        return jax.tree_util.tree_unflatten(tree, changed)
+    def faulty(self, params: PyTree, parts: Parts, hit: Bool[Array, " units"], key: PRNGKeyArray) -> PyTree:
+        return changed(params, parts, hit, lambda leaf, number: self._values(leaf, jax.random.fold_in(key, number)))
 
     @abc.abstractmethod
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
         """Returns all numbers of a leaf as they were if all were hit."""
 
 
@@ -64,7 +72,7 @@ class Removed(_ValueFault):
     activation of 0 is 0.
     """
 
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
         return jnp.zeros_like(leaf)
 
 
@@ -73,7 +81,7 @@ class Removed(_ValueFault):
 class Zeroed(_ValueFault):
     """Parts whose weights are all zero; what they put out is their activation of zero, a half of a sigmoid."""
 
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
         return jnp.zeros_like(leaf)
 
 
@@ -88,7 +96,7 @@ class Stuck(_ValueFault):
 
     value: float = 1.0
 
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
         return jnp.full_like(leaf, self.value)
 
 
@@ -107,14 +115,13 @@ class Flipped(_ValueFault):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.dtype not in FORMATS:
-            raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(FORMATS)}; name one")
-        if self.bit is not None and self.bit not in range(FORMATS[self.dtype].bits):
-            raise ValueError(f"bit is {self.bit}, but must be one of 0..{FORMATS[self.dtype].bits - 1}, those of "
+        checks.one_of("flipped", "dtype", self.dtype, tuple(FORMATS))
+        if self.bit is not None and self.bit not in range(FORMATS[self.dtype]):
+            raise ValueError(f"bit is {self.bit}, but must be one of 0..{FORMATS[self.dtype] - 1}, those of "
                              f"{self.dtype}; give another one, or None")  # fmt: skip
 
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
-        bits = jax.random.randint(key, leaf.shape, 0, FORMATS[self.dtype].bits) if self.bit is None else self.bit
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
+        bits = jax.random.randint(key, leaf.shape, 0, FORMATS[self.dtype]) if self.bit is None else self.bit
         return flipped(leaf, self.dtype, bits)
 
 
@@ -130,10 +137,9 @@ class Noisy(_ValueFault):
     spread: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.spread) and self.spread >= 0):
-            raise ValueError(f"spread is {self.spread}, but must be a number of at least 0; give a standard deviation")
+        checks.not_negative("noisy", "spread", self.spread)
 
-    def _values(self, leaf: Any, key: jax.Array) -> Any:
+    def _values(self, leaf: Float[Array, " ..."], key: PRNGKeyArray) -> Float[Array, " ..."]:
         return leaf * (1 + self.spread * jax.random.normal(key, leaf.shape, leaf.dtype))
 
 
@@ -146,13 +152,8 @@ class Added(UnitFault):
     The parts must have those who read them among their axes (`parts_of_axes`), and the model must take wider arrays.
     """
 
-    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
-        """Returns parameters with a random unit beside each hit one.
-
-        Raises:
-            ValueError: the units don't lie along axes.
-        """
-        leaves, tree = jax.tree_util.tree_flatten(params)
+    def faulty(self, params: PyTree, parts: Parts, hit: Bool[Array, " units"], key: PRNGKeyArray) -> PyTree:
+        leaves, tree = jax.tree.flatten(params)
         for number, owners in enumerate(parts.owners):
             for place, owner in enumerate(owners):
                 if owner.axis is None:
@@ -162,10 +163,12 @@ class Added(UnitFault):
                 drawn = jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, number), place), leaf.shape)
                 new = jnp.where(hit[owner.units], leaf.mean() + leaf.std() * drawn.astype(leaf.dtype), 0)
                 leaves[number] = _beside(leaf, new, owner.axis, owner.width, parts.sizes[owner.of_group])
-        return jax.tree_util.tree_unflatten(tree, leaves)
+        return jax.tree.unflatten(tree, leaves)
 
 
-def _beside(leaf: Any, new: Any, axis: int, width: int, units: int) -> Any:
+def _beside(
+    leaf: Float[Array, " ..."], new: Float[Array, " ..."], axis: int, width: int, units: int
+) -> Float[Array, " ..."]:
     """Returns a leaf with new units after the old ones of each run of units along an axis."""
     split = (*leaf.shape[:axis], leaf.shape[axis] // (width * units), units * width, *leaf.shape[axis + 1 :])
     joined = jnp.concatenate([leaf.reshape(split), new.reshape(split)], axis=axis + 1)
@@ -192,68 +195,40 @@ def fault(choice: str | UnitFault) -> UnitFault:
     return resolve("fault", choice, FAULTS, UnitFault)  # type: ignore[type-abstract]
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """A format of numbers: its bits, and which of them are the exponent's, from the lowest to the one after the last.
-
-    Attributes:
-        bits: how many there are.
-        exponent: positions of the exponent's bits, the end not included; the same number twice: there are none.
-    """
-
-    bits: int
-    exponent: tuple[int, int]
+FORMATS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16, "int8": 8}
+"""By name the formats whose bits may flip, and how many these are."""
 
 
-FORMATS: Mapping[str, Format] = {
-    "float32": Format(32, (23, 31)),
-    "bfloat16": Format(16, (7, 15)),
-    "float16": Format(16, (10, 15)),
-    "int8": Format(8, (0, 0)),
-}
-"""By name the formats whose bits may flip."""
-
-
-def flipped(values: Any, dtype: str, bits: Any) -> Any:
-    """Returns numbers as they are read after one bit of each has flipped while they were kept in a format.
-
-    Args:
-        values: an array of real numbers.
-        dtype: a name of `FORMATS`.
-        bits: positions, one for all or one for each number; 0 is the lowest.
+def flipped(values: Float[Array, " ..."], dtype: str, bits: int | Int[Array, " ..."]) -> Float[Array, " ..."]:
+    """Returns numbers as they are read after one bit of each, 0 the lowest, has flipped while they were kept in a
+    format of `FORMATS`.
     """
     scale = _scale(values)
     kept = _quantised(values, scale) if dtype == "int8" else values.astype(dtype)
-    whole = jnp.dtype(f"uint{FORMATS[dtype].bits}")
+    whole = jnp.dtype(f"uint{FORMATS[dtype]}")
     mask = jnp.left_shift(jnp.ones((), whole), jnp.asarray(bits).astype(whole))
     read = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(kept, whole) ^ mask, kept.dtype)
     return (read * scale if dtype == "int8" else read).astype(values.dtype)
 
 
-def kept_as(params: Any, dtype: str) -> Any:
-    """Returns parameters rounded to a format of `FORMATS`, in arrays of the dtype that they had; whole numbers stay.
+def kept_as(params: PyTree, dtype: str) -> PyTree:
+    """Returns parameters rounded to a format of `FORMATS`, in arrays of the dtype that they had; whole numbers stay."""
+    checks.one_of("kept_as", "dtype", dtype, tuple(FORMATS))
 
-    Raises:
-        ValueError: there is no such format.
-    """
-    if dtype not in FORMATS:
-        raise ValueError(f"dtype is {dtype!r}, but must be one of {', '.join(FORMATS)}; name one")
-
-    def rounded(leaf: Any) -> Any:
+    def rounded(leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
         scale = _scale(leaf)
         return (_quantised(leaf, scale) * scale if dtype == "int8" else leaf.astype(dtype)).astype(leaf.dtype)
 
-    return jax.tree_util.tree_map(rounded, params)
+    return jax.tree.map(rounded, params)
 
 
-def _scale(values: Any) -> Any:
+def _scale(values: Float[Array, " ..."]) -> Float[Array, ""]:
     largest = jnp.max(jnp.abs(values))
     return jnp.where(largest > 0, largest, 1) / 127
 
 
-def _quantised(values: Any, scale: Any) -> Any:
+def _quantised(values: Float[Array, " ..."], scale: Float[Array, ""]) -> Int[Array, " ..."]:
     return jnp.clip(jnp.round(values / scale), -127, 127).astype(jnp.int8)

@@ -6,14 +6,18 @@ import fnmatch
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.training.resilience.parts import Axis, Owner, Parts, paths_of
+from alpa_dejavu.training._scope import paths_of
+from alpa_dejavu.training.resilience.parts import Axis, Owner, Parts
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, PyTree
 
 __all__ = ["KINDS", "find_parts", "parts_of_axes"]
 
@@ -21,7 +25,7 @@ Patterns: TypeAlias = str | Sequence[str]
 _PROJECTIONS = ("query", "key", "value")
 
 
-def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = None, but: Patterns = ()) -> Parts:
+def find_parts(params: PyTree, kind: str = "neurons", *, only: Patterns | None = None, but: Patterns = ()) -> Parts:
     """Returns the units of a kind in a model's parameters, by the conventions of flax and plain JAX.
 
     - "neurons" are indices of the last axis of arrays of two or more dimensions, with the biases beside them; the
@@ -51,11 +55,11 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
     paths, shapes = _arrays(params)
-    leaves = jax.tree_util.tree_leaves(params)
+    leaves = jax.tree.leaves(params)
     only_below = None if only is None else _placed("only", only, paths)
     left_out = _placed("but", but, paths)
 
-    def is_wanted(path: str, leaf: Any) -> bool:
+    def is_wanted(path: str, leaf: Array) -> bool:
         if only_below is not None and _prefix(path, only_below) is None:
             return False
         return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating)) and _prefix(path, left_out) is None
@@ -69,7 +73,7 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
     return parts
 
 
-def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) -> Parts:
+def parts_of_axes(params: PyTree, kind: str, groups: Mapping[str, Sequence[Axis]]) -> Parts:
     """Returns units that lie along given axes: for each group, all arrays that its units have numbers in.
 
     Where a group has those who read it, too, a removed unit is the same as one that never was, whatever the activation.
@@ -89,8 +93,8 @@ def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) 
     return _along(kind, *_arrays(params), groups)
 
 
-def _arrays(params: Any) -> tuple[list[str], list[tuple[int, ...]]]:
-    return paths_of(params), [tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params)]
+def _arrays(params: PyTree) -> tuple[list[str], list[tuple[int, ...]]]:
+    return paths_of(params), [tuple(np.shape(leaf)) for leaf in jax.tree.leaves(params)]
 
 
 def _placed(name: str, patterns: Patterns, paths: Sequence[str]) -> tuple[str, ...]:

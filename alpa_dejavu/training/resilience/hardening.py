@@ -7,8 +7,8 @@ activations are `activations.clipped`, and cost no training.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,12 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import checked_shares, struck
 from alpa_dejavu.training.resilience.faults import Noisy, UnitFault
 from alpa_dejavu.training.resilience.parts import Parts, drawn
+
+if TYPE_CHECKING:
+    import optax
+    from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge, Model, StruckModel
 
 __all__ = ["Drill", "hardened", "weight_noise"]
 
@@ -29,17 +35,15 @@ class Drill:
     Attributes:
         fault: the fault.
         parts: the units that it may hit.
-        most: the share of them that is hit at most: each step draws one from 0 to that.
-        always: whether each step hits that share.
+        share: of them, which is hit in each step.
     """
 
     fault: UnitFault
     parts: Parts
-    most: float
-    always: bool = True
+    share: float
 
     def __post_init__(self) -> None:
-        checked_shares((self.most,))
+        checked_shares((self.share,))
 
 
 def weight_noise(parts: Parts, spread: float) -> Drill:
@@ -53,18 +57,18 @@ def weight_noise(parts: Parts, spread: float) -> Drill:
 
 
 def hardened(
-    apply_fn: Callable[[Any, Any], Any],
-    loss: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
-    optimizer: Any,
+    apply_fn: Model,
+    loss: Judge,
+    params: PyTree,
+    data: Data,
+    optimizer: optax.GradientTransformation,
     *,
     steps: int,
     batch: int = 64,
     drills: Sequence[Drill] = (),
     averaged: float = 0.0,
     seed: int = 0,
-) -> Any:
+) -> PyTree:
     """Returns parameters trained under drills; without any, by plain training on the same batches.
 
     Args:
@@ -88,39 +92,38 @@ def hardened(
     checked_shares((averaged,))
     if sum(drill.parts.kind.startswith("activations") for drill in drills) > 1:
         raise ValueError("drills has several of activations, but must have one at most; leave one out")
-    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
+    inputs, targets = (jax.tree.map(jnp.asarray, part) for part in data)
     first_averaged = steps - max(1, round(averaged * steps))
 
-    def drilled(params: Any, rows: Any, key: jax.Array) -> Any:
+    def drilled(params: PyTree, rows: Int[Array, " batch"], key: PRNGKeyArray) -> Float[Array, ""]:
         model = apply_fn
         for number, drill in enumerate(drills):
-            of_share, of_mask, of_fault = jax.random.split(jax.random.fold_in(key, number), 3)
-            share = drill.most * (1.0 if drill.always else jax.random.uniform(of_share))
-            hit = drawn(drill.parts, of_mask, jnp.floor(share * drill.parts.count + 0.5))
+            _, of_mask, of_fault = jax.random.split(jax.random.fold_in(key, number), 3)
+            hit = drawn(drill.parts, of_mask, jnp.floor(drill.share * drill.parts.count + 0.5))
             if drill.parts.kind.startswith("activations"):
                 model = _with_hit(struck(apply_fn, drill.fault, drill.parts), hit, of_fault)
             else:
                 params = drill.fault.faulty(params, drill.parts, hit, of_fault)
         return loss(model(params, inputs[rows]), targets[rows])
 
-    def step(carry: Any, number: Any) -> Any:
+    def step(carry: tuple[PyTree, ...], number: Int[Array, ""]) -> tuple[tuple[PyTree, ...], None]:
         params, state, mean = carry
         of_rows, of_drills = jax.random.split(jax.random.fold_in(jax.random.PRNGKey(seed), number))
         rows = jax.random.randint(of_rows, (batch,), 0, len(targets))
         gradient = jax.grad(drilled)(params, rows, of_drills)
         updates, state = optimizer.update(gradient, state, params)
-        params = jax.tree_util.tree_map(jnp.add, params, updates)
+        params = jax.tree.map(jnp.add, params, updates)
         weight = 1 / jnp.maximum(number - first_averaged + 1, 1)
-        mean = jax.tree_util.tree_map(lambda old, new: old + weight * (new - old), mean, params)
+        mean = jax.tree.map(lambda old, new: old + weight * (new - old), mean, params)
         return (params, state, mean), None
 
     @jax.jit
-    def trained(params: Any) -> Any:
+    def trained(params: PyTree) -> PyTree:
         last, _ = jax.lax.scan(step, (params, optimizer.init(params), params), jnp.arange(steps))
         return last[2 if averaged else 0]
 
-    return trained(jax.tree_util.tree_map(jnp.asarray, params))
+    return trained(jax.tree.map(jnp.asarray, params))
 
 
-def _with_hit(model: Callable[..., Any], hit: jax.Array, key: jax.Array) -> Callable[[Any, Any], Any]:
+def _with_hit(model: StruckModel, hit: Bool[Array, " units"], key: PRNGKeyArray) -> Model:
     return lambda params, inputs: model(params, inputs, hit, key)

@@ -7,17 +7,23 @@ told how many steps it is behind one without an outage.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.training._scope import paths_of
 from alpa_dejavu.training.resilience.faults import Removed
-from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
+from alpa_dejavu.training.resilience.parts import Owner, Parts
+
+if TYPE_CHECKING:
+    import optax
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    from alpa_dejavu.training.resilience._subject import Data, Judge, Model
 
 __all__ = ["Outage", "OutageTraining", "disturbed", "stage_parts"]
 
@@ -50,14 +56,14 @@ class OutageTraining:
     """The losses along a training, with or without an outage.
 
     Attributes:
-        steps: after which steps it was looked at, shape (looks,).
-        loss: of the whole model on held-out data, shape (looks,).
-        answered: likewise, of the model as it answers at that moment, without what is lost, shape (looks,).
+        steps: after which steps it was looked at.
+        loss: of the whole model on held-out data.
+        answered: likewise, of the model as it answers at that moment, without what is lost.
     """
 
-    steps: NDArray[np.int64]
-    loss: NDArray[np.float64]
-    answered: NDArray[np.float64]
+    steps: Int[np.ndarray, " looks"]
+    loss: Float[np.ndarray, " looks"]
+    answered: Float[np.ndarray, " looks"]
 
     def behind(self, other: OutageTraining) -> float:
         """Returns how many steps earlier another training had the loss that this one ends with, which is 0 at least.
@@ -71,15 +77,10 @@ class OutageTraining:
         return float(self.steps[-1]) - reached
 
 
-def stage_parts(params: Any, stages: Mapping[str, Sequence[str]]) -> Parts:
+def stage_parts(params: PyTree, stages: Mapping[str, Sequence[str]]) -> Parts:
     """Returns a pipeline's stages as parts, each of which is all arrays of its blocks.
 
-    Args:
-        params: the parameters, a pytree of arrays.
-        stages: by the stage's name, the paths of its blocks, as "blocks/3"; blocks in none aren't lost.
-
-    Raises:
-        ValueError: there is no such block, or a stage has none.
+    Stages are, by name, the paths of their blocks, as "blocks/3"; blocks in none aren't lost.
     """
     paths = paths_of(params)
     names = list(stages)
@@ -91,7 +92,7 @@ def stage_parts(params: Any, stages: Mapping[str, Sequence[str]]) -> Parts:
                 raise ValueError(f"stages has {list(blocks)} of {names[number]}, but must be of the paths "
                                  f"{', '.join(paths)}; name blocks of the model")  # fmt: skip
             belongs.update(dict.fromkeys(below, number))
-    shapes = tuple(tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params))
+    shapes = tuple(tuple(np.shape(leaf)) for leaf in jax.tree.leaves(params))
     owners = tuple(
         (Owner(np.full((1,) * len(shape), belongs[path], np.int32)),) if path in belongs else ()
         for path, shape in zip(paths, shapes, strict=True)
@@ -100,12 +101,12 @@ def stage_parts(params: Any, stages: Mapping[str, Sequence[str]]) -> Parts:
 
 
 def disturbed(
-    apply_fn: Callable[[Any, Any], Any],
-    loss: Callable[[Any, Any], Any],
-    params: Any,
-    data: tuple[Any, Any],
-    held_out: tuple[Any, Any],
-    optimizer: Any,
+    apply_fn: Model,
+    loss: Judge,
+    params: PyTree,
+    data: Data,
+    held_out: Data,
+    optimizer: optax.GradientTransformation,
     parts: Parts,
     outage: Outage | None = None,
     *,
@@ -139,21 +140,20 @@ def disturbed(
     """
     checks.count("disturbed", "steps", steps)
     _check(parts, outage, replicas, batch)
-    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
-    judged = tuple(jax.tree_util.tree_map(jnp.asarray, part) for part in held_out)
+    inputs, targets = (jax.tree.map(jnp.asarray, part) for part in data)
+    judged = tuple(jax.tree.map(jnp.asarray, part) for part in held_out)
     hit = np.arange(parts.count) == (-1 if outage is None or outage.unit is None else outage.unit)
     lost = np.arange(replicas) == (-1 if outage is None or outage.replica is None else outage.replica)
-    masks = parts.masks(jnp.asarray(hit))
 
-    def without(tree: Any, is_out: Any) -> Any:
+    def without(tree: PyTree, is_out: Bool[Array, ""]) -> PyTree:
         return Removed().faulty(tree, parts, jnp.asarray(hit) & is_out, jax.random.PRNGKey(0))
 
-    def step(carry: Any, number: Any) -> Any:
+    def step(carry: tuple[PyTree, PyTree], number: Int[Array, ""]) -> tuple[tuple[PyTree, PyTree], None]:
         params, state = carry
         is_out = _is_out(outage, number)
         rows = jax.random.randint(jax.random.fold_in(jax.random.PRNGKey(seed), number), (batch,), 0, len(targets))
 
-        def mean_loss(params: Any) -> Any:
+        def mean_loss(params: PyTree) -> Float[Array, ""]:
             model = without(params, is_out)
             losses = jax.vmap(lambda some: loss(apply_fn(model, inputs[some]), targets[some]))(
                 rows.reshape(replicas, -1)
@@ -162,25 +162,20 @@ def disturbed(
             return jnp.sum(losses * weights) / jnp.sum(weights)
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)
-        leaves, tree = jax.tree_util.tree_flatten(updates)
-        leaves = [
-            leaf if mask is None else jnp.where(mask & is_out, 0, leaf)
-            for leaf, mask in zip(leaves, masks, strict=True)
-        ]  # fmt: skip
-        return (jax.tree_util.tree_map(jnp.add, params, jax.tree_util.tree_unflatten(tree, leaves)), state), None
+        return (jax.tree.map(jnp.add, params, without(updates, is_out)), state), None
 
     @jax.jit
-    def some_steps(carry: Any, numbers: Any) -> Any:
+    def some_steps(carry: tuple[PyTree, PyTree], numbers: Int[Array, " steps"]) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(step, carry, numbers)[0]
 
     @jax.jit
-    def looked(params: Any, number: Any) -> Any:
+    def looked(params: PyTree, number: Int[Array, ""]) -> list[Float[Array, ""]]:
         models = params, without(params, _is_out(outage, number))
         return [loss(apply_fn(model, judged[0]), judged[1]) for model in models]
 
     every = max(1, -(-steps // looks))
-    carry: Any = (jax.tree_util.tree_map(jnp.asarray, params),)
-    carry = (carry[0], optimizer.init(carry[0]))
+    params = jax.tree.map(jnp.asarray, params)
+    carry = params, optimizer.init(params)
     seen, losses_seen = [0], [looked(carry[0], 0)]
     for first in range(0, steps, every):
         numbers = np.arange(first, min(first + every, steps))
@@ -191,7 +186,7 @@ def disturbed(
     return OutageTraining(np.array(seen), losses[:, 0], losses[:, 1])
 
 
-def _is_out(outage: Outage | None, number: Any) -> Any:
+def _is_out(outage: Outage | None, number: int | Int[Array, ""]) -> Bool[Array, ""]:
     if outage is None:
         return jnp.asarray(False)
     number = jnp.asarray(number)

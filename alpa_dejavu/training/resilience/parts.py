@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from typing import Any, final
+import operator
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.near_names import near
 
-__all__ = ["Axis", "Owner", "Parts", "counted", "drawn", "paths_of"]
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+__all__ = ["Axis", "Owner", "Parts", "counted", "drawn"]
 
 
 @final
@@ -37,15 +41,12 @@ class Axis:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Owner:
-    """A leaf's numbers, or some of them, as belonging to units.
+    """The units that a leaf's numbers, or some of them, belong to, of a shape that broadcasts to the leaf's.
 
-    Attributes:
-        units: the number of the unit that each index belongs to, of a shape that broadcasts to the leaf's.
-        axis: the axis along which units lie, from the start; None: they don't lie along one.
-        width, of_group: indices of a unit next to each other, and the group that all units here are of.
+    They are of one group, and lie along an axis, if it isn't None, with `width` indices of a unit next to each other.
     """
 
-    units: NDArray[np.int32]
+    units: Int[np.ndarray, " ..."]
     axis: int | None = None
     width: int = 1
     of_group: int = 0
@@ -81,8 +82,8 @@ class Parts:
         return tuple(int(offset) for offset in np.cumsum((0, *self.sizes[:-1])))
 
     @property
-    def group_of(self) -> NDArray[np.int32]:
-        """Returns for each unit the number of its group, shape (count,)."""
+    def group_of(self) -> Int[np.ndarray, " units"]:
+        """Returns for each unit the number of its group."""
         return np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
 
     def name(self, unit: int) -> str:
@@ -91,11 +92,7 @@ class Parts:
         return self.groups[group] + (f"[{unit - self.offsets[group]}]" if self.sizes[group] > 1 else "")
 
     def group(self, name: str) -> slice:
-        """Returns the numbers of the units of a group; of all units for the name "".
-
-        Raises:
-            ValueError: there is no such group.
-        """
+        """Returns the numbers of the units of a group; of all units for the name ""."""
         if not name:
             return slice(0, self.count)
         if name not in self.groups:
@@ -104,34 +101,18 @@ class Parts:
         number = self.groups.index(name)
         return slice(self.offsets[number], self.offsets[number] + self.sizes[number])
 
-    def masks(self, hit: jax.Array) -> list[Any]:
-        """Returns for each leaf which numbers the hit units own, of a shape that broadcasts to it; None: no number.
-
-        Args:
-            hit: which units are hit, shape (count,), bool.
-        """
-        leaf_masks: list[Any] = []
-        for owners in self.owners:
-            mask = None
-            for owner in owners:
-                mask = hit[owner.units] if mask is None else mask | hit[owner.units]
-            leaf_masks.append(mask)
-        return leaf_masks
+    def masks(self, hit: Bool[Array, " units"]) -> list[Bool[Array, " ..."] | None]:
+        """Returns for each leaf which numbers the hit units own, of a shape that broadcasts to it; None: no number."""
+        return [functools.reduce(operator.or_, [hit[owner.units] for owner in owners]) if owners else None
+                for owners in self.owners]  # fmt: skip
 
     def alone(self, leaf: int) -> Parts:
         """Returns the same units, as far as they lie in one leaf, which is then the only one."""
         return dataclasses.replace(self, owners=self.owners[leaf : leaf + 1], shapes=self.shapes[leaf : leaf + 1])
 
 
-def paths_of(tree: Any) -> list[str]:
-    """Returns the path of each leaf of a pytree, as "hidden/kernel", in the order of `jax.tree_util`."""
-    entries = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-    return ["/".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
-            for path in entries]  # fmt: skip
-
-
-def drawn(parts: Parts, key: jax.Array, count: Any, group: str = "") -> Any:
-    """Returns which units are hit: so many of a group, or of all, each set of them as likely, shape (count,), bool.
+def drawn(parts: Parts, key: PRNGKeyArray, count: int | Int[Array, ""], group: str = "") -> Bool[Array, " units"]:
+    """Returns which units are hit: so many of a group, or of all, each set of them as likely.
 
     With the same key the units of a smaller count are among those of a larger one.
     """

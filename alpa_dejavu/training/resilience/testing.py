@@ -27,9 +27,6 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
         fault: the fault to check.
         changes_shapes: whether it makes arrays wider; what they then hold isn't compared.
 
-    Raises:
-        AssertionError: what is wrong.
-
     >>> from alpa_dejavu.training.resilience.faults import Removed, Stuck
     >>> check_fault(Removed())
     >>> check_fault(Stuck(0.5))
@@ -43,13 +40,13 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
         assert int(hit.sum()) == count, f"{int(hit.sum())} units are hit, not {count}"
         after = fault.faulty(params, units, hit, key)
         twice = traced(hit, key)
-        for first, second in zip(*map(jax.tree_util.tree_leaves, (after, twice)), strict=True):
+        for first, second in zip(*map(jax.tree.leaves, (after, twice)), strict=True):
             assert first.shape == second.shape, "traced, shapes are others"
             same = np.allclose(np.nan_to_num(first), np.nan_to_num(second), rtol=1e-6)
             assert same, "the same key gives something else"
         if changes_shapes:
             continue
-        for leaf, new, mask in zip(*map(jax.tree_util.tree_leaves, (params, after)), units.masks(hit), strict=True):
+        for leaf, new, mask in zip(*map(jax.tree.leaves, (params, after)), units.masks(hit), strict=True):
             assert leaf.shape == new.shape, f"a shape of {leaf.shape} became {new.shape}"
             assert leaf.dtype == new.dtype, f"a dtype of {leaf.dtype} became {new.dtype}"
             kept = ~np.broadcast_to(np.asarray(mask), leaf.shape)
@@ -60,9 +57,6 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
 def check_data_fault(fault: DataFault) -> None:
     """Checks that a fault of training data keeps its contract: none changes nothing, inputs stay with targets, and the
     same key gives the same again.
-
-    Raises:
-        AssertionError: what is wrong.
     """
     inputs, targets = jnp.arange(40.0).reshape(20, 2), jnp.arange(20) % 10
     for count in (0, 1, 7):

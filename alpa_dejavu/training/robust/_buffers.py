@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -20,59 +20,53 @@ import numpy as np
 
 from alpa_dejavu.training._scope import groups_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree, PyTreeDef
+
+    from alpa_dejavu.training._scope import Loss, StageOf
+    from alpa_dejavu.training.robust._arrays import Gradient, Gradients, Rows
+
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Buffers:
-    """Which leaves of a pytree lie in which buffer of which group.
-
-    Attributes:
-        replicas: how many there are, N.
-        tree: the pytree's structure.
-        shapes: of each leaf, without the dimension of replicas.
-        groups: for each group its buffers, each as the numbers of its leaves.
-        joined: whether they are joined; else each leaf is a buffer of its own shape.
+    """Which leaves of a pytree lie in which buffer of which group, as the numbers of leaves; if leaves aren't joined,
+    each is a buffer of its own shape. Shapes are without the dimension of replicas.
     """
 
     replicas: int
-    tree: Any
+    tree: PyTreeDef
     shapes: tuple[tuple[int, ...], ...]
     groups: dict[str, tuple[tuple[int, ...], ...]]
     joined: bool
 
     @classmethod
     def of(
-        cls, params: Any, replicas: int, scope: str, stage_of: Callable[[str], str] | None, joined: bool, staged: bool
+        cls, params: PyTree, replicas: int, scope: str, stage_of: StageOf | None, joined: bool, staged: bool
     ) -> Buffers:
-        """Returns those of a pytree of parameters.
+        """Returns those of parameters, or of anything of their shapes and types, whose groups are by `groups_of`.
 
-        Args:
-            params: the parameters, or anything of their shapes and types.
-            replicas: how many there are.
-            scope: a group is a "stage", the "whole", or a "leaf".
-            stage_of: the stage of a leaf's path; None: its layer.
-            joined: whether leaves of one type are joined.
-            staged: whether no buffer may have leaves of several stages.
+        Where leaves of one type are `joined`, and it is `staged`, no buffer has leaves of several stages.
         """
-        leaves, tree = jax.tree_util.tree_flatten(params)
+        leaves, tree = jax.tree.flatten(params)
         groups = groups_of(params, scope, stage_of)
         stages = groups_of(params, "stage", stage_of) if staged else groups
-        numbers: dict[str, dict[Any, list[int]]] = {}
+        numbers: dict[str, dict[object, list[int]]] = {}
         for number, (group, stage, leaf) in enumerate(zip(groups, stages, leaves, strict=True)):
-            key = (stage, jnp.result_type(leaf)) if joined else number
+            key: object = (stage, jnp.result_type(leaf)) if joined else number
             numbers.setdefault(group, {}).setdefault(key, []).append(number)
         groups_of_buffers = {group: tuple(map(tuple, buffers.values())) for group, buffers in numbers.items()}
         return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves), groups_of_buffers, joined)
 
-    def filled(self, gradients: Any) -> dict[str, list[Any]]:
+    def filled(self, gradients: Gradients) -> dict[str, list[Rows]]:
         """Returns each group's buffers [N, ...] of a pytree with leaves [N, ...]."""
-        leaves = jax.tree_util.tree_leaves(gradients)
+        leaves = jax.tree.leaves(gradients)
         return {group: [self._buffer([leaves[i] for i in buffer]) for buffer in buffers]
                 for group, buffers in self.groups.items()}  # fmt: skip
 
-    def emptied(self, results: dict[str, Sequence[Any]]) -> Any:
+    def emptied(self, results: dict[str, Sequence[Float[Array, " ..."]]]) -> Gradient:
         """Returns the pytree of the buffers that rules made, without the dimension of replicas."""
-        leaves: list[Any] = [None] * len(self.shapes)
+        leaves: list[Array] = [None] * len(self.shapes)
         for group, buffers in self.groups.items():
             for numbers, values in zip(buffers, results[group], strict=True):
                 if not self.joined:
@@ -83,9 +77,9 @@ class Buffers:
                 flat = values.reshape(-1)
                 for i, end, size in zip(numbers, ends, sizes, strict=True):
                     leaves[i] = flat[end - size : end].reshape(self.shapes[i])
-        return jax.tree_util.tree_unflatten(self.tree, leaves)
+        return jax.tree.unflatten(self.tree, leaves)
 
-    def _buffer(self, leaves: list[Any]) -> Any:
+    def _buffer(self, leaves: list[Rows]) -> Rows:
         if not self.joined:
             return leaves[0]
         rows = [x.reshape(len(x), -1) for x in leaves]
@@ -95,16 +89,18 @@ class Buffers:
         return jnp.concatenate(rows, axis=1).reshape(len(rows[0]), self.replicas, -1)
 
 
-def loss_at_offsets(loss: Callable[[Any, Any], Any], params: Any, offsets: Any, batch: Any, factor: float = 1.0) -> Any:
+def loss_at_offsets(
+    loss: Loss, params: PyTree, offsets: PyTree, batch: PyTree, factor: float = 1.0
+) -> Float[Array, ""]:
     """Returns the loss of parameters plus a factor times offsets, pytrees of the same shapes, on a batch."""
     closed = jax.make_jaxpr(loss)(params, batch)
-    leaves, moves = jax.tree_util.tree_leaves(params), jax.tree_util.tree_leaves(offsets)
+    leaves, moves = jax.tree.leaves(params), jax.tree.leaves(offsets)
     own = closed.jaxpr.invars[: len(leaves)]
     moved = {var: (leaf, move) for var, leaf, move in zip(own, leaves, moves, strict=True)}
-    values = dict(zip(closed.jaxpr.invars[len(leaves) :], jax.tree_util.tree_leaves(batch), strict=True))
+    values = dict(zip(closed.jaxpr.invars[len(leaves) :], jax.tree.leaves(batch), strict=True))
     values.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
-    def read(var: Any) -> Any:
+    def read(var: jax.core.Var | jax.core.Literal) -> Array:
         if isinstance(var, jax.core.Literal):
             return var.val
         # Anew at each use, as a parameter of several layers would be read in each.

@@ -6,15 +6,21 @@ import dataclasses
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, middle, norms
 from alpa_dejavu.training.robust.rules import Aggregated
+
+if TYPE_CHECKING:
+    from jaxtyping import ArrayLike, Float, Int
+
+    from alpa_dejavu.training.robust._arrays import Each, Gradients, Rows
+
+    Signs: TypeAlias = Mapping[str, ArrayLike]
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +56,10 @@ class Suspects:
         replicas: how many there are.
         steps_between_false_names: how many steps there shall be on average between names of right replicas.
         patience: for how many steps one is named before it is proposed to be left out.
-        evidence: for each group that of both kinds against each replica, shape [2, N]; for "fresh samples", shape
-            [1, N].
-        seen_before: for each group both kinds' values in the last steps, shape [steps, 2, N]; for "fresh samples" the
-            median descent, and the descents less it.
-        named_for: for how many steps each has been named, shape [N].
+        evidence: for each group that of both kinds against each replica; for "fresh samples", of one.
+        seen_before: for each group both kinds' values in the last steps; for "fresh samples" the median descent, and
+            the descents less it.
+        named_for: for how many steps each has been named.
         step: how many steps were looked at.
 
     References:
@@ -64,9 +69,9 @@ class Suspects:
     replicas: int
     steps_between_false_names: float = 10_000.0
     patience: int = 50
-    evidence: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
-    seen_before: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
-    named_for: NDArray[np.int64] | None = None
+    evidence: Mapping[str, Float[np.ndarray, "kinds N"]] = dataclasses.field(default_factory=dict)
+    seen_before: Mapping[str, Float[np.ndarray, "steps 2 N"]] = dataclasses.field(default_factory=dict)
+    named_for: Int[np.ndarray, " N"] | None = None
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -86,17 +91,15 @@ class Suspects:
         """The replicas that are proposed to be left out."""
         return () if self.named_for is None else tuple(np.flatnonzero(self.named_for >= self.patience).tolist())
 
-    def seen(
-        self, suspicion: Mapping[str, Any], agreement: Mapping[str, Any] | None = None, descent: Any = None
-    ) -> Suspects:
+    def seen(self, suspicion: Signs, agreement: Signs | None = None, descent: ArrayLike | None = None) -> Suspects:
         """Returns the log after a step, and tells changes by `logging`.
 
         Args:
-            suspicion: for each group each replica's distance over the median one, shape [N], as `Judged.suspicion`.
+            suspicion: for each group each replica's distance over the median one, as `Judged.suspicion`.
             agreement: for each group each replica's cosine with the others' gradient, as `Judged.agreement`; None: it
                 isn't looked at.
             descent: by how much a step along each replica's gradient lowers the loss on fresh samples, as
-                `RobustValueAndGrad.descents`, shape [N]; None: it isn't looked at.
+                `RobustValueAndGrad.descents`; None: it isn't looked at.
 
         Raises:
             ValueError: it is of another number of replicas.
@@ -123,19 +126,19 @@ class Suspects:
         self._log_changes(after)
         return after
 
-    def _values(self, group: str, far: Any, agreement: Any) -> NDArray[np.float64]:
+    def _values(self, group: str, far: ArrayLike, agreement: ArrayLike | None) -> Float[np.ndarray, "2 N"]:
         for name, values in (("suspicion", far), ("agreement", agreement)):
             self._check(f"{name}[{group!r}]", values)
         cosine = np.full(self.replicas, np.nan) if agreement is None else np.asarray(agreement, np.float64)
         return np.stack([np.log(np.maximum(np.asarray(far, np.float64), 1e-3)), cosine])
 
-    def _descents(self, descent: Any) -> NDArray[np.float64]:
+    def _descents(self, descent: ArrayLike) -> Float[np.ndarray, "2 N"]:
         self._check("descent", descent)
         finite = np.where(np.isfinite(descent), np.asarray(descent, np.float64), -np.inf)
         middle = np.median(finite)
         return np.stack([np.full(self.replicas, middle), finite - (middle if np.isfinite(middle) else 0)])
 
-    def _check(self, name: str, values: Any) -> None:
+    def _check(self, name: str, values: ArrayLike | None) -> None:
         if values is not None and np.shape(values) != (self.replicas,):
             raise ValueError(f"{name} is of shape {np.shape(values)}, but must be ({self.replicas},); give a value for "
                              "each replica")  # fmt: skip
@@ -153,8 +156,8 @@ class Suspects:
             logger.info("step %d: replica %d is no suspect any more", self.step, replica)
 
 
-def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Both kinds' logarithms of how much likelier a wrong replica is than a right one, shape [2, N]."""
+def _log_likelihoods(now: Float[np.ndarray, "2 N"], before: Float[np.ndarray, "steps 2 N"]) -> Float[np.ndarray, "2 N"]:
+    """Both kinds' logarithms of how much likelier a wrong replica is than a right one."""
     ratios = np.where(np.isposinf(now), np.inf, 0.0)  # what isn't finite is wrong
     if len(before) < _BEFORE:
         return ratios
@@ -168,8 +171,8 @@ def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> N
     return ratios
 
 
-def _of_descents(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logarithm of how much likelier a wrong replica's descent is than a right one's, shape [1, N]."""
+def _of_descents(now: Float[np.ndarray, "2 N"], before: Float[np.ndarray, "steps 2 N"]) -> Float[np.ndarray, "1 N"]:
+    """The logarithm of how much likelier a wrong replica's descent is than a right one's."""
     if len(before) < _BEFORE:
         return np.zeros((1, now.shape[1]))
     middle = max(float(np.median(before[:, 0])), 0.0)
@@ -179,26 +182,26 @@ def _of_descents(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArr
     return -2 * middle / spread * (now[1:] + middle) / spread
 
 
-def _middle_and_spread(values: NDArray[np.float64], least: float) -> tuple[float, float]:
+def _middle_and_spread(values: Float[np.ndarray, " ..."], least: float) -> tuple[float, float]:
     middle = float(np.median(values))
     return middle, max(1.4826 * float(np.median(np.abs(values - middle))), least)
 
 
-def suspicion_of(gradients: Any, ratios: Aggregated) -> Any:
-    """Returns each replica's distance to a rule's gradient over the median one, [N]; infinite where it isn't finite."""
-    far = ratios.distances
+def suspicion_of(gradients: Gradients, result: Aggregated) -> Each:
+    """Returns each replica's distance to a rule's gradient over the median one; infinite where it isn't finite."""
+    far = result.distances
     if far is None:
-        far = distances(gradients, ratios.gradient, finite_rows(gradients))
+        far = distances(gradients, result.gradient, finite_rows(gradients))
     return jnp.where(far == 0, 0, far / middle(far, jnp.isfinite(far)))
 
 
-def agreement_of(gradients: Any, ratios: Aggregated) -> Any:
-    """Returns each replica's cosine with a rule's gradient less its own share in it, [N]; 0 where it isn't finite."""
-    clean, whole = cleared(gradients, finite_rows(gradients)), [c[None] for c in ratios.gradient]
+def agreement_of(gradients: Gradients, result: Aggregated) -> Each:
+    """Returns each replica's cosine with a rule's gradient less its own share in it; 0 where it isn't finite."""
+    clean, whole = cleared(gradients, finite_rows(gradients)), [c[None] for c in result.gradient]
     size, most = norms(clean), norms(whole)
     products = [_over_lengths(x, size) * _over_lengths(c, most) for x, c in zip(clean, whole, strict=True)]
     both = sum(jnp.sum(x, axis=tuple(range(1, x.ndim))) for x in products)
-    share = ratios.weights if ratios.weights.shape == size.shape else 0  # those of buckets are no replica's
+    share = result.weights if result.weights.shape == size.shape else 0  # those of buckets are no replica's
     own = share * size  # the length of the replica's own part
     longer = jnp.maximum(own, most)
     own, most = own / longer, most / longer
@@ -206,6 +209,6 @@ def agreement_of(gradients: Any, ratios: Aggregated) -> Any:
     return jnp.where(jnp.isfinite(cosine), jnp.clip(cosine, -1, 1), 0)
 
 
-def _over_lengths(x: Any, lengths: Any) -> Any:
+def _over_lengths(x: Rows, lengths: Each) -> Rows:
     """A leaf of gradients over their lengths; those of none are zeros."""
     return jnp.where(column(lengths, x) > 0, x / column(lengths, x), 0)

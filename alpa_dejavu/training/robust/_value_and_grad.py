@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,12 @@ from alpa_dejavu.training.robust._suspects import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+    from alpa_dejavu.training._scope import Loss, StageOf
+    from alpa_dejavu.training.robust._arrays import Each, Gradient, Gradients, Rows
+
 
 class RobustState(NamedTuple):
     """The part of the train state that robust gradients need; a pytree, for checkpoints too.
@@ -26,8 +32,8 @@ class RobustState(NamedTuple):
         rules: for each group the rule's state.
     """
 
-    offsets: Any
-    rules: dict[str, Any]
+    offsets: Gradients | None
+    rules: dict[str, PyTree]
 
 
 class Judged(NamedTuple):
@@ -35,16 +41,16 @@ class Judged(NamedTuple):
 
     Attributes:
         gradients: a pytree like the parameters.
-        suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
-        agreement: for each group each replica's cosine with the gradient less its own share in it, shape [N]; 0 where
-            it isn't finite.
-        weights: for each group each replica's share in the gradient, shape [N].
+        suspicion: for each group each replica's distance from the gradient over the median distance.
+        agreement: for each group each replica's cosine with the gradient less its own share in it; 0 where it isn't
+            finite.
+        weights: for each group each replica's share in the gradient.
     """
 
-    gradients: Any
-    suspicion: dict[str, jax.Array]
-    agreement: dict[str, jax.Array]
-    weights: dict[str, jax.Array]
+    gradients: Gradient
+    suspicion: dict[str, Each]
+    agreement: dict[str, Each]
+    weights: dict[str, Each]
 
 
 @final
@@ -52,48 +58,41 @@ class Judged(NamedTuple):
 class RobustValueAndGrad:
     """A function of parameters, a batch and a state, made by `robust_value_and_grad`."""
 
-    loss: Callable[[Any, Any], Any]
+    loss: Loss
     rule: Rule
     replicas: int
     scope: str
-    stage_of: Callable[[str], str] | None
+    stage_of: StageOf | None
     value_and_grad: Callable[..., Any]
     joined: bool
 
-    def init(self, params: Any, *, offsets: bool = False) -> RobustState:
-        """Returns the state of the beginning.
+    def init(self, params: PyTree, *, offsets: bool = False) -> RobustState:
+        """Returns the state of the beginning; raises ValueError where the rule needs more replicas.
 
-        Args:
-            params: the parameters.
-            offsets: whether gradients are taken by zero offsets, which pipelines of Alpa need; they take as much
-                memory as each device's share of the replicas' parameters.
-
-        Raises:
-            ValueError: the rule needs more replicas.
+        With `offsets` gradients are taken by zero offsets, which pipelines of Alpa need; they take as much memory as
+        each device's share of the replicas' parameters.
         """
         buffers = self._buffers(params, offsets)
-        shapes = jax.tree_util.tree_map(
+        shapes = jax.tree.map(
             lambda p: jax.ShapeDtypeStruct((self.replicas, *jnp.shape(p)), jnp.result_type(p)), params
         )
 
-        def zeros() -> Any:
-            return jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        def zeros() -> Gradients:
+            return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-        def states() -> dict[str, Any]:
-            evidences = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros()))
-            return {
-                group: results.state
-                for group, results in self._aggregated(buffers, zeros(), None, evidences)[1].items()
-            }
+        def states() -> dict[str, PyTree]:
+            evidence = Evidence(jnp.zeros(self.replicas), jax.tree.map(lambda x: x[0], zeros()))
+            results = self._aggregated(buffers, zeros(), None, evidence)[1]
+            return {group: result.state for group, result in results.items()}
 
         # A rule's first state is zeros, by the conformance suite.
-        rules = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
+        rules = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
         return RobustState(zeros() if offsets else None, rules)
 
     def __call__(
-        self, params: Any, batch: Any, state: RobustState, *, fresh: Any = None, descent: jax.Array | None = None,
-        tamper: Callable[[Any], Any] | None = None,
-    ) -> tuple[Any, Judged, RobustState]:  # fmt: skip
+        self, params: PyTree, batch: PyTree, state: RobustState, *, fresh: PyTree = None, descent: Each | None = None,
+        tamper: Callable[[Gradients], Gradients] | None = None,
+    ) -> tuple[Float[Array, ""], Judged, RobustState]:  # fmt: skip
         """Returns the mean loss of the replicas, the judged gradient, and the next state.
 
         Args:
@@ -101,7 +100,7 @@ class RobustValueAndGrad:
             batch: a pytree of arrays with the samples first; replica i has the i-th part of them.
             state: of the last step, or by `init`.
             fresh: samples to judge by, for Zeno and Zeno++.
-            descent: for Zeno the descents [N] that `score` gave; None: they are computed here, of fresh samples.
+            descent: for Zeno the descents that `score` gave; None: they are computed here, of fresh samples.
             tamper: changes the replicas' gradients [N, ...] before the rule, to try attacks.
 
         Raises:
@@ -112,11 +111,11 @@ class RobustValueAndGrad:
         results = self.judge(params, gradients, state, fresh=fresh, descent=descent)
         return losses, *results
 
-    def of_each(self, params: Any, batch: Any, state: RobustState) -> tuple[Any, Any]:
+    def of_each(self, params: PyTree, batch: PyTree, state: RobustState) -> tuple[Float[Array, ""], Gradients]:
         """Returns the mean loss of the replicas, and the gradient of each, leaves [N, ...]."""
         parts_of(batch, self.replicas)  # what doesn't divide is told before anything is traced
 
-        def total(moved: Any) -> Any:
+        def total(moved: Gradients) -> Float[Array, ""]:
             parts = parts_of(batch, self.replicas)  # in here, as Alpa takes what is outside for no layer's
             if state.offsets is None:
                 return jnp.sum(jax.vmap(self.loss)(moved, parts))
@@ -125,16 +124,17 @@ class RobustValueAndGrad:
 
         every = state.offsets
         if every is None:
-            every = jax.tree_util.tree_map(lambda p: jnp.broadcast_to(p, (self.replicas, *jnp.shape(p))), params)
+            every = jax.tree.map(lambda p: jnp.broadcast_to(p, (self.replicas, *jnp.shape(p))), params)
         value, gradients = self.value_and_grad(total)(every)
         return value / self.replicas, gradients
 
     def judge(
-        self, params: Any, gradients: Any, state: RobustState, *, fresh: Any = None, descent: jax.Array | None = None
-    ) -> tuple[Judged, RobustState]:
+        self, params: PyTree, gradients: Gradients, state: RobustState, *, fresh: PyTree = None,
+        descent: Each | None = None,
+    ) -> tuple[Judged, RobustState]:  # fmt: skip
         """Returns the judged gradient of the replicas' gradients, and the next state."""
         evidence = self._evidence(params, gradients, fresh, descent)
-        shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(shapes, state.offsets is not None)
         filled, results = self._aggregated(buffers, gradients, state.rules, evidence)
         judged = Judged(
@@ -143,38 +143,29 @@ class RobustValueAndGrad:
             {group: agreement_of(filled[group], result) for group, result in results.items()},
             {group: result.weights for group, result in results.items()},
         )
-        offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
+        offsets = None if state.offsets is None else jax.tree.map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: result.state for group, result in results.items()})
 
-    def score(self, params: Any, gradients: Any, fresh: Any) -> Any:
-        """Returns for each replica minus the loss on fresh samples after a step along its gradient, shape [N].
+    def score(self, params: PyTree, gradients: Gradients, fresh: PyTree) -> Each:
+        """Returns for each replica minus the loss on fresh samples after a step along its gradient.
 
         It is forward passes alone, of the replicas' parameters side by side, so that it can be parallelized by itself.
-
-        Raises:
-            ValueError: the rule has no learning rate to try.
         """
         if not isinstance(self.rule, Zeno):
             raise ValueError(f"rule is {self.rule}, but must be a Zeno to have scores; choose it, or don't score")
         return -self._losses_after(params, gradients, fresh, self.rule.rate)
 
-    def descents(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
-        """Returns for each replica by how much a step along its gradient lowers the loss on fresh samples, shape [N].
+    def descents(self, params: PyTree, gradients: Gradients, fresh: PyTree, rate: float) -> Each:
+        """Returns for each replica by how much a step along its gradient lowers the loss on fresh samples.
 
-        It is what `Suspects.seen` takes beside a step's signs.
-
-        Args:
-            params: the parameters.
-            gradients: of each replica, leaves [N, ...], as `of_each` gives them.
-            fresh: samples that no replica has computed on.
-            rate: the learning rate of the step.
+        It is what `Suspects.seen` takes beside a step's signs. Fresh are samples that no replica has computed on.
         """
         return self.loss(params, fresh) - self._losses_after(params, gradients, fresh, rate)
 
-    def _losses_after(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
+    def _losses_after(self, params: PyTree, gradients: Gradients, fresh: PyTree, rate: float) -> Each:
         return jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
 
-    def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: jax.Array | None) -> Evidence | None:
+    def _evidence(self, params: PyTree, gradients: Gradients, fresh: PyTree, descent: Each | None) -> Evidence | None:
         needs = isinstance(self.rule, (Zeno, ZenoPlusPlus)) and descent is None
         if needs and fresh is None:
             raise ValueError(f"fresh is None, but must be samples to judge by for {self.rule}; give a batch of them")
@@ -186,24 +177,24 @@ class RobustValueAndGrad:
             return Evidence(trusted=jax.grad(self.loss)(params, fresh))
         return None
 
-    def _buffers(self, params: Any, staged: bool) -> Buffers:
+    def _buffers(self, params: PyTree, staged: bool) -> Buffers:
         return Buffers.of(params, self.replicas, self.scope, self.stage_of, self.joined, staged)
 
     def _aggregated(
-        self, buffers: Buffers, gradients: Any, states: Any, evidence: Evidence | None
-    ) -> tuple[dict[str, list[Any]], dict[str, Aggregated]]:
+        self, buffers: Buffers, gradients: Gradients, states: dict[str, PyTree] | None, evidence: Evidence | None
+    ) -> tuple[dict[str, list[Rows]], dict[str, Aggregated]]:
         """Each group's buffers, and what the rule makes of them."""
         filled, evidences = buffers.filled(gradients), dict.fromkeys(buffers.groups, evidence)
         if evidence is not None and evidence.trusted is not None:
-            rows = buffers.filled(jax.tree_util.tree_map(lambda x: x[None], evidence.trusted))
+            rows = buffers.filled(jax.tree.map(lambda x: x[None], evidence.trusted))
             evidences = {group: evidence._replace(trusted=[x[0] for x in buffer]) for group, buffer in rows.items()}
         return filled, {group: self.rule.aggregate(buffer, None if states is None else states[group], evidences[group])
                         for group, buffer in filled.items()}  # fmt: skip
 
 
 def robust_value_and_grad(
-    loss: Callable[[Any, Any], Any], rule: str | Rule, replicas: int, scope: str = "stage",
-    stage_of: Callable[[str], str] | None = None, value_and_grad: Callable[..., Any] = jax.value_and_grad,
+    loss: Loss, rule: str | Rule, replicas: int, scope: str = "stage",
+    stage_of: StageOf | None = None, value_and_grad: Callable[..., Any] = jax.value_and_grad,
     joined: bool = True,
 ) -> RobustValueAndGrad:  # fmt: skip
     """Returns a function to be used in place of `jax.value_and_grad(loss)`, or of Alpa's, in a train step.
@@ -238,6 +229,6 @@ def robust_value_and_grad(
     return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad, joined)
 
 
-def _zeros_beside(gradient: Any) -> Any:
+def _zeros_beside(gradient: Rows) -> Rows:
     """Zeros that Alpa keeps where the gradient is: of an input that is returned, or a constant, it wouldn't know."""
     return jnp.where(gradient == 0, jnp.zeros_like(gradient), jnp.zeros_like(gradient))

@@ -1,14 +1,13 @@
 """Attacks and faults: the gradients, or activations, that wrong replicas send instead of theirs.
 
-In: the gradients of N replicas, [N, ...], and which of them are wrong, [N].
+In: the gradients of N replicas, and which of them are wrong.
 Out: the gradients that are sent.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from typing import Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -16,139 +15,136 @@ import jax.numpy as jnp
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column, mean_of
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.robust._arrays import Gradients, Which
+
+    Sent: TypeAlias = tuple[Gradients, PyTree]
+
 __all__ = ["ATTACKS", "Attack", "BitFlip", "Gaussian", "SignFlip", "Stale", "flipped_labels", "wrong_stage"]
 
 
-class Attack(abc.ABC):
+class Attack:
     """A way in which wrong replicas' gradients differ from the right ones; attackers know all right gradients.
 
     An attack's `strength` is the factor that its first sentence names.
     """
 
-    @abc.abstractmethod
-    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
+    def send(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray, state: PyTree = None) -> Sent:
         """Returns the gradients that all replicas send, and the state for the next call.
 
         Args:
-            gradients: those that all replicas have computed rightly, a pytree with leaves [N, ...].
-            wrong: which replicas send others, boolean, shape [N].
+            gradients: those that all replicas have computed rightly.
+            wrong: which replicas send others.
             key: a jax random key.
             state: that of the last call; None: there was none.
         """
-
-
-class _Stateless(Attack):
-    """Attacks that keep nothing from step to step."""
-
-    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with what wrong replicas send, and an empty state."""
         return _replaced(gradients, wrong, self._wrong(gradients, wrong, key)), ()
 
-    @abc.abstractmethod
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
         """Returns what wrong replicas send, leaves [N, ...], of which the right ones' rows don't matter, or [...]."""
+        raise NotImplementedError
 
 
-def _replaced(gradients: Any, wrong: jax.Array, others: Any) -> Any:
-    return jax.tree_util.tree_map(
-        lambda x, y: jnp.where(column(wrong, x), jnp.asarray(y, x.dtype), x), gradients, others
-    )
+def _replaced(gradients: Gradients, wrong: Which, others: PyTree) -> Gradients:
+    return jax.tree.map(lambda x, y: jnp.where(column(wrong, x), jnp.asarray(y, x.dtype), x), gradients, others)
 
 
-def _first_row(gradients: Any, chosen: jax.Array) -> Any:
+def _first_row(gradients: Gradients, chosen: Which) -> PyTree:
     """Returns the gradient of the first chosen replica."""
     first = chosen & (jnp.cumsum(chosen) == 1)
-    return jax.tree_util.tree_map(lambda x: jnp.sum(jnp.where(column(first, x), x, 0), axis=0), gradients)
+    return jax.tree.map(lambda x: jnp.sum(jnp.where(column(first, x), x, 0), axis=0), gradients)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class SignFlip(_Stateless):
+class SignFlip(Attack):
     """Each wrong replica sends its own gradient times -strength."""
 
-    strength: float | jax.Array = 1.0
+    strength: float | Float[Array, ""] = 1.0
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        return jax.tree_util.tree_map(lambda x: -self.strength * x, gradients)
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        return jax.tree.map(lambda x: -self.strength * x, gradients)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class CopiedSignFlip(_Stateless):
+class CopiedSignFlip(Attack):
     """All wrong replicas send the first one's gradient times -strength: they agree with each other."""
 
-    strength: float | jax.Array = 1.0
+    strength: float | Float[Array, ""] = 1.0
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        return jax.tree_util.tree_map(lambda x: -self.strength * x, _first_row(gradients, wrong))
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        return jax.tree.map(lambda x: -self.strength * x, _first_row(gradients, wrong))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Gaussian(_Stateless):
+class Gaussian(Attack):
     """Wrong replicas send noise of the right ones' root mean square times strength."""
 
-    strength: float | jax.Array = 10.0
+    strength: float | Float[Array, ""] = 10.0
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten(gradients)
-        drawn = [self.strength * jnp.sqrt(jnp.mean(jnp.square(x))) * jax.random.normal(own, x.shape)
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        leaves, tree = jax.tree.flatten(gradients)
+        noise = [self.strength * jnp.sqrt(jnp.mean(jnp.square(x))) * jax.random.normal(own, x.shape)
                  for own, x in zip(jax.random.split(key, len(leaves)), leaves, strict=True)]  # fmt: skip
-        return jax.tree_util.tree_unflatten(tree, drawn)
+        return jax.tree.unflatten(tree, noise)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class InnerProduct(_Stateless):
+class InnerProduct(Attack):
     """Wrong replicas send the right ones' mean times -strength (IPM): even a little turns a small mean around.
 
     References:
         Xie, Koyejo and Gupta, Fall of Empires, UAI 2019.
     """
 
-    strength: float | jax.Array = 0.5
+    strength: float | Float[Array, ""] = 0.5
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        return jax.tree_util.tree_map(lambda x: -self.strength * x, mean_of(gradients, ~wrong))
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        return jax.tree.map(lambda x: -self.strength * x, mean_of(gradients, ~wrong))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class ALittleIsEnough(_Stateless):
+class ALittleIsEnough(Attack):
     """Wrong replicas send the right ones' mean less strength standard deviations in each coordinate (ALIE).
 
     References:
         Baruch, Baruch and Goldberg, A Little Is Enough, NeurIPS 2019.
     """
 
-    strength: float | jax.Array = 1.5
+    strength: float | Float[Array, ""] = 1.5
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
         right = jnp.maximum(jnp.sum(~wrong) - 1, 1)
 
-        def shifted(x: Any, mean: Any) -> Any:
+        def shifted(x: Float[Array, "N ..."], mean: Float[Array, " ..."]) -> Float[Array, " ..."]:
             square = jnp.sum(jnp.where(column(wrong, x), 0, jnp.square(x - mean)), axis=0) / right
             return mean - self.strength * jnp.sqrt(square)
 
-        return jax.tree_util.tree_map(shifted, gradients, mean_of(gradients, ~wrong))
+        return jax.tree.map(shifted, gradients, mean_of(gradients, ~wrong))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Mimic(_Stateless):
+class Mimic(Attack):
     """Wrong replicas send what the first right one sends: that one counts too much, which hurts on unlike data.
 
     References:
         Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
     """
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
         return _first_row(gradients, ~wrong)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class NotFinite(_Stateless):
+class NotFinite(Attack):
     """Wrong replicas send a value that isn't finite in all coordinates.
 
     Attributes:
@@ -160,8 +156,8 @@ class NotFinite(_Stateless):
     def __post_init__(self) -> None:
         checks.one_of("not finite", "value", self.value, ("nan", "inf"))
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        return jax.tree_util.tree_map(lambda x: float(self.value), gradients)
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        return jax.tree.map(lambda x: float(self.value), gradients)
 
 
 _WORDS = {"float32": jnp.uint32, "bfloat16": jnp.uint16, "float16": jnp.uint16}
@@ -169,7 +165,7 @@ _WORDS = {"float32": jnp.uint32, "bfloat16": jnp.uint16, "float16": jnp.uint16}
 
 @final
 @dataclasses.dataclass(frozen=True)
-class BitFlip(_Stateless):
+class BitFlip(Attack):
     """One bit is flipped of one drawn value of each leaf of each wrong replica.
 
     Attributes:
@@ -187,24 +183,24 @@ class BitFlip(_Stateless):
             raise ValueError(f"bit flip: position is {self.position}, but must be of 0..{bits - 1}; {self.dtype} has "
                              f"{bits} bits")  # fmt: skip
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
         word = _WORDS[self.dtype]
 
-        def flipped(x: Any, own: Any) -> Any:
+        def flipped(x: Float[Array, "N ..."], own: PRNGKeyArray) -> Float[Array, "N ..."]:
             flat = x.reshape(len(x), -1).astype(self.dtype)
             chosen = jax.random.randint(own, (len(x), 1), 0, flat.shape[1]) == jnp.arange(flat.shape[1])
             bits = jax.lax.bitcast_convert_type(flat, word) ^ word(1 << self.position)
             other = jax.lax.bitcast_convert_type(bits, flat.dtype)
             return jnp.where(chosen, other, flat).astype(x.dtype).reshape(x.shape)
 
-        leaves, tree = jax.tree_util.tree_flatten(gradients)
-        return jax.tree_util.tree_unflatten(tree, map(flipped, leaves, jax.random.split(key, len(leaves))))
+        leaves, tree = jax.tree.flatten(gradients)
+        return jax.tree.unflatten(tree, map(flipped, leaves, jax.random.split(key, len(leaves))))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Stale(Attack):
-    """Wrong replicas send the gradients that they had some steps ago; in the first steps zeros.
+    """Wrong replicas send the gradients that they had some steps ago, which are the state; in the first steps zeros.
 
     Attributes:
         steps: how many steps ago.
@@ -215,22 +211,21 @@ class Stale(Attack):
     def __post_init__(self) -> None:
         checks.count("stale", "steps", self.steps)
 
-    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with old ones; the state has those of the last steps."""
+    def send(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray, state: PyTree = None) -> Sent:
         old = state
         if state is None:
-            old = jax.tree_util.tree_map(lambda x: jnp.zeros((self.steps, *x.shape), x.dtype), gradients)
-        kept = jax.tree_util.tree_map(lambda o, x: jnp.concatenate([o[1:], x[None]]), old, gradients)
-        return _replaced(gradients, wrong, jax.tree_util.tree_map(lambda o: o[0], old)), kept
+            old = jax.tree.map(lambda x: jnp.zeros((self.steps, *x.shape), x.dtype), gradients)
+        kept = jax.tree.map(lambda o, x: jnp.concatenate([o[1:], x[None]]), old, gradients)
+        return _replaced(gradients, wrong, jax.tree.map(lambda o: o[0], old)), kept
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Zero(_Stateless):
+class Zero(Attack):
     """Wrong replicas send zeros."""
 
-    def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
-        return jax.tree_util.tree_map(jnp.zeros_like, gradients)
+    def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, gradients)
 
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -248,7 +243,7 @@ ATTACKS: dict[str, type[Attack]] = {
 """The attacks and faults of gradients by name, frozen dataclasses."""
 
 
-def flipped_labels(targets: Any, classes: int) -> Any:
+def flipped_labels(targets: Int[Array, " ..."], classes: int) -> Int[Array, " ..."]:
     """Returns wrong labels for right ones: the last class for the first one, and so on.
 
     >>> flipped_labels(jnp.array([0, 3, 9]), 10).tolist()
@@ -258,7 +253,9 @@ def flipped_labels(targets: Any, classes: int) -> Any:
 
 
 @jax.custom_vjp
-def wrong_stage(values: Any, forward: Any, backward: Any) -> Any:
+def wrong_stage(
+    values: Float[Array, " ..."], forward: Float[Array, " ..."], backward: Float[Array, " ..."]
+) -> Float[Array, " ..."]:
     """Returns a stage's activations times a factor; the signal that comes back through this is multiplied, too.
 
     Put where a stage's activations leave it, it is a machine that computes this stage wrongly: stages after it have
@@ -272,7 +269,7 @@ def wrong_stage(values: Any, forward: Any, backward: Any) -> Any:
     return values * forward
 
 
-def _backward(factors: Any, signal: Any) -> Any:
+def _backward(factors: PyTree, signal: Float[Array, " ..."]) -> PyTree:
     forward, backward = factors
     return signal * backward, jnp.zeros_like(forward), jnp.zeros_like(backward)
 

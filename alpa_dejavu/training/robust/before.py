@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column, count, finite_rows, middle, norms, ranks, squared_distances
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from alpa_dejavu.training.robust._arrays import Gradients, Rows
 
 __all__ = ["BEFORE", "Bucketing", "Clipping", "NearestNeighbours", "Noise", "Preparation", "WorkerMomentum"]
 
@@ -25,13 +30,8 @@ class Preparation(abc.ABC):
     """
 
     @abc.abstractmethod
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the prepared gradients, and the state for the next call.
-
-        Args:
-            gradients: a pytree with leaves [N, ...].
-            state: that of the last call; None: there was none.
-        """
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
+        """Returns the prepared gradients, and the state for the next call; None is the first one's."""
 
 
 @final
@@ -45,12 +45,11 @@ class Clipping(Preparation):
 
     norm: float | None = None
 
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients, none longer than the norm."""
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
         size = norms(gradients)
         most = middle(size, jnp.isfinite(size)) if self.norm is None else self.norm
         scale = jnp.where(size > most, most / size, 1)
-        return jax.tree_util.tree_map(lambda x: x * column(scale, x).astype(x.dtype), gradients), ()
+        return jax.tree.map(lambda x: x * column(scale, x).astype(x.dtype), gradients), ()
 
 
 @final
@@ -70,18 +69,15 @@ class WorkerMomentum(Preparation):
     decay: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"worker momentum: decay is {self.decay}, but must be at least 0 and below 1; give a "
-                             "share")  # fmt: skip
+        checks.share("worker momentum", "decay", self.decay)
 
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the moving averages, which are the state."""
-        old = jax.tree_util.tree_map(jnp.zeros_like, gradients) if state is None else state
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
+        old = jax.tree.map(jnp.zeros_like, gradients) if state is None else state
         valid = finite_rows(gradients)
-        kept = jax.tree_util.tree_map(
+        kept = jax.tree.map(
             lambda m, g: jnp.where(column(valid, g), self.decay * m + (1 - self.decay) * g, m), old, gradients
         )
-        shown = jax.tree_util.tree_map(lambda m: jnp.where(column(valid, m), m, jnp.nan), kept)
+        shown = jax.tree.map(lambda m: jnp.where(column(valid, m), m, jnp.nan), kept)
         return shown, kept
 
 
@@ -105,14 +101,13 @@ class Noise(Preparation):
     def __post_init__(self) -> None:
         checks.not_negative("noise", "deviation", self.deviation)
 
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with noise; the state counts the calls."""
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
         step = jnp.zeros((), jnp.int32) if state is None else state
-        leaves, tree = jax.tree_util.tree_flatten(gradients)
+        leaves, tree = jax.tree.flatten(gradients)
         keys = jax.random.split(jax.random.fold_in(jax.random.PRNGKey(self.seed), step), len(leaves))
         noisy = [x + self.deviation * jax.random.normal(key, x.shape, x.dtype)
                  for key, x in zip(keys, leaves, strict=True)]  # fmt: skip
-        return jax.tree_util.tree_unflatten(tree, noisy), step + 1
+        return jax.tree.unflatten(tree, noisy), step + 1
 
 
 @final
@@ -126,8 +121,7 @@ class NearestNeighbours(Preparation):
 
     wrong: int = 1
 
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the means of nearest neighbours."""
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
         n = count(gradients)
         if not 0 <= self.wrong < n:
             raise ValueError(f"nearest neighbours: wrong is {self.wrong}, but must be of 0..{n - 1}; there are {n} "
@@ -137,11 +131,11 @@ class NearestNeighbours(Preparation):
         near = (ranks(apart) < n - self.wrong) & valid[None, :]
         shares = near / jnp.maximum(jnp.sum(near, axis=1, keepdims=True), 1)
 
-        def mixed(x: Any) -> Any:
+        def mixed(x: Rows) -> Rows:
             clean = jnp.where(column(valid, x), x, 0).reshape(n, -1)
             return jnp.where(column(valid, x), (shares.astype(x.dtype) @ clean).reshape(x.shape), jnp.nan)
 
-        return jax.tree_util.tree_map(mixed, gradients), ()
+        return jax.tree.map(mixed, gradients), ()
 
 
 @final
@@ -165,18 +159,17 @@ class Bucketing(Preparation):
     def __post_init__(self) -> None:
         checks.count("bucketing", "size", self.size)
 
-    def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the buckets' means; the state counts the calls."""
+    def prepare(self, gradients: Gradients, state: PyTree = None) -> tuple[Gradients, PyTree]:
         n = count(gradients)
         step = jnp.zeros((), jnp.int32) if state is None else state
         order = jax.random.permutation(jax.random.fold_in(jax.random.PRNGKey(self.seed), step), n)
         starts = range(0, n, self.size)
 
-        def means(x: Any) -> Any:
+        def means(x: Rows) -> Rows:
             shuffled = x[order]
             return jnp.stack([jnp.mean(shuffled[start : start + self.size], axis=0) for start in starts])
 
-        return jax.tree_util.tree_map(means, gradients), step + 1
+        return jax.tree.map(means, gradients), step + 1
 
 
 BEFORE: dict[str, type[Preparation]] = {

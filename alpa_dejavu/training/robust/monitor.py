@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,14 @@ import numpy as np
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
+    from alpa_dejavu.training.robust._arrays import Gradients, Which
+
+    Values: TypeAlias = Float[Array, "... F"]
+    Slot: TypeAlias = Float[Array, "2 K F"]
 
 __all__ = ["OTHERS", "SHARES", "Crossed", "Monitor", "Watch", "WithSlots", "tap"]
 
@@ -32,17 +40,16 @@ _ROW_MOST = 2.0
 
 
 @jax.custom_vjp
-def tap(values: Any, slot: Any) -> Any:
-    """Returns values [..., F]; their statistics, and the signal's, are the gradient by the slot [2, K, F]."""
-    del slot
+def tap(values: Values, slot: Slot) -> Values:
+    """Returns values; their statistics, and the signal's, are the gradient by the slot."""
     return values
 
 
-def _forward(values: Any, slot: Any) -> Any:
+def _forward(values: Values, slot: Slot) -> PyTree:
     return values, (_statistics(values, slot[0]), slot[1])
 
 
-def _backward(kept: Any, signal: Any) -> Any:
+def _backward(kept: PyTree, signal: Values) -> tuple[Values, Slot]:
     of_values, slot = kept
     return signal, jnp.stack([of_values, _statistics(signal, slot)])
 
@@ -50,8 +57,8 @@ def _backward(kept: Any, signal: Any) -> Any:
 tap.defvjp(_forward, _backward)
 
 
-def _statistics(values: Any, slot: Any) -> Any:
-    """The statistics [K, F] of values [..., F]; the last one is the logarithm of a median row's size."""
+def _statistics(values: Values, slot: Float[Array, "K F"]) -> Float[Array, "K F"]:
+    """The K statistics of each of F features; the last one is the logarithm of a median row's size."""
     rows = values.reshape(-1, values.shape[-1])
     rows = rows[:: max(len(rows) // _ROWS, 1)].astype(jnp.float32)
     large = jnp.sqrt(jnp.mean(jnp.square(rows), axis=1, keepdims=True))
@@ -74,21 +81,21 @@ class Watch(NamedTuple):
     """The part of the train state that the monitor needs; a pytree, for checkpoints too.
 
     Attributes:
-        slots: for each crossing what `watched` takes, shape [2, K, F]: activations and signals, whose first two rows
-            and last row are unused, and the others the moving quantiles.
-        mean, square: for each crossing the moving mean of each statistic, and of its squared deviation, [2, K, F].
-        score: for each crossing the moving mean of the logarithms of how far patterns are off and of sizes, [2, 2]:
-            pattern and size of activations and signals. It is what one or two replicas are compared with.
-        spread: for each crossing the moving mean of these logarithms' squared deviations, [2, 2].
+        slots: for each crossing what `watched` takes: activations and signals, whose first two rows and last row are
+            unused, and the others the moving quantiles.
+        mean, square: for each crossing the moving mean of each statistic, and of its squared deviation.
+        score: for each crossing the moving mean of the logarithms of how far patterns are off and of sizes, pattern and
+            size of activations and signals. It is what one or two replicas are compared with.
+        spread: for each crossing the moving mean of these logarithms' squared deviations.
         steps: how many steps were seen.
     """
 
-    slots: dict[str, jax.Array]
-    mean: dict[str, jax.Array]
-    square: dict[str, jax.Array]
-    score: dict[str, jax.Array]
-    spread: dict[str, jax.Array]
-    steps: jax.Array
+    slots: dict[str, Slot]
+    mean: dict[str, Slot]
+    square: dict[str, Slot]
+    score: dict[str, Float[Array, "2 2"]]
+    spread: dict[str, Float[Array, "2 2"]]
+    steps: Int[Array, ""]
 
 
 class WithSlots(NamedTuple):
@@ -97,24 +104,24 @@ class WithSlots(NamedTuple):
     As fields of their own they are never judged, nor put together, as one layer.
     """
 
-    params: Any
-    slots: Any
+    params: PyTree
+    slots: dict[str, Slot]
 
 
 class Crossed(NamedTuple):
     """The monitor's judgement of a step.
 
     Attributes:
-        wrong: for each crossing whether each replica's activations and signals are wrong, boolean, shape [2, N].
-        score: for each crossing by how many standard deviations each is off, shape [2, N].
+        wrong: for each crossing whether each replica's activations and signals are wrong.
+        score: for each crossing by how many standard deviations each is off.
     """
 
-    wrong: dict[str, jax.Array]
-    score: dict[str, jax.Array]
+    wrong: dict[str, Bool[Array, "2 N"]]
+    score: dict[str, Float[Array, "2 N"]]
 
     @property
-    def replicas(self) -> Any:
-        """Which replicas are wrong anywhere, boolean, shape [N]."""
+    def replicas(self) -> Which:
+        """Which replicas are wrong anywhere."""
         return jnp.any(jnp.concatenate(list(self.wrong.values())), axis=0)
 
     def stages(self, order: Sequence[str]) -> list[int | None]:
@@ -167,45 +174,30 @@ class Monitor:
                                  "shares")  # fmt: skip
 
     def init(self, features: Mapping[str, int]) -> Watch:
-        """Returns the state of the beginning, for the number of features of each crossing, by name.
-
-        Raises:
-            ValueError: there is no crossing.
-        """
+        """Returns the state of the beginning, for the number of features of each crossing, by name."""
         if not features:
             raise ValueError("monitor: features is empty, but must have a crossing; name what is watched")
 
-        def zeros() -> dict[str, Any]:
+        def zeros() -> dict[str, Slot]:
             return {name: jnp.zeros((2, OTHERS + len(self.quantiles), size)) for name, size in features.items()}
 
         small = {name: jnp.zeros((2, 2)) for name in features}
         return Watch(zeros(), zeros(), zeros(), small, small, jnp.zeros((), jnp.int32))
 
     @staticmethod
-    def watched(values: Any, slot: Any) -> Any:
-        """Returns values [..., F] as they are; the gradient by their slot is what was seen of them.
+    def watched(values: Values, slot: Slot) -> Values:
+        """Returns values as they are; the gradient by their slot is what was seen of them.
 
-        At most 64 rows are looked at, evenly spread.
-
-        Args:
-            values: activations where they leave a stage.
-            slot: of `Watch.slots`, shape [2, K, F].
-
-        Raises:
-            ValueError: the slot is for another number of features.
+        Values are activations where they leave a stage, of which at most 64 rows are looked at, evenly spread; the slot
+        is one of `Watch.slots`.
         """
         if values.shape[-1] != slot.shape[-1]:
             raise ValueError(f"slot is for {slot.shape[-1]} features, but must be for {values.shape[-1]}; give init "
                              "the size of the last dimension")  # fmt: skip
         return tap(values, slot)
 
-    def seen(self, watch: Watch, statistics: Mapping[str, Any]) -> tuple[Watch, Crossed]:
-        """Returns the next state, and the judgement of a step.
-
-        Args:
-            watch: the last state.
-            statistics: the gradients by `Watch.slots`, [N, 2, K, F] for each crossing.
-        """
+    def seen(self, watch: Watch, statistics: Mapping[str, Float[Array, "N 2 K F"]]) -> tuple[Watch, Crossed]:
+        """Returns the next state, and the judgement of a step by the gradients by `Watch.slots`."""
         later = Watch({}, {}, {}, {}, {}, watch.steps + 1)
         judged = Crossed({}, {})
         for name, now in statistics.items():
@@ -239,19 +231,21 @@ class Monitor:
             judged.wrong[name], judged.score[name] = wrong.T, off.T
         return later, judged
 
-    def dropped(self, gradients: Any, crossed: Crossed) -> Any:
-        """Returns replicas' gradients [N, ...] with NaN for those that are wrong: rules have no part of them.
+    def dropped(self, gradients: Gradients, crossed: Crossed) -> Gradients:
+        """Returns replicas' gradients with NaN for those that are wrong: rules have no part of them.
 
         Where all are, a rule's gradient is zeros, and the step is as good as dropped.
         """
         wrong = crossed.replicas
-        return jax.tree_util.tree_map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
+        return jax.tree.map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
 
-    def _share(self, steps: Any) -> Any:
+    def _share(self, steps: Int[Array, ""]) -> Float[Array, ""]:
         """The weight of a step after so many others: in the beginning moving values are plain means."""
         return jnp.where(steps < 0, 0, jnp.maximum(1 - self.decay, 1 / (1 + jnp.maximum(steps, 0))))
 
-    def _moved_quantiles(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
+    def _moved_quantiles(
+        self, slot: Slot, later: Watch, name: str, weight: Float[Array, "N 2"], now: Float[Array, "N 2 K F"]
+    ) -> Slot:
         """The slot with quantiles nearer to where their shares of values lie below."""
         shares = jnp.asarray(self.quantiles)[None, :, None]
         deviation = jnp.sqrt(jnp.maximum(later.mean[name][:, 1] - jnp.square(later.mean[name][:, 0]), 0))
@@ -259,12 +253,12 @@ class Monitor:
         return slot.at[:, SHARES].add(step)
 
 
-def _of_others(values: Any) -> Any:
-    """The median of the other replicas' values [2, N, 2], for each replica."""
+def _of_others(values: Float[Array, "2 N 2"]) -> Float[Array, "2 N 2"]:
+    """The median of the other replicas' values, for each replica."""
     own = jnp.eye(values.shape[1], dtype=bool)[None, :, :, None]
     return jnp.nanmedian(jnp.where(own, jnp.nan, values[:, None]), axis=2)
 
 
-def _mean(weight: Any, values: Any) -> Any:
-    """The sum over replicas of values [N, 2, K, F] by weights [N, 2]; what isn't finite counts as nothing."""
+def _mean(weight: Float[Array, "N 2"], values: Float[Array, "N 2 K F"]) -> Slot:
+    """The sum over replicas of values by weights; what isn't finite counts as nothing."""
     return jnp.sum(weight[:, :, None, None] * jnp.where(jnp.isfinite(values), values, 0), axis=0)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust.monitor import Crossed, Watch
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
 
 __all__ = ["CheckedStep", "checked_step"]
 
@@ -37,7 +40,7 @@ class CheckedStep(NamedTuple):
         dropped: whether all runs were.
     """
 
-    trained: Any
+    trained: PyTree
     watch: Watch
     returned: Any
     wrong: tuple[Crossed, ...]
@@ -45,8 +48,8 @@ class CheckedStep(NamedTuple):
 
 
 def checked_step(
-    step: Callable[[Any, Watch, Any], tuple[Any, Watch, Crossed, Any]], trained: Any, watch: Watch, batch: Any,
-    repeats: int = 1, order: Sequence[str] = (),
+    step: Callable[[PyTree, Watch, PyTree], tuple[PyTree, Watch, Crossed, Any]], trained: PyTree, watch: Watch,
+    batch: PyTree, repeats: int = 1, order: Sequence[str] = (),
 ) -> CheckedStep:  # fmt: skip
     """Returns what a step makes, run again while a stage computes wrongly, or dropped where it goes on to.
 
@@ -66,7 +69,7 @@ def checked_step(
     wrong: list[Crossed] = []
     for number in range(repeats + 1):
         after, watched, crossed, returned = step(trained, watch, batch)
-        crossed = jax.tree_util.tree_map(np.asarray, crossed)
+        crossed = jax.tree.map(np.asarray, crossed)
         if not np.any(crossed.replicas):
             return CheckedStep(after, watched, returned, tuple(wrong), dropped=False)
         wrong.append(crossed)

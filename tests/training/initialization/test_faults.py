@@ -7,11 +7,14 @@ import zipfile
 import numpy as np
 import pytest
 
-from alpa_dejavu.training.initialization import parallel_initialize, read_result
+from alpa_dejavu.training.initialization import judge, parallel_initialize, read_result
 from alpa_dejavu.training.initialization._field import Field
-from alpa_dejavu.training.initialization._layout import RacedModel
-from alpa_dejavu.training.initialization._store import StateStore
+from alpa_dejavu.training.initialization._layout import RacedModel, layout
+from alpa_dejavu.training.initialization._setting import RaceSetting
+from alpa_dejavu.training.initialization._store import StateStore, read_leaves, write_leaves
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
+from alpa_dejavu.training.initialization.rules import rule
+from alpa_dejavu.training.initialization.starts import start
 from small_models import regression
 
 
@@ -38,19 +41,13 @@ def fragile(poor, at=2):
 
 def test_candidates_that_diverge_are_dropped_and_counted():
     result = parallel_initialize(*fragile(0.0), num_candidates=8, budget_steps=64, lanes=8, rungs=(4,))
-    diverged = [curve for curve in result.curves if "diverged" in curve.why]
+    diverged = [curve for curve in result.curves if "diverged in step 2" in curve.why]
     assert 1 <= result.diverged == len(diverged) < 8
     for curve in diverged:
         assert len(curve.losses) == curve.dropped_step == 2
         assert np.isfinite(curve.losses).all()
-        assert "diverged in step 2" in curve.why
     assert np.isfinite(result.losses).all()
     assert result.steps == 64
-
-
-def test_if_all_diverge_that_is_an_error():
-    with pytest.raises(RuntimeError, match=r"all 4 candidates are dropped \(diverged in step 2.*smaller steps"):
-        parallel_initialize(*fragile(np.inf), num_candidates=4, budget_steps=32, lanes=1)
 
 
 def test_if_the_finalists_diverge_the_race_leaves_its_result(tmp_path):
@@ -137,7 +134,8 @@ class Killed(Runner):
                 yield self._trainer.train(task, self._store.side_by_side(task.numbers))
 
 
-def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
+def test_candidates_that_kill_their_workers_are_dropped_and_counted():
+    setting = RaceSetting(4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, 2, 4, False)
     trainer = Trainer(RacedModel(*regression()))
     field = Field(setting, trainer, StateStore(trainer.layout, None), True)
     field.begin()
@@ -146,16 +144,6 @@ def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
     assert field.lost == 2
     assert field.candidates[3].why == "its worker died 3 times"
     assert field.total_steps == 12
-
-
-@pytest.fixture
-def setting():
-    from alpa_dejavu.training.initialization import judge
-    from alpa_dejavu.training.initialization._setting import RaceSetting
-    from alpa_dejavu.training.initialization.rules import rule
-    from alpa_dejavu.training.initialization.starts import start
-
-    return RaceSetting(4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, 2, 4, False)
 
 
 def test_a_result_file_is_checked(tmp_path):
@@ -189,11 +177,8 @@ def test_numbers_that_numpy_hasnt_survive_their_file(tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._store import read_leaves, write_leaves
-
     state = {"a": jnp.arange(3, dtype=jnp.bfloat16), "key": jax.random.PRNGKey(1)}
-    leaves = tuple(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(state))
+    leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state))
     write_leaves(tmp_path / "x.npz", leaves)
     read = read_leaves(tmp_path / "x.npz", layout(state))
     assert [leaf.dtype for leaf in read] == [leaf.dtype for leaf in leaves]
@@ -223,9 +208,6 @@ class Leaf:
     ],
 )
 def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, leaf, said):
-    from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._store import read_leaves
-
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("leaf_0.npy", leaf.header + leaf.content)
@@ -234,9 +216,6 @@ def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, le
 
 
 def test_what_is_no_state_file_is_refused(tmp_path):
-    from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._store import read_leaves
-
     shape = layout({"a": np.zeros(3, np.float32)})
     np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
     os.mkfifo(tmp_path / "pipe.npz")

@@ -18,9 +18,7 @@ class Chosen:
         from alpa.device_mesh import LocalPhysicalDeviceMesh
 
         init_fn, train_step, batches = regression(says_norm=False)
-        self.state = parallel_initialize(
-            init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1
-        ).state
+        self.state = parallel_initialize(init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1).state
         self.alone, self.batch = jax.jit(train_step), batches[0]
         method = alpa.Zero3Parallel(devices=LocalPhysicalDeviceMesh(jax.devices()[:4]))
         self.step = alpa.parallelize(train_step, method=method, donate_argnums=())
@@ -35,8 +33,8 @@ def chosen():
 
 def test_the_first_step_of_a_placed_state_is_that_of_one_device(chosen):
     state = placed(chosen.state, chosen.executable)
-    specs = jax.tree_util.tree_leaves(chosen.executable.get_input_placement_specs()[0])
-    for array, spec in zip(jax.tree_util.tree_leaves(state), specs, strict=True):
+    specs = jax.tree.leaves(chosen.executable.get_input_placement_specs()[0])
+    for array, spec in zip(jax.tree.leaves(state), specs, strict=True):
         assert array.sharding_spec == spec.sharding_specs[0]
     after, loss = chosen.step(state, chosen.batch)
     expected, expected_loss = chosen.alone(chosen.state, chosen.batch)
@@ -59,7 +57,7 @@ def test_a_state_of_another_model_is_refused(chosen, change, said):
 
 def test_a_step_without_a_state_is_refused(chosen):
     class Nothing:
-        in_tree = jax.tree_util.tree_structure(())
+        in_tree = jax.tree.structure(())
 
     with pytest.raises(ValueError, match="holds no array"):
         placed({"a": jnp.ones(2)}, Nothing())
@@ -69,7 +67,7 @@ def test_functions_of_a_state_are_those_that_the_step_was_compiled_with():
     class Unread:
         """Of a step that reads one array of three, compiled with another optimizer's name."""
 
-        in_tree = jax.tree_util.tree_structure((Named("ours", 0, 0, 0),))
+        in_tree = jax.tree.structure((Named("ours", 0, 0, 0),))
 
         class physical_mesh:
             @staticmethod

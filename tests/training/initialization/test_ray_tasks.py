@@ -1,10 +1,15 @@
 """What is sent to workers, with actors that stand in for Ray's: no cluster is there."""
 
+from __future__ import annotations
+
+import contextlib
+import os
 import types
 
 import numpy as np
 import pytest
 
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training import _ray
 from alpa_dejavu.training.initialization import parallel_initialize
 from small_models import regression
@@ -43,26 +48,22 @@ class Ray:
     def _actor(self, cls, model):
         worker = cls(model)
 
-        def train(task, states):
-            number = len(self.sent)
-            self.sent.append((worker, task, states is not None))
-
-            def outcome():
-                if number == self._dies_in:
+        def answer(dies, method, *arguments):
+            def answered():
+                if dies:
                     raise Died
-                return worker.train(task, states)
+                return method(*arguments)
 
-            return outcome
+            return answered
+
+        def train(task, states):
+            self.sent.append((worker, task, states is not None))
+            return answer(len(self.sent) - 1 == self._dies_in, worker.train, task, states)
 
         def fitting(lanes, memory_bytes):
             number, self.asked = self.asked, self.asked + 1
-
-            def answer():
-                if number in self._dies_asked:
-                    raise Died
-                return worker.fitting(lanes, self._memory[number] if self._memory else memory_bytes)
-
-            return answer
+            limit = self._memory[number] if self._memory else memory_bytes
+            return answer(number in self._dies_asked, worker.fitting, lanes, limit)
 
         methods = {"train": train, "fitting": fitting}
         return types.SimpleNamespace(**{name: types.SimpleNamespace(remote=each) for name, each in methods.items()})
@@ -113,3 +114,41 @@ def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypa
     ray = Ray(dies_asked=(1, 3, 4))
     with pytest.raises(RuntimeError, match="died 3 times when it was asked"):
         run(lanes=4)
+
+
+def test_workers_need_a_cluster():
+    with pytest.raises(RuntimeError, match=r"isn't connected to Ray; call ray\.init\(\) first"):
+        parallel_initialize(*regression(), num_candidates=4, budget_steps=32, workers=2)
+    with pytest.raises(ValueError, match="worker_options has 1 mappings for 2 workers; give one for each, or one"):
+        parallel_initialize(*regression(), num_candidates=4, budget_steps=32, workers=2, worker_options=[{}])
+
+
+@pytest.mark.ray
+def test_two_workers_give_what_none_give_and_one_that_dies_is_replaced(tmp_path):
+    init_fn, train_step, batches = regression()
+    options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}
+    alone = parallel_initialize(init_fn, train_step, batches, **options)
+    driver, killed = os.getpid(), tmp_path / "killed"
+
+    def batch(step):
+        if step == 6 and os.getpid() != driver:
+            with contextlib.suppress(FileExistsError):  # one worker alone dies
+                killed.touch(exist_ok=False)
+                os._exit(1)
+        return batches[step % len(batches)]
+
+    with local_cluster(devices=2):
+        with pytest.raises(ValueError, match="9 workers need 9 CPU, but the Ray cluster has 8"):
+            parallel_initialize(init_fn, train_step, batches, workers=9, **options)
+        together = parallel_initialize(
+            init_fn, train_step, batch, workers=2, checkpoints=tmp_path / "checkpoints", **options
+        )
+    assert killed.exists()
+    assert together.restarts == 1
+    assert together.chosen == alone.chosen
+    for one, other in zip(together.curves, alone.curves, strict=True):
+        assert (one.losses == other.losses).all()
+        assert (one.relative_gradients == other.relative_gradients).all()
+        assert one.why == other.why
+    assert (together.state["params"]["matrix"] == alone.state["params"]["matrix"]).all()
+    assert together.total_steps == alone.total_steps

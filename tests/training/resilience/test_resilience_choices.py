@@ -57,28 +57,6 @@ def test_the_exact_choice_is_that_of_brute_force(least):
         taken = (*taken, unit)
 
 
-def test_greedy_reaches_its_share_of_the_best_where_harm_is_submodular():
-    # What is covered by any of the lost sets is harmed: a coverage function, which is submodular.
-    covered = np.random.default_rng(1).random((8, 30)) < 0.25
-
-    def coverage(params, inputs):
-        del inputs
-        return jnp.concatenate([(1 - jnp.prod(1 - covered * (params["sets"][0] == 0)[:, None], axis=0)).sum()[None]])
-
-    params, data = {"sets": np.ones((1, 8), np.float32)}, (np.zeros((1, 1)), np.zeros(1))
-
-    def harm(outputs, targets):
-        del targets
-        return outputs[0]
-
-    best = max(covered[list(units)].any(axis=0).sum() for units in itertools.combinations(range(8), 3))
-    greedy = chosen_parts(coverage, params, data, "neurons", 3, loss=harm)
-    exact = chosen_parts(coverage, params, data, "neurons", 3, by="exact", loss=harm)
-    assert exact.loss == best
-    assert best >= greedy.loss >= (1 - 1 / np.e) * best
-    assert np.isnan(greedy.accuracy)
-
-
 def test_scores_are_measured_harm_and_taylors_sums():
     params = start(1)
     parts = find_parts(params, but="out")
@@ -122,12 +100,12 @@ def test_averaged_weights_are_the_mean_of_the_last_ones_and_no_fault_is_plain_tr
     params, parts = start(), find_parts(start(), but="out")
     given = {"batch": 8, "seed": 1}
     each = [hardened(model, cross_entropy, params, DATA, optax.sgd(0.5), steps=n, **given) for n in (2, 3)]
-    mean = jax.tree_util.tree_map(lambda *leaves: np.mean(leaves, axis=0), *each)
+    mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *each)
     found = hardened(model, cross_entropy, params, DATA, optax.sgd(0.5), steps=3, averaged=2 / 3, **given)
-    jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, mean)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, mean)
     for drill in (Drill(Removed(), parts, 0.0), weight_noise(parts, 0.0)):
         same = hardened(model, cross_entropy, params, DATA, optax.sgd(0.5), steps=3, drills=[drill], **given)
-        jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, each[-1])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, each[-1])
 
 
 def residual(params, inputs):
@@ -151,9 +129,7 @@ def test_a_stage_that_is_lost_all_the_time_is_as_if_it_werent_there():
     found = run(Outage(1, 0, 30))
     smaller = {"blocks": RESIDUAL["blocks"][:2], "out": RESIDUAL["out"]}
     parts = stage_parts(smaller, {"stage 0": ["out"]})
-    alone = disturbed(
-        residual, cross_entropy, smaller, DATA, DATA, optax.sgd(0.1), parts, steps=30, batch=12, looks=6
-    )
+    alone = disturbed(residual, cross_entropy, smaller, DATA, DATA, optax.sgd(0.1), parts, steps=30, batch=12, looks=6)
     np.testing.assert_allclose(found.answered, alone.loss, rtol=1e-4)
     assert found.steps.tolist() == [0, 5, 10, 15, 20, 25, 30]
 
@@ -171,7 +147,7 @@ def test_a_lost_replica_takes_its_rows_with_it():
     rows = jax.random.randint(jax.random.fold_in(jax.random.PRNGKey(0), 0), (12,), 0, len(TARGETS))[:6]
     found = run(Outage(None, 0, 1, replica=1), steps=1, replicas=2)
     gradient = jax.grad(lambda p: cross_entropy(residual(p, INPUTS[rows]), TARGETS[rows]))(RESIDUAL)
-    moved = jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, RESIDUAL, gradient)
+    moved = jax.tree.map(lambda p, g: p - 0.1 * g, RESIDUAL, gradient)
     assert found.loss[-1] == pytest.approx(float(cross_entropy(residual(moved, INPUTS), TARGETS)), rel=1e-5)
     with pytest.raises(ValueError, match=r"replica is 0, but must be one of two or more"):
         run(Outage(None, 0, 1, replica=0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alpa_dejavu.training.resilience import Axis, UnitFault, find_parts, kept_as, parts_of_axes
 from alpa_dejavu.training.resilience.critical import judged_without
 from alpa_dejavu.training.resilience.data_faults import DATA_FAULTS, DataFault
-from alpa_dejavu.training.resilience.faults import FAULTS, Added, Flipped, Noisy, Removed, Stuck
+from alpa_dejavu.training.resilience.faults import FAULTS, Added, Flipped, Noisy, Removed
 from alpa_dejavu.training.resilience.parts import counted, drawn
 from alpa_dejavu.training.resilience.testing import check_data_fault, check_fault
 
@@ -41,25 +41,19 @@ def hidden(params):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS))
-def test_faults_are_sound(name):
-    check_fault(FAULTS[name](), changes_shapes=name == "added")
-
-
-@pytest.mark.parametrize("one", [Flipped(3, "bfloat16"), Flipped(None, "int8"), Stuck(-2.0)])
-def test_faults_with_settings_are_sound(one):
-    check_fault(one)
-
-
-@pytest.mark.parametrize("name", sorted(DATA_FAULTS))
-def test_faults_of_data_are_sound(name):
-    check_data_fault(DATA_FAULTS[name]())
+@pytest.mark.parametrize("fault", [*(FAULTS[name]() for name in FAULTS), Flipped(3, "bfloat16"), Flipped(None, "int8"),
+                                   *(DATA_FAULTS[name]() for name in DATA_FAULTS)], ids=str)  # fmt: skip
+def test_faults_are_sound(fault):
+    if isinstance(fault, DataFault):
+        check_data_fault(fault)
+    else:
+        check_fault(fault, changes_shapes=isinstance(fault, Added))
 
 
 def test_what_isnt_sound_is_found():
     class All(UnitFault):
         def faulty(self, params, parts, hit, key):
-            return jax.tree_util.tree_map(jnp.zeros_like, params)
+            return jax.tree.map(jnp.zeros_like, params)
 
     class Fewer(DataFault):
         def faulty(self, inputs, targets, count, key):
@@ -123,14 +117,6 @@ def test_flipped_bits_are_those_of_numpys_view(dtype, bit, seed):
     np.testing.assert_allclose(found, wanted, rtol=1e-6 if dtype == "int8" else 0)
 
 
-def test_a_drawn_bit_is_another_for_each_number():
-    ones = [np.ones(4000, np.float32)]
-    parts = find_parts(ones, "weights")
-    found = np.asarray(Flipped().faulty(ones, parts, jnp.ones(4000, bool), KEY)[0])
-    bits = np.log2((found.view(np.uint32) ^ ones[0].view(np.uint32)).astype(float))
-    assert set(bits) == set(range(32))
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_masks_of_smaller_shares_are_in_those_of_larger_ones(one, other):
@@ -159,7 +145,7 @@ def test_kinds_of_parts_by_the_conventions_of_flax():
     assert (heads.groups, heads.sizes) == (("params/MultiHeadDotProductAttention_0",), (4,))
     assert find_parts(params, "neurons", only="params/Dense_*").sizes == (8, 16)
     assert "params/LayerNorm_0" in find_parts(params, "layers").groups
-    assert find_parts(params, "weights").count == sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    assert find_parts(params, "weights").count == sum(leaf.size for leaf in jax.tree.leaves(params))
     conv = {"kernel": np.zeros((3, 3, 2, 7)), "bias": np.zeros(7)}
     kernel = find_parts({"conv": conv, "out": np.zeros((3, 3))}, "filters")
     assert (kernel.groups, kernel.sizes, kernel.name(3)) == (("conv",), (7,), "conv[3]")
@@ -176,33 +162,17 @@ def test_kinds_of_parts_by_the_conventions_of_flax():
     np.testing.assert_allclose(sum(alone) - 3 * bias, module.apply({"params": attention}, inputs), atol=1e-5)
 
 
-def test_a_lost_layer_of_a_residual_block_passes_its_input_on():
-    params = {"blocks": [{"up": np.ones((3, 4)), "down": np.ones((4, 3))} for _ in range(2)]}
-    parts = find_parts(params, "layers", only="blocks/*")
-    assert parts.groups == ("blocks/0", "blocks/1")
-    made = Removed().faulty(params, parts, jnp.array([False, True]), KEY)
-    x = jnp.arange(3.0)
-
-    def block(x, part):
-        return x + jax.nn.relu(x @ part["up"]) @ part["down"]
-
-    np.testing.assert_array_equal(block(block(x, made["blocks"][0]), made["blocks"][1]), block(x, params["blocks"][0]))
-
-
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: find_parts(network(), "neuron"), "kind is 'neuron', but must be one of neurons, .*did you mean 'neurons'"),
     (lambda: find_parts(network(), "heads"), "the model has no heads; its arrays are 0/bias"),
     (lambda: find_parts(network(), but="nowhere"), r"but has 'nowhere', but must be of paths that are there; the m"),
-    (lambda: find_parts(network(), only=("*", "no")), r"only has 'no', but must be of paths that are there"),
     (lambda: find_parts(network(), but="*"), "no neurons by only=None, but='\\*'"),
     (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/kernels")]}), "leaf is '0/kernels', but must be one of"),
-    (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias", axis=1)]}), "axis is 1, but must be one of"),
     (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias", width=4)]}), "width is 4 for 1 units, but must"),
     (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias"), Axis("1/bias")]}), r"is of \[6, 5\] units"),
     (lambda: Flipped(8, "int8"), "bit is 8, but must be one of 0..7"),
-    (lambda: Flipped(0, "float8"), "dtype is 'float8', but must be one of float32"),
-    (lambda: kept_as([np.ones(2)], "int4"), "dtype is 'int4', but must be one of"),
-    (lambda: Noisy(-1.0), "spread is -1.0, but must be a number of at least 0"),
+    (lambda: Flipped(0, "float8"), "dtype is 'float8', but must be one of 'float32'"),
+    (lambda: Noisy(-1.0), "spread is -1.0, but must be a finite number of at least 0"),
     (lambda: hidden(network()).group("hidden 7"), "group is 'hidden 7', but must be one of hidden 0, hidden 1"),
 ])  # fmt: skip
 def test_wrong_parts_and_faults_are_told(call, said):
@@ -251,13 +221,11 @@ def test_removed_neurons_put_out_zero_whatever_their_activation(activation):
     np.testing.assert_allclose(made, values @ params[2]["kernel"] + params[2]["bias"], rtol=1e-4, atol=1e-5)
 
 
-def test_zeroed_neurons_put_out_their_activation_of_zero():
+def test_zeroed_neurons_put_out_their_activation_of_zero_and_removed_ones_zero():
     params, inputs = network((3, 4, 2)), np.ones((4, 3), np.float32)
-    parts = find_parts(params, but="1")
-    made = judged_outputs(outputs, params, inputs, "zeroed", parts, np.ones(4, bool))
-    np.testing.assert_allclose(made, np.full((4, 4), 0.5) @ params[1]["kernel"] + params[1]["bias"], rtol=1e-5)
-    made = judged_outputs(outputs, params, inputs, "removed", parts, np.ones(4, bool))
-    np.testing.assert_allclose(made, np.tile(params[1]["bias"], (4, 1)), rtol=1e-5)
+    for fault, values in (("zeroed", 0.5), ("removed", 0.0)):
+        made = judged_outputs(outputs, params, inputs, fault, find_parts(params, but="1"), np.ones(4, bool))
+        np.testing.assert_allclose(made, np.full((4, 4), values) @ params[1]["kernel"] + params[1]["bias"], rtol=1e-5)
 
 
 def test_removed_filters_and_layers_of_transposed_scanned_and_stacked_weights_put_out_zero():

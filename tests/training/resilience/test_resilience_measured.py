@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
-from alpa_dejavu.playground import problem
 from alpa_dejavu.training.resilience import accuracy, cross_entropy, find_parts, kept_as, resilience
 from alpa_dejavu.training.resilience.activations import activation_parts, clipped, sites, with_strikes
 from alpa_dejavu.training.resilience.bit_map import bit_map
@@ -21,6 +20,7 @@ PARAMS = {
     "out": {"kernel": DRAW.standard_normal((10, 4)).astype(np.float32)},
 }  # fmt: skip
 INPUTS = DRAW.standard_normal((40, 6)).astype(np.float32)
+FAULTS = ["removed", Stuck(3.0)]
 
 
 def model(params, inputs):
@@ -33,8 +33,8 @@ DATA = INPUTS, np.asarray(model(PARAMS, INPUTS)).argmax(axis=1)
 
 def test_points_are_those_of_masks_one_by_one_whatever_the_lanes():
     parts = find_parts(PARAMS, "neurons", but="out")
-    found = resilience(model, PARAMS, DATA, ["removed", Stuck(3.0)], parts=parts, shares=(0.3,), masks=7)
-    again = resilience(model, PARAMS, DATA, ["removed", Stuck(3.0)], parts=parts, shares=(0.3,), masks=7, lanes=3)
+    found = resilience(model, PARAMS, DATA, FAULTS, parts=parts, shares=(0.3,), masks=7)
+    again = resilience(model, PARAMS, DATA, FAULTS, parts=parts, shares=(0.3,), masks=7, lanes=3)
     for one, other in zip(found.points, again.points, strict=True):
         np.testing.assert_allclose(one.judged, other.judged, atol=0.026)
     alone = []
@@ -85,15 +85,6 @@ def test_a_bit_map_has_the_harm_of_each_bit_in_each_layer():
         bit_map(model, PARAMS, DATA, parts="activations")
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "text-gpt"])
-def test_problems_put_out_what_they_are_judged_by(name):
-    one = problem(name)
-    params, data = one.init(jax.random.PRNGKey(0)), tuple(each[:20] for each in one.held_out)
-    outputs = one.logits(params, data[0])
-    assert float(cross_entropy(outputs, data[1])) == pytest.approx(float(one.loss(params, data)), rel=1e-5)
-    assert float(accuracy(outputs, data[1])) == pytest.approx(float(one.accuracy(params, data)))
-
-
 def test_activations_are_struck_where_they_are_put_out():
     parts = activation_parts(model, PARAMS, INPUTS)
     assert (parts.groups, parts.sizes) == (("hidden/kernel", "out/kernel"), (10, 4))
@@ -139,7 +130,7 @@ def test_products_are_found_in_convolutions_loops_and_wrapped_functions():
 def test_clipped_activations_stay_in_their_range_and_change_nothing_without_faults():
     limited = clipped(model, PARAMS, INPUTS)
     np.testing.assert_allclose(limited(PARAMS, INPUTS), model(PARAMS, INPUTS), rtol=1e-5)
-    wild = jax.tree_util.tree_map(lambda leaf: leaf * 1e6, PARAMS)
+    wild = jax.tree.map(lambda leaf: leaf * 1e6, PARAMS)
     most = float(np.abs(model(PARAMS, INPUTS)).max())
     assert float(jnp.abs(limited(wild, INPUTS)).max()) <= most * (1 + 1e-5)
     nan = {**PARAMS, "out": {"kernel": PARAMS["out"]["kernel"] * np.nan}}
@@ -174,19 +165,15 @@ def test_training_on_fewer_doubled_and_mislabelled_samples():
 
 @pytest.mark.parametrize(("changed", "said"), [
     ({"shares": (0.1, 1.2)}, r"shares has 1\.2, but must be of 0 to 1"),
-    ({"shares": (float("nan"),)}, "shares has nan"),
     ({"shares": ()}, "shares is empty"),
-    ({"masks": 0}, "masks is 0"),
     ({"parts": "heads"}, "kind is 'heads', but must be of parts that are there"),
     ({"parts": "nerves"}, "parts is 'nerves', but must be one of neurons"),
     ({"parts": find_parts([np.ones((2, 2))])}, "parts is of arrays .*, but must be of the model's"),
     ({"faults": "remove"}, "there is no fault named 'remove'"),
-    ({"faults": []}, "faults is empty"),
     ({"faults": Added(), "parts": "weights"}, "must lie along axes"),
     ({"faults": Added()}, "fault is Added.*, but must leave parameters that apply_fn takes"),
     ({"data": (INPUTS, DATA[1][:3])}, r"data is of \[3, 40\] samples"),
     ({"data": (INPUTS[:, :4], DATA[1])}, "but must fit apply_fn and its judge"),
-    ({"data": (INPUTS, DATA[1][:, None])}, "targets is of shape|must fit apply_fn"),
     ({"data": INPUTS}, "data is .*, but must be"),
 ])  # fmt: skip
 def test_wrong_input_is_told_before_anything_runs(changed, said):
@@ -202,17 +189,10 @@ def test_wrong_input_is_told_before_anything_runs(changed, said):
     assert not any(ran)
 
 
-def test_workers_need_a_cluster():
-    with pytest.raises(RuntimeError, match=r"workers is 2, but this process isn't connected to Ray"):
-        resilience(model, PARAMS, DATA, workers=2, shares=(0.1,), masks=2)
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 def test_two_workers_give_what_none_give():
-    alone = resilience(model, PARAMS, DATA, ["removed", Stuck(3.0)], shares=(0.1, 0.5), masks=5, by_layer=True)
+    alone = resilience(model, PARAMS, DATA, FAULTS, shares=(0.1, 0.5), masks=5, by_layer=True)
     with local_cluster(devices=2):
-        together = resilience(
-            model, PARAMS, DATA, ["removed", Stuck(3.0)], shares=(0.1, 0.5), masks=5, by_layer=True, workers=2
-        )
+        together = resilience(model, PARAMS, DATA, FAULTS, shares=(0.1, 0.5), masks=5, by_layer=True, workers=2)
     assert together.data() == alone.data()

@@ -36,7 +36,7 @@ def step_of(monitor, differentiate=jax.value_and_grad):
         value, (each, seen) = gradient.of_each((params, watch.slots), batch, state)
         watch, found = monitor.seen(watch, seen)
         judged, _ = gradient.judge(params, monitor.dropped(each, found), state)
-        params = jax.tree_util.tree_map(lambda p, g: p - 0.05 * g, params, judged.gradients)
+        params = jax.tree.map(lambda p, g: p - 0.05 * g, params, judged.gradients)
         return params, watch, value, found
 
     return step
@@ -56,7 +56,7 @@ def trained(step, monitor, wrongs, steps=40):
     params, watch, history = PARAMS, monitor.init(dict.fromkeys(CROSSINGS, WIDTH)), []
     for number in range(steps):
         params, watch, _, found = step(params, watch, batch_of(number, wrongs.get(number)))
-        history.append(jax.tree_util.tree_map(np.asarray, found))
+        history.append(jax.tree.map(np.asarray, found))
     return params, history
 
 
@@ -66,17 +66,23 @@ def test_a_wrong_stage_is_found_and_its_replica_dropped():
     params, history = trained(jax.jit(step_of(monitor)), monitor, wrongs)
     found = [one.stages(CROSSINGS) for one in history]
     assert {n: stages for n, stages in enumerate(found) if stages != [None] * N} == {
-        30: [None, None, 0, None], 33: [None, 1, None, None], 36: [None, None, None, 1], 38: [0, None, None, None],
+        30: [None, None, 0, None],
+        33: [None, 1, None, None],
+        36: [None, None, None, 1],
+        38: [0, None, None, None],
     }
     assert all(np.isfinite(w).all() for w in params)
 
 
-def test_replicas_are_compared_with_each_other_and_by_most_of_their_rows():
-    monitor, draw = Monitor(), np.random.default_rng(0)
-    watch = monitor.init({"only": WIDTH})
+def watching():
+    """A monitor's state, and a step that watches one crossing alone."""
+    monitor = Monitor()
     differentiate = jax.vmap(jax.grad(lambda slots, x: jnp.sum(Monitor.watched(x, slots["only"]))), (None, 0))
-    step = jax.jit(lambda watch, x: monitor.seen(watch, differentiate(watch.slots, x)))
-    found = {}
+    return monitor.init({"only": WIDTH}), jax.jit(lambda watch, x: monitor.seen(watch, differentiate(watch.slots, x)))
+
+
+def test_replicas_are_compared_with_each_other_and_by_most_of_their_rows():
+    (watch, step), draw, found = watching(), np.random.default_rng(0), {}
     for number in range(40):
         # All get larger at once: training changes.
         x = draw.standard_normal((N, 64, WIDTH)).astype(np.float32) * (1 if number < 32 else 2)
@@ -91,10 +97,7 @@ def test_replicas_are_compared_with_each_other_and_by_most_of_their_rows():
 
 
 def test_one_replica_is_compared_with_its_steps_before():
-    monitor, draw = Monitor(), np.random.default_rng(0)
-    watch, found = monitor.init({"only": WIDTH}), []
-    differentiate = jax.vmap(jax.grad(lambda slots, x: jnp.sum(Monitor.watched(x, slots["only"]))), (None, 0))
-    step = jax.jit(lambda watch, x: monitor.seen(watch, differentiate(watch.slots, x)))
+    (watch, step), draw, found = watching(), np.random.default_rng(0), []
     for number in range(40):
         x = draw.standard_normal((1, 64, WIDTH)).astype(np.float32) / (50 if number == 35 else 100)
         watch, judged = step(watch, x)
@@ -123,7 +126,7 @@ def test_a_step_is_repeated_or_dropped_and_leaves_no_trace(wrongs, dropped, capl
     assert caplog.messages[-1] == "stage 0 of replica 2 computed wrongly; the step is " + (
         "dropped" if dropped else "run again")  # fmt: skip
     assert int(made.watch.steps) == 9
-    jax.tree_util.tree_map(np.testing.assert_array_equal, made.trained, expected)
+    jax.tree.map(np.testing.assert_array_equal, made.trained, expected)
 
 
 def test_slots_beside_parameters_leave_their_layers_apart():

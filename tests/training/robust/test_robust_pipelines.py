@@ -13,28 +13,14 @@ from alpa_dejavu.training.robust.attacks import wrong_stage
 from alpa_dejavu.training.robust.before import WorkerMomentum
 from alpa_dejavu.training.robust.monitor import Monitor, WithSlots
 from alpa_dejavu.training.robust.repeats import checked_step
-from tampered_steps import make_step
+from tampered_steps import layers, loss, make_step, one_after_another, trained
 
 pytestmark = pytest.mark.ray
 
 WIDTH, STEPS = 64, 4
-DRAW = np.random.default_rng(0)
-PARAMS = {
-    f"layer{n}": {
-        "b": np.zeros(WIDTH, np.float32),
-        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8,
-    }
-    for n in range(4)
-}
+PARAMS = layers(WIDTH, 4, np.random.default_rng(0))
 BATCHES = [{name: np.random.default_rng(n).standard_normal((64, WIDTH)).astype(np.float32) for name in ("x", "y")}
            for n in range(STEPS)]  # fmt: skip
-
-
-def loss(params, batch):
-    made = batch["x"]
-    for layer in params.values():
-        made = jnp.tanh(made @ layer["w"] + layer["b"])
-    return jnp.mean((made - batch["y"]) ** 2)
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +36,6 @@ def _cluster(ray_cluster):
     alpa.shutdown()
 
 
-def trained(step, gradient, batches, offsets):
-    params, state, losses, suspicion = PARAMS, gradient.init(PARAMS, offsets=offsets), [], []
-    for number, batch in enumerate(batches):
-        signs = np.where((np.arange(gradient.replicas) == 1) & (number >= 2), -1, 1).astype(np.float32)
-        params, state, value, suspected = step(params, state, batch, signs)
-        losses.append(float(np.asarray(value)))
-        suspicion.append(np.array([np.asarray(x) for x in suspected.values()]))
-    return losses, suspicion, params
-
-
 def two_stages():
     return alpa.ManualStageOption([[0], [1]], [(1, 2), (1, 2)], [(2, 1), (2, 1)], [{}, {}])
 
@@ -71,15 +47,14 @@ def two_stages():
 ])  # fmt: skip
 def test_stages_train_as_plain_jax(known, replicas, micro_batches, option):
     plain = robust_value_and_grad(loss, known, replicas)
-    mine = [{k: x.reshape(micro_batches, replicas, -1, WIDTH).swapaxes(0, 1).reshape(64, WIDTH) for k, x in one.items()}
-            for one in BATCHES]  # fmt: skip
-    expected = trained(jax.jit(make_step(plain)), plain, mine, offsets=False)
+    mine = one_after_another(BATCHES, micro_batches, replicas)
+    expected = trained(jax.jit(make_step(plain)), PARAMS, plain.init(PARAMS), mine, replicas)
     staged = robust_value_and_grad(loss, known, replicas, value_and_grad=alpa.value_and_grad)
     method = alpa.PipeshardParallel(
         num_micro_batches=micro_batches, layer_option=alpa.AutoLayerOption(2), stage_option=option()
     )
     step = alpa.parallelize(make_step(staged), method=method, donate_argnums=(), batch_argnums=(2,))
-    found = trained(step, staged, BATCHES, offsets=True)
+    found = trained(step, PARAMS, staged.init(PARAMS, offsets=True), BATCHES, replicas)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     for one, other in zip(found[1], expected[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
@@ -100,24 +75,24 @@ def test_zeno_scores_by_forward_passes_and_updates_each_stage():
 
     def gradients_of(params, state, batch):
         value, each = staged.of_each(params, batch, state)
-        return value, jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
+        return value, jax.tree.map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
 
     def updated(params, gradients, descent):
         judged, _ = staged.judge(params, gradients, staged.init(params), descent=descent)
-        return jax.tree_util.tree_map(lambda p, g: p - 0.5 * g, params, judged.gradients)
+        return jax.tree.map(lambda p, g: p - 0.5 * g, params, judged.gradients)
 
     propose = alpa.parallelize(gradients_of, method=stages("1f1b"), donate_argnums=(), batch_argnums=(2,))
     _, each = propose(PARAMS, staged.init(PARAMS, offsets=True), BATCHES[0])
     score = alpa.parallelize(staged.score, method=stages("inference"), donate_argnums=(), batch_argnums=(2,))
     descent = np.asarray(score(PARAMS, each, BATCHES[1]))
     made = {}
-    for layers in (("layer0", "layer1"), ("layer2", "layer3")):
-        mesh = each[layers[0]]["w"].device_mesh
-        assert each[layers[1]]["w"].device_mesh is mesh
+    for pair in (("layer0", "layer1"), ("layer2", "layer3")):
+        mesh = each[pair[0]]["w"].device_mesh
+        assert each[pair[1]]["w"].device_mesh is mesh
         update = alpa.parallelize(updated, method=alpa.ShardParallel(devices=mesh), donate_argnums=(), batch_argnums=())
-        made |= update(*({name: tree[name] for name in layers} for tree in (PARAMS, each)), descent)
+        made |= update(*({name: tree[name] for name in pair} for tree in (PARAMS, each)), descent)
     _, rows = plain.of_each(PARAMS, BATCHES[0], plain.init(PARAMS))
-    rows = jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), rows)
+    rows = jax.tree.map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), rows)
     judged, _ = plain.judge(PARAMS, rows, plain.init(PARAMS), fresh=BATCHES[1])
     assert int(np.argmin(descent)) == 1
     assert all(weights[1] == 0 for weights in judged.weights.values())
@@ -147,7 +122,7 @@ def test_a_step_is_repeated_or_dropped_when_a_stage_computes_wrongly():
             value, each = gradient.of_each(WithSlots(params, watch.slots), batch, state)
             watch, found = monitor.seen(watch, each.slots)
             judged, state = gradient.judge(WithSlots(params, watch.slots), each, state)
-            params = jax.tree_util.tree_map(lambda p, g: p - 0.5 * g, params, judged.gradients.params)
+            params = jax.tree.map(lambda p, g: p - 0.5 * g, params, judged.gradients.params)
             return (params, state), watch, found, value
 
         watch, history = monitor.init({"half": WIDTH}), []
@@ -183,4 +158,4 @@ def test_a_step_is_repeated_or_dropped_when_a_stage_computes_wrongly():
     np.testing.assert_allclose([one[0] for one in found], [one[0] for one in expected], rtol=1e-5)
     meshes = [id(params[f"layer{n}"]["w"].device_mesh) for n in range(4)]
     assert meshes[0] == meshes[1] != meshes[2] == meshes[3]
-    jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), params, right)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), params, right)

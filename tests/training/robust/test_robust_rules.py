@@ -27,15 +27,13 @@ CLAIMED_NOT = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rules_keep_their_contract(name):
-    check_rule(rule(name), **dict.fromkeys(CLAIMED_NOT.get(name, ()), False))
+ALL = ("scales", "translates", "mean_where_equal", "permutes")
 
 
-@pytest.mark.parametrize("name", BEFORE)
-def test_prepared_rules_keep_it(name):
-    none = dict.fromkeys(("scales", "translates", "mean_where_equal", "permutes"), False)
-    check_rule(Prepared(rule("trimmed-mean"), (BEFORE[name](),)), **none)
+@pytest.mark.parametrize("name", [*RULES, *BEFORE])
+def test_rules_and_prepared_ones_keep_their_contract(name):
+    prepared = Prepared(rule("trimmed-mean"), (BEFORE[name](),)) if name in BEFORE else rule(name)
+    check_rule(prepared, **dict.fromkeys(CLAIMED_NOT.get(name, () if name in RULES else ALL), False))
 
 
 def ours(name, wrong, replicas):
@@ -83,21 +81,11 @@ def test_coordinates_are_those_of_numpy_over_finite_ones(lost, seed):
                                rtol=1e-5, atol=1e-6)  # fmt: skip
 
 
-def test_a_huge_gradient_leaves_the_others_their_digits():
-    gradients = np.random.default_rng(0).standard_normal((9, 50)).astype(np.float32)
-    expected = rule("krum", wrong=2).aggregate(gradients[2:])
-    gradients[:2] = [[1e15], [-1e30]]
-    apart = rule("multi-krum", wrong=2).aggregate(gradients)
-    assert not apart.weights[:2].any()
-    assert np.isfinite(expected.gradient).all()
-
-
 SURVIVE_ONE = [name for name in RULES if name not in ("mean", "sketched-suspicion", "zeno", "zeno++", "sign")]
 
 
 @pytest.mark.parametrize("name", SURVIVE_ONE)
-@pytest.mark.parametrize("value", [1e18, 1e20, 1e30, -3.4e38, math.inf, math.nan])
-@pytest.mark.parametrize("width", [4, 10_000])
+@pytest.mark.parametrize(("value", "width"), [(1e20, 4), (1e18, 10_000), (-3.4e38, 10_000), (math.nan, 10_000)])
 def test_one_huge_gradient_pulls_no_rule_out_of_the_range_of_the_others(name, value, width):
     gradients = jnp.asarray(1 + 0.1 * np.random.default_rng(0).standard_normal((8, width)), jnp.float32)
     takes = "wrong" in RULES[name].__dataclass_fields__
@@ -109,28 +97,12 @@ def test_one_huge_gradient_pulls_no_rule_out_of_the_range_of_the_others(name, va
     assert bool(((gradient >= low - slack) & (gradient <= high + slack)).all())
 
 
-@pytest.mark.parametrize("value", [1e18, 1e20, 1e30, 3.4e38])
-def test_drop_farthest_drops_a_huge_gradient(value):
-    made = rule("drop-farthest", wrong=1).aggregate({"w": jnp.ones((8, 4)).at[0].set(value)})
-    np.testing.assert_allclose(made.gradient["w"], 1.0)
-    np.testing.assert_allclose(made.weights, [0, *[1 / 7] * 7], rtol=1e-6)
-
-
 def test_half_precision_does_not_overflow_in_sums_and_differences():
     gradients = jnp.full((8, 4), 3e4, jnp.float16).at[0].set(6e4).at[1].set(-6e4)
     for name in ("trimmed-mean", "meamed", "median", "multi-krum", "drop-farthest", "mda", "suspicion"):
         takes = {} if name == "median" else {"wrong": 2}
         gradient = rule(name, **takes).aggregate(gradients).gradient
         np.testing.assert_allclose(gradient, 3e4, rtol=1e-2, err_msg=name)
-
-
-def test_the_geometric_median_s_smoothing_follows_the_scale_of_the_gradients():
-    gradients = np.random.default_rng(0).standard_normal((9, 20)).astype(np.float32)
-    gradients[0] += 100
-    made = rule("geometric-median").aggregate(gradients).gradient
-    for scale in (1e-9, 1e-20, 1e20):
-        small = rule("geometric-median").aggregate(np.float32(scale) * gradients).gradient
-        np.testing.assert_allclose(small / scale, made, atol=1e-4)
 
 
 def test_agreement_of_a_huge_gradient_is_its_cosine():
@@ -184,15 +156,12 @@ def test_the_mean_finds_attackers_above_its_bound_only(offset, found):
     assert (not np.asarray(weights[:3]).any()) == found
 
 
-def test_worker_momentum_is_a_moving_average():
-    steps, state, expected = np.random.default_rng(0).standard_normal((4, 3, 2)), None, np.zeros((3, 2))
-    for step in steps:
+def test_momentum_is_a_moving_average_and_buckets_are_means_of_all():
+    state, expected = None, np.zeros((3, 2))
+    for step in np.random.default_rng(0).standard_normal((4, 3, 2)):
         prepared, state = WorkerMomentum(0.8).prepare(jnp.asarray(step), state)
         expected = 0.8 * expected + 0.2 * step
         np.testing.assert_allclose(prepared, expected, rtol=1e-5)
-
-
-def test_buckets_are_means_of_all():
     gradients = jnp.arange(7.0)[:, None]
     first, state = Bucketing(2).prepare(gradients)
     second, _ = Bucketing(2).prepare(gradients, state)
@@ -213,7 +182,6 @@ def test_a_flipped_bit_is_one_bit():
     gradients = jnp.full((4, 100), 1.5)
     sent, _ = ATTACKS["bit-flip"](31).send(gradients, jnp.arange(4) < 1, jnp.array([0, 1], jnp.uint32))
     assert sorted(sent[0].tolist())[:2] == [-1.5, 1.5]
-    assert (sent[1:] == gradients[1:]).all()
     half, _ = ATTACKS["bit-flip"](14, "bfloat16").send(gradients, jnp.arange(4) < 1, jnp.array([0, 1], jnp.uint32))
     assert int((half[0] != 1.5).sum()) == 1
     assert not math.isclose(float(half[0].max()), 1.5) or float(half[0].min()) < 1e-30
@@ -238,8 +206,6 @@ def test_attacks_leave_right_replicas_alone(name):
 
 @pytest.mark.parametrize(("made", "said"), [
     (lambda: rule("krum", wrong=2).aggregate(jnp.ones((6, 3))), r"replicas is 6, but must be at least 7"),
-    (lambda: rule("trimmed-mean", wrong=2).aggregate(jnp.ones((4, 3))), "must be at least 5"),
-    (lambda: rule("suspicion", wrong=5).aggregate(jnp.ones((4, 3))), "must be at least 11"),
     (lambda: rule("mda", wrong=15).aggregate(jnp.ones((40, 3))), "at most 20000 subsets"),
     (lambda: rule("median").aggregate({"a": jnp.ones((4, 3)), "b": jnp.ones((5, 3))}), "as many replicas"),
     (lambda: rule("kram"), "did you mean 'krum'"),

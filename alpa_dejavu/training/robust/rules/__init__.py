@@ -12,10 +12,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Prepared, Rule
-from alpa_dejavu.training.robust.rules._centres import CenteredClipping, GeometricMedian, SketchedSuspicion, Suspicion
-from alpa_dejavu.training.robust.rules._coordinates import Meamed, Mean, Median, Sign, TrimmedMean
+from alpa_dejavu.training.robust.rules._centres import (
+    CenteredClipping,
+    GeometricMedian,
+    Meamed,
+    Mean,
+    Median,
+    Sign,
+    SketchedSuspicion,
+    Suspicion,
+    TrimmedMean,
+)
 from alpa_dejavu.training.robust.rules._distances import (
     DropFarthest,
     Krum,
@@ -52,21 +61,12 @@ RULES: dict[str, type[Rule]] = {
 def rule(choice: str | Rule, **settings: Any) -> Rule:
     """Returns the rule of a name of `RULES` with settings, or the given one.
 
-    Raises:
-        ValueError: there is no rule of that name.
-        TypeError: it has no such setting, or what is given isn't a rule.
-
     >>> rule("krum", wrong=2)
     Krum(wrong=2, neighbours=None)
     """
-    if isinstance(choice, str):
-        if choice not in RULES:
-            names = ", ".join(map(repr, RULES))
-            raise ValueError(f"there is no rule named {choice!r}{near(choice, RULES)}; choose one of {names}")
-        return RULES[choice](**settings)
-    if not isinstance(choice, Rule) or settings:
+    if settings and not isinstance(choice, str):
         raise TypeError(f"rule is {choice!r} with {settings}, but must be a name with settings or a Rule; give one")
-    return choice
+    return resolve("rule", choice, RULES, Rule, **settings)  # type: ignore[type-abstract]
 
 
 def replicas_to_tolerate(name: str, wrong: int) -> int:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, NamedTuple, final
-
-import jax
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from alpa_dejavu.training.robust._arrays import count
 from alpa_dejavu.training.robust.before import Preparation
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree
+
+    from alpa_dejavu.training.robust._arrays import Each, Gradient, Gradients
 
 
 class Evidence(NamedTuple):
     """Knowledge about replicas that isn't in their gradients.
 
     Attributes:
-        descent: for each replica the loss on fresh samples less that after a step along its gradient, shape [N]; a
-            constant may be missing that is the same for all.
-        trusted: a gradient on samples that are known to be right, a pytree without the dimension of replicas.
+        descent: for each replica the loss on fresh samples less that after a step along its gradient; a constant may be
+            missing that is the same for all.
+        trusted: a gradient on samples that are known to be right.
     """
 
-    descent: jax.Array | None = None
-    trusted: Any = None
+    descent: Each | None = None
+    trusted: Gradient | None = None
 
 
 class Aggregated(NamedTuple):
@@ -30,16 +33,16 @@ class Aggregated(NamedTuple):
 
     Attributes:
         gradient: a pytree without the dimension of replicas.
-        weights: each replica's share in it, shape [N]; equal ones where each coordinate comes from other replicas.
+        weights: each replica's share in it; equal ones where each coordinate comes from other replicas.
         state: for the rule's next call.
-        distances: each replica's distance to the gradient, shape [N], infinite where it isn't finite; None where the
-            rule doesn't know it.
+        distances: each replica's distance to the gradient, infinite where it isn't finite; None where the rule doesn't
+            know it.
     """
 
-    gradient: Any
-    weights: jax.Array
-    state: Any
-    distances: jax.Array | None = None
+    gradient: Gradient
+    weights: Each
+    state: PyTree
+    distances: Each | None = None
 
 
 class Rule(abc.ABC):
@@ -50,7 +53,7 @@ class Rule(abc.ABC):
     """
 
     @abc.abstractmethod
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         """Returns the gradient of all replicas.
 
         Args:
@@ -63,7 +66,7 @@ class Rule(abc.ABC):
         """
 
 
-def check_replicas(name: str, gradients: Any, wrong: int, least: int, why: str) -> int:
+def check_replicas(name: str, gradients: Gradients, wrong: int, least: int, why: str) -> int:
     """Returns the number of replicas, or raises ValueError where a rule needs more of them."""
     n = count(gradients)
     if wrong < 0:
@@ -87,8 +90,8 @@ class Prepared(Rule):
     rule: Rule
     before: tuple[Preparation, ...]
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        states, own = (None,) * len(self.before) if state is None else state[:-1], None if state is None else state[-1]
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
+        *states, own = (None,) * (len(self.before) + 1) if state is None else state
         after = []
         for preparation, old in zip(self.before, states, strict=True):
             gradients, new = preparation.prepare(gradients, old)

@@ -1,9 +1,10 @@
-"""Rules that come to a centre by steps: the geometric median and centered clipping."""
+"""Rules of coordinates, and those that come to a centre by steps."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Any, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +16,124 @@ from alpa_dejavu.training.robust._arrays import (
     distances,
     finite_rows,
     mean_of,
+    mean_of_ranks,
     median_of,
     middle,
     products_around,
+    ranks_of_rows,
     total,
     weighted,
 )
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 from alpa_dejavu.training.robust.rules._distances import lowest
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, PyTree
+
+    from alpa_dejavu.training.robust._arrays import Each, Gradient, Gradients, Rows, Which
+
+
+class _OfCoordinates(Rule):
+    """Rules in which replicas that are finite have equal shares, as each coordinate may come from other ones."""
+
+    name: ClassVar[str]
+
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
+        wrong = getattr(self, "wrong", 0)
+        check_replicas(self.name, gradients, wrong, 2 * wrong + 1, "N > 2 wrong")
+        valid = finite_rows(gradients)
+        return Aggregated(self._gradient(gradients, valid), valid / jnp.maximum(jnp.sum(valid), 1), ())
+
+    @abc.abstractmethod
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        """Returns one gradient of those of the replicas that are finite."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Mean(_OfCoordinates):
+    """The mean of all replicas that are finite: no protection, the baseline."""
+
+    name = "mean"
+
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        return mean_of(gradients, valid)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Median(_OfCoordinates):
+    """The median of each coordinate.
+
+    References:
+        Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
+    """
+
+    name = "median"
+
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        return median_of(gradients, valid)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TrimmedMean(_OfCoordinates):
+    """The mean of each coordinate without its `wrong` smallest and `wrong` largest values.
+
+    References:
+        Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
+    """
+
+    name = "trimmed-mean"
+    wrong: int = 1
+
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        n = jnp.sum(valid)
+        trimmed = jnp.clip(self.wrong - jnp.sum(~valid), 0, jnp.maximum(n - 1, 0) // 2)
+        return jax.tree.map(lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), trimmed, n - trimmed), gradients)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Meamed(_OfCoordinates):
+    """The mean of the N - `wrong` values of each coordinate that are nearest to its median.
+
+    References:
+        Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018.
+    """
+
+    name = "meamed"
+    wrong: int = 1
+
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        num_valid = jnp.sum(valid)
+        kept = jnp.clip(len(valid) - self.wrong, jnp.minimum(num_valid, 1), num_valid)
+
+        def mean_near(x: Rows) -> Float[Array, " ..."]:
+            apart = jnp.abs(x / 2 - median_of(x, valid) / 2)  # whole differences could overflow
+            return mean_of_ranks(x, ranks_of_rows(apart, valid), 0, kept)
+
+        return jax.tree.map(mean_near, gradients)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sign(_OfCoordinates):
+    """The sign that most replicas have of each coordinate: sign descent with a vote.
+
+    Attributes:
+        size: the absolute value of each coordinate of the result.
+
+    References:
+        Bernstein, Zhao, Azizzadenesheli and Anandkumar, signSGD with Majority Vote, ICLR 2019.
+    """
+
+    name = "sign"
+    size: float = 1.0
+
+    def _gradient(self, gradients: Gradients, valid: Which) -> Gradient:
+        votes = mean_of(jax.tree.map(jnp.sign, gradients), valid)
+        return jax.tree.map(lambda x: self.size * jnp.sign(x), votes)
 
 
 @final
@@ -44,7 +155,7 @@ class GeometricMedian(Rule):
     steps: int = 8
     from_zero: bool = False
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         check_replicas("geometric-median", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
         centre = _zeros(gradients) if self.from_zero else median_of(gradients, valid)
@@ -74,7 +185,7 @@ class CenteredClipping(Rule):
     radius: float | None = None
     steps: int = 1
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         """Returns the clipped mean, which is the state as well."""
         check_replicas("centered-clipping", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
@@ -85,16 +196,15 @@ class CenteredClipping(Rule):
             far = distances(gradients, centre, valid)
             radius = middle(far, valid) if self.radius is None else self.radius
             share = jnp.where(valid, jnp.minimum(1, radius / jnp.maximum(far, jnp.finfo(far.dtype).tiny)), 0) / right
-            centre = jax.tree_util.tree_map(_clipped_step(share), centre, clean)
+            centre = jax.tree.map(
+                lambda c, x, s=share: c + jnp.sum(column(s, x) * jnp.where(column(s, x) > 0, x - c, 0), axis=0),
+                centre, clean,
+            )  # fmt: skip
         return Aggregated(centre, share / jnp.maximum(jnp.sum(share), jnp.finfo(share.dtype).tiny), centre)
 
 
-def _clipped_step(share: Any) -> Any:
-    return lambda c, x: c + jnp.sum(column(share, x) * jnp.where(column(share, x) > 0, x - c, 0), axis=0)
-
-
-def _zeros(gradients: Any) -> Any:
-    return jax.tree_util.tree_map(lambda x: jnp.zeros(x.shape[1:], x.dtype), gradients)
+def _zeros(gradients: Gradients) -> Gradient:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), gradients)
 
 
 @final
@@ -115,7 +225,7 @@ class SketchedSuspicion(Rule):
     wrong: int = 1
     alpha: float = 1.0
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         check_replicas("sketched-suspicion", gradients, self.wrong, self.wrong + 1, "N > wrong")
         valid = finite_rows(gradients)
         far = distances(gradients, mean_of(gradients, valid), valid)
@@ -142,7 +252,7 @@ class Suspicion(Rule):
     wrong: int = 0
     steps: int = 2
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         n = check_replicas("suspicion", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
         # All distances are known from the products around the first centre: gradients are sent for once.
@@ -161,5 +271,5 @@ class Suspicion(Rule):
         return Aggregated(weighted(gradients, weights), weights, (), unit * far)
 
 
-def _root(squares: Any, near: Any) -> Any:
+def _root(squares: Each, near: Which) -> Each:
     return jnp.where(near, jnp.sqrt(jnp.maximum(squares, 0)), jnp.inf)

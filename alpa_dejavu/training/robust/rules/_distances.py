@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import operator
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,11 @@ from alpa_dejavu.training.robust._arrays import (
     weighted,
 )
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Int, PyTree
+
+    from alpa_dejavu.training.robust._arrays import Each, Gradients, Which
 
 _MOST_SUBSETS = 20_000
 
@@ -46,7 +51,7 @@ class Krum(Rule):
     wrong: int = 1
     neighbours: int | None = None
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         return _krum("krum", gradients, self.wrong, self.neighbours, 1)
 
 
@@ -68,7 +73,7 @@ class MultiKrum(Rule):
     kept: int | None = None
     neighbours: int | None = None
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         return _krum("multi-krum", gradients, self.wrong, self.neighbours, self.kept)
 
 
@@ -85,7 +90,7 @@ class MinimumDiameter(Rule):
 
     wrong: int = 1
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         n = check_replicas("mda", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         if math.comb(n, self.wrong) > _MOST_SUBSETS:
             raise ValueError(f"mda: replicas is {n}, but must have at most {_MOST_SUBSETS} subsets of "
@@ -112,7 +117,7 @@ class DropFarthest(Rule):
 
     wrong: int = 1
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         check_replicas("drop-farthest", gradients, self.wrong, self.wrong + 1, "N > wrong")
         valid = finite_rows(gradients)
         small = shrunk(gradients, valid)
@@ -120,12 +125,12 @@ class DropFarthest(Rule):
         return _mean_of_chosen(gradients, lowest(far, jnp.sum(valid) - _left(valid, self.wrong)) & valid)
 
 
-def lowest(values: Any, kept: Any) -> Any:
-    """Returns which are the `kept` lowest of some values [N], the first ones of equal ones."""
+def lowest(values: Each, kept: int | Int[Array, ""]) -> Which:
+    """Returns which are the `kept` lowest of some values, the first ones of equal ones."""
     return ranks(values) < kept
 
 
-def _krum(name: str, gradients: Any, wrong: int, neighbours: int | None, kept: int | None) -> Aggregated:
+def _krum(name: str, gradients: Gradients, wrong: int, neighbours: int | None, kept: int | None) -> Aggregated:
     n = check_replicas(name, gradients, wrong, 2 * wrong + 3, "N > 2 wrong + 2")
     valid = finite_rows(gradients)
     left, num_valid = _left(valid, wrong), jnp.sum(valid)
@@ -138,12 +143,12 @@ def _krum(name: str, gradients: Any, wrong: int, neighbours: int | None, kept: i
     return _mean_of_chosen(gradients, lowest(jnp.where(valid, score, jnp.inf), wanted) & valid)
 
 
-def _left(valid: Any, wrong: int) -> Any:
+def _left(valid: Which, wrong: int) -> Int[Array, ""]:
     """How many may be wrong of those that are finite."""
     return jnp.clip(wrong - jnp.sum(~valid), 0, jnp.maximum(jnp.sum(valid) - 1, 0))
 
 
-def _mean_of_chosen(gradients: Any, chosen: Any) -> Aggregated:
+def _mean_of_chosen(gradients: Gradients, chosen: Which) -> Aggregated:
     weights = chosen / jnp.maximum(jnp.sum(chosen), 1)
     return Aggregated(weighted(gradients, weights), weights, ())
 
@@ -169,7 +174,7 @@ class Zeno(Rule):
     rate: float = 0.1
     penalty: float = 1e-4
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         n = check_replicas("zeno", gradients, self.wrong, self.wrong + 1, "N > wrong")
         if evidence is None or evidence.descent is None:
             raise ValueError("zeno: evidence has no descent, but must have each replica's; give fresh samples")
@@ -184,7 +189,8 @@ class Zeno(Rule):
 class ZenoPlusPlus(Rule):
     """The mean of the gradients that agree with a trusted one, each scaled to its norm; it may judge one by itself.
 
-    A gradient u is taken if rate <v, u> - penalty |u|² + rate slack is at least 0, v being `Evidence.trusted`.
+    A gradient u is taken if rate <v, u> - penalty |u|² + rate slack is at least 0, v being `Evidence.trusted`. The
+    gradient is zeros where none is.
 
     Attributes:
         rate: the learning rate.
@@ -199,17 +205,16 @@ class ZenoPlusPlus(Rule):
     penalty: float = 1e-4
     slack: float = 0.0
 
-    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean of those that are taken, or zeros where none is."""
+    def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
         check_replicas("zeno++", gradients, 0, 1, "N > 0")
         if evidence is None or evidence.trusted is None:
             raise ValueError("zeno++: evidence has no trusted gradient, but must have one; give fresh samples")
         valid = finite_rows(gradients)
         trusted, size = evidence.trusted, norms(cleared(gradients, valid))
-        length = norms(jax.tree_util.tree_map(lambda v: v[None], trusted))[0]
+        length = norms(jax.tree.map(lambda v: v[None], trusted))[0]
         scale = length / jnp.maximum(size, jnp.finfo(size.dtype).tiny)
-        scaled = jax.tree_util.tree_map(lambda x: x * column(scale, x), cleared(gradients, valid))
-        products = jax.tree_util.tree_map(lambda x, v: jnp.sum(x * v, axis=tuple(range(1, x.ndim))), scaled, trusted)
-        agreed = functools.reduce(operator.add, jax.tree_util.tree_leaves(products))
+        scaled = jax.tree.map(lambda x: x * column(scale, x), cleared(gradients, valid))
+        products = jax.tree.map(lambda x, v: jnp.sum(x * v, axis=tuple(range(1, x.ndim))), scaled, trusted)
+        agreed = functools.reduce(operator.add, jax.tree.leaves(products))
         score = self.rate * (agreed + self.slack) - self.penalty * jnp.square(length)
         return _mean_of_chosen(scaled, valid & jnp.isfinite(score) & (score >= 0) & (size > 0))
