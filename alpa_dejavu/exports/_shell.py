@@ -148,7 +148,7 @@ class Script:
         variables, (name, *others) = self._variables, map(text_of, words)
         if name in _SETS and (name != "printf" or "-v" in others):
             for match in filter(None, map(_NAME.match, others)):
-                variables.unknown(match[0], Unknown(line, f"{name} sets it as it runs; set it to one value"))
+                self._unsure(match[0], line, f"{name} sets it as it runs; set it to one value")
         elif name == "unset":
             for other in others:
                 if conditional or self._why:
@@ -158,9 +158,7 @@ class Script:
         elif name in ("source", ".") and not text_of(words[-1]).endswith("activate"):
             variables.spend(EACH * len(variables.values), line)
             for variable in list(variables.values):
-                variables.unknown(
-                    variable, Unknown(line, "the file that is read here may set it anew; set it behind that")
-                )
+                self._unsure(variable, line, "the file that is read here may set it anew; set it behind that")
         elif name == "set" and "--" in others:
             variables.positional = Unknown(line, "set gives it here; write the arguments out")
         elif name == "eval":
@@ -173,6 +171,9 @@ class Script:
                     self._inner(words[n + 2 : n + 3], line, exported)
                     return
             self.commands.append(ShellCommand(tuple(words), line, self._why))
+
+    def _unsure(self, name: str, line: int, why: str) -> None:
+        self._variables.unknown(name, Unknown(line, why))
 
     def _inner(self, words: Iterable[Word], line: int, values: dict[str, tuple[tuple[Word, ...], bool]]) -> None:
         """Reads words as a script of its own, which knows some variables."""
@@ -201,8 +202,7 @@ class Script:
             if word in ("for", "select"):
                 text.next(BLANK)
                 if name := text.next(_NAME):
-                    why = "a loop sets it; write the run out for one of its values"
-                    self._variables.unknown(name[0], Unknown(line, why))
+                    self._unsure(name[0], line, "a loop sets it; write the run out for one of its values")
             elif word == "case":
                 text.next(BLANK)
                 text.words()
@@ -239,7 +239,7 @@ class Script:
         elif text.text.startswith("((", text.at):
             begin, text.at = text.at, text.behind_parentheses(text.at)
             for match in _COUNTED.finditer(text.text, begin, text.at):
-                self._variables.unknown(match[1], Unknown(line, "it is reckoned here; write the number out"))
+                self._unsure(match[1], line, "it is reckoned here; write the number out")
         else:
             text.at += 1
             self._within.append(("(", ")", line))

@@ -35,7 +35,7 @@ _SINGLE = re.compile(r"'([^']*)'|\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
 _PARAMETER = re.compile(r"\$\{(?:(\w+)|([@*#?$!-]))(\[[^]]*\])?(?:(:?)([-=+?])|(?=\}))")
 _NAMED = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])?(\\\n\w)?")
-_GIVEN = re.compile("\\$\0(\\d+)\0")
+_MARKER = re.compile("\\$\0(\\d+)\0")
 _PARENTHESES = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|([()])", re.DOTALL)
 _IN_BRACES = re.compile(r"'[^']*'|\\.|([{}])", re.DOTALL)
 _TICKS = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
@@ -63,7 +63,7 @@ class ShellText:
     ) -> None:
         self.text, self.at = text.replace("\r\n", "\n"), 0
         self.why: Unknown | None = None
-        self._variables, self._first, self._given, self._depth = variables, first_line, unknown or [], depth
+        self._variables, self._first, self._unknown, self._depth = variables, first_line, unknown or [], depth
         self._breaks = [match.start() for match in re.finditer("\n", self.text)] if unknown is None else []
 
     @property
@@ -157,8 +157,8 @@ class ShellText:
     def _expanded(self, line: int) -> tuple[Word, ...]:
         """Reads what a dollar or a backtick begins, and returns the elements that it stands for."""
         text, begin = self.text, self.at
-        if marker := self.next(_GIVEN):
-            return ((self._given[int(marker[1])],),)
+        if marker := self.next(_MARKER):
+            return ((self._unknown[int(marker[1])],),)
         if parameter := self.next(_PARAMETER):
             return self._parameter(parameter, line)
         why = "it is the output of a command; write it out"

@@ -29,6 +29,7 @@ KNOWN = [
     ": ${N:=3}\npython t.py --num-layers $N",
     "echo \"it's\nopen\" 'and\nmore'\nawk '{print $1}' x\npython t.py --num-layers 2 --x",
     "cat <<END\nan apostrophe isn't one\n--num-layers 9\nEND\npython t.py --num-layers 2 --x",
+    "cat <<< 'a b'\npython t.py --num-layers 2 --x",
     "cat <<-'END'\n\tit isn't\n\tEND\npython t.py --num-layers 2 --x",
     "python t.py --num-layers 2 \\\n  --x 1 \\\n  --y '([0]*1+[1]*3)' > log 2>&1",
     "X=1 python t.py --num-layers 2 --x \"a\\\"b\" c\\ d --y 'e\"f' | tee log",

@@ -1,4 +1,4 @@
-"""The simulated step of a plan as the trace of each of its ranks.
+"""Chakra's execution traces of a plan's step, for ASTRA-sim and other simulators: one for each rank.
 
 All ranks of a submesh do the same, so that their nodes differ only in whom they send to, and in which group. Each task
 of the simulated step becomes a row of nodes that wait for each other; what the task waits for, its first node does.
@@ -16,13 +16,15 @@ from typing import final
 from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.costs.interstage import CutBytes
 from alpa_dejavu.costs.stage_costs import StageCostModel
-from alpa_dejavu.exports.chakra import _schema as schema
+from alpa_dejavu.exports import _chakra_schema as schema
 from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
 from alpa_dejavu.problem import MeshConfig, Plan
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation import StageTimes
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.simulation.step import schedule_of, step_program
+
+__all__ = ["chakra_files"]
 
 _US_PER_S = 1e6
 _WAYS = {"forward send": 1, "backward send": -1}
