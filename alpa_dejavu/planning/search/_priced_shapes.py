@@ -79,21 +79,21 @@ class PricedShapes:
         The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
         they may stay priced by a model that was scaled from another micro-batch.
         """
+        finalists = _FINALISTS if exactly and self.task.source.traces else 0
         candidates_begun()
         while not is_stopped() and (shape := search.ask()) is not None:
-            anew = all(costs.model.num_layers != shape.layers for costs in self.priced)
+            anew = all(other.layers != shape.layers for other in search.told)
             candidate = self.candidate(shape)
             search.tell(
                 shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
             )
             if not shape.stages:
                 again, further = search.left
-                finalists = _FINALISTS if exactly and self.task.source.traces else 0
                 candidate_priced(candidate is not None, (again, further + finalists), anew)
         while exactly and not is_stopped() and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
-            left = {(shape.layers, shape.micro_batches) for shape in self._scaled_rivals()}
-            candidate_priced(True, (0, len(left)), anew=True)
+            finalists = max(finalists - 1, 1)
+            candidate_priced(True, (0, finalists), anew=True)
         plans, slicer = best_first(self._best.values()), self.task.slicer
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
@@ -153,16 +153,12 @@ class PricedShapes:
 
     def _scaled_rival(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
-        rivals = self._scaled_rivals()
-        return least(rivals, key=lambda shape: rivals[shape]) if rivals else None
-
-    def _scaled_rivals(self) -> dict[Shape, float]:
-        """The shapes that were priced by another micro-batch's model, and are about as fast as the best one."""
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
-        if not best or not self.task.source.traces:
-            return {}
+        if not best:
+            return None
         bound = min(plan.step_s for plan in best.values()) * (1 + max(_SURE * self._off, _DOUBT))
-        return {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
+        rivals = {shape: plan.step_s for shape, plan in best.items() if plan.step_s <= bound and not plan.costs.exact}
+        return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
