@@ -85,9 +85,10 @@ class PricedShapes:
         The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
         they may stay priced by a model that was scaled from another micro-batch.
         """
+        finalists = _FINALISTS if exactly and self.task.source.traces else 0
         candidates_begun()
         while not is_stopped() and (shape := search.ask()) is not None:
-            anew = all(costs.model.num_layers != shape.layers for costs in self.priced)
+            anew = all(other.layers != shape.layers for other in search.told)
             candidate = self.candidate(shape)
             search.tell(
                 shape, *(math.inf, 0) if candidate is None else (candidate.step_s, len(candidate.slicing.stages))
@@ -95,12 +96,11 @@ class PricedShapes:
             self._forget_far()
             if not shape.stages:
                 again, further = search.left
-                finalists = _FINALISTS if exactly and self.task.source.traces else 0
                 candidate_priced(candidate is not None, (again, further + finalists), anew)
         while exactly and not is_stopped() and (scaled := self._finalist() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
-            left = {(shape.layers, shape.micro_batches) for shape in self._finalists()}
-            candidate_priced(True, (0, len(left)), anew=True)
+            finalists = max(finalists - 1, 1)
+            candidate_priced(True, (0, finalists), anew=True)
         # Of plans that differ in layers alone, those that weren't the best ones weren't priced exactly.
         plans = best_first(plan for shape, plan in self._best.items() if shape not in self._corrected)
         slicer = self.task.slicer
@@ -174,18 +174,13 @@ class PricedShapes:
         return costs
 
     def _finalist(self) -> Shape | None:
-        """The best of the finalists."""
-        finalists = self._finalists()
-        return least(finalists, key=lambda shape: finalists[shape]) if finalists else None
-
-    def _finalists(self) -> dict[Shape, float]:
-        """The shapes, with their seconds, that were priced by another micro-batch's model and may be the best ones, or
-        are as fast with more layers than the best one has.
+        """The best shape that was priced by another micro-batch's model, if it may be the best one, or is as fast with
+        more layers than that has.
         """
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
         scaled = {shape: plan.step_s for shape, plan in best.items() if not plan.costs.exact}
         if not scaled or not self.task.source.traces:
-            return {}
+            return None
         first, doubt = min(best.values(), key=lambda plan: plan.step_s), max(_SURE * self._too_long, self._off, _DOUBT)
 
         as_fast = [plan for plan in best.values() if plan.step_s <= first.step_s * (1 + AS_FAST) and plan.costs.exact]
@@ -196,7 +191,8 @@ class PricedShapes:
             slack = AS_FAST * finer if shape in self._corrected else doubt
             return scaled[shape] <= first.step_s * (1 + slack)
 
-        return {shape: seconds for shape, seconds in scaled.items() if may_win(shape)}
+        rivals = [shape for shape in scaled if may_win(shape)]
+        return least(rivals, key=lambda shape: scaled[shape]) if rivals else None
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
