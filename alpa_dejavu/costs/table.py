@@ -261,6 +261,8 @@ def cost_table(
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
     first: dict[tuple[StageDevices, float, float], int] = {}
+    of_configs = np.zeros((shape[3], len(COST_KINDS), *shape[:2]))
+    followed = np.zeros((shape[3], *shape[:2]), dtype=np.int64)
     of_submeshes = zip(devices, space.configs, strict=True)
     costs.prepare((on, config) for on, configs in of_submeshes for config in configs if config is not None)
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
@@ -274,8 +276,7 @@ def cost_table(
         kept = [None if config is None else costs.memory(config) for config in configs]
         memory.append(tuple(kept))
         fitting = _limits(float(usable[s]), devices[s].share)
-        of_configs = np.zeros((len(configs), len(COST_KINDS), *shape[:2]))
-        followed = np.full((len(configs), *shape[:2]), -1)
+        of_configs[:], followed[:] = 0.0, -1
         for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
             if config is not None and stage is not None:
                 of_configs[c] = costs.seconds(devices[s], config)

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
 
+_EVENLY = ("transcendental", "passed_bytes", "strided_bytes", "strided_cache_bytes")
+_BATCHED = ("flop", "read_bytes", "written_bytes")
+"""The columns of which data-parallel devices have equal shares, and those of which a part has no batch dimension."""
 _EXTREMES = ("reduce_max", "reduce_min", "argmax", "argmin")
 OPERATOR_KINDS = (
     "dot", "grouped", "attention", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout",
@@ -205,13 +208,22 @@ class Operators:
         for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
             if not np.greater(ways, 0).all():
                 checks.positive("operators", name, float(np.min(ways)))
-        evenly = ("transcendental", "passed_bytes", "strided_bytes", "strided_cache_bytes")
-        shares: dict[str, Any] = {name: getattr(self, name) / data_parallel / tensor_parallel for name in evenly}
-        for name in ("flop", "read_bytes", "written_bytes"):
-            whole = getattr(self, f"unbatched_{name}")
-            shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel
-            shares[f"unbatched_{name}"] = whole / tensor_parallel
+        divided, whole = self._divisible
+        divided = divided / data_parallel
+        divided[-len(whole) :] += whole
+        divided /= tensor_parallel
+        shares: dict[str, Any] = dict(zip((*_EVENLY, *_BATCHED), divided, strict=True))
+        shares |= zip(map("unbatched_{}".format, _BATCHED), whole / tensor_parallel, strict=True)
         return dataclasses.replace(self, **shares)
+
+    @functools.cached_property
+    def _divisible(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What data-parallel devices divide, a row for each of `_EVENLY` and `_BATCHED`, and what of the latter they
+        don't.
+        """
+        whole = np.stack([getattr(self, f"unbatched_{name}") for name in _BATCHED])
+        batched = np.stack([getattr(self, name) for name in _BATCHED]) - whole
+        return np.concatenate([[getattr(self, name) for name in _EVENLY], batched]), whole
 
     @functools.cached_property
     def by_weight(self) -> NDArray[np.bool_]:

@@ -89,7 +89,8 @@ def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
     """
     rate = np.full(len(operators), device.vector_flop_per_s)
     products = operators.dtype[operators.is_product].tolist()
-    rate[operators.is_product] = [device.rate(dtype) for dtype in products]
+    rates = {dtype: device.rate(dtype) for dtype in set(products)}
+    rate[operators.is_product] = [rates[dtype] for dtype in products]
     work = operators.flop + device.transcendental_flop * operators.transcendental
     traffic = operators.read_bytes + operators.written_bytes
     start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
