@@ -227,6 +227,8 @@ class SlicingProblem:
 
 def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
     """Raises ValueError unless all are whole numbers, of whatever type."""
+    if value.dtype.kind in "iu":
+        return
     wrong = ~(np.isfinite(value) & (value == np.floor(value)))
     if wrong.any():
         where = tuple(int(x) for x in np.argwhere(wrong)[0])

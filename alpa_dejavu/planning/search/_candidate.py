@@ -192,7 +192,7 @@ class Costs:
         return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
 def _problem(costs: Costs, senders_wait: bool = False) -> SlicingProblem:
     """The problem of slicing by some costs; those of all shapes of a search together would take too much memory."""
     return costs.table.slicing_problem(costs.cluster, costs.space, costs.run, senders_wait=senders_wait)
