@@ -207,6 +207,7 @@ class JointCosts:
                 near[other].discard(node)
                 if other in sizes:
                     sizes[other] = self._table_size(near[other])
+        self._parts: dict[tuple[int | bytes, ...], NDArray[np.float64]] = {}
         self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
 
     def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
@@ -225,7 +226,13 @@ class JointCosts:
             added[node] = added[node] + penalty[self._choices[node]]
         allowed = {node: np.flatnonzero(np.isfinite(penalty)) for node, penalty in added.items()}
         factors: list[Factor] = [((node,), added[node][places]) for node, places in allowed.items()]
-        factors += [(nodes, costs[np.ix_(*(allowed[node] for node in nodes))]) for nodes, costs in self._left]
+        keys = {node: places.tobytes() for node, places in allowed.items()}
+        for number, (nodes, costs) in enumerate(self._left):
+            key: tuple[int | bytes, ...] = (number, *[keys[node] for node in nodes])
+            if key not in self._parts:
+                part = costs[np.ix_(*(allowed[node] for node in nodes))]
+                self._parts[key] = part if part.size < costs.size else costs
+            factors.append((nodes, self._parts[key]))
         total = _sum(self._keep, {node: len(places) for node, places in allowed.items()}, factors)
         if not total.size:
             return np.inf, (0,) * len(self._keep)
