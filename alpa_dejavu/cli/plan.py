@@ -159,7 +159,7 @@ def plan(
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
         from alpa_dejavu.planning import plan_model
-        from alpa_dejavu.planning.result import UnlikePipelinesError
+        from alpa_dejavu.planning.rivals import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
         from alpa_dejavu.schedules.schedule_file import schedule_text
 

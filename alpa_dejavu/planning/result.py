@@ -12,11 +12,10 @@ from alpa_dejavu.simulation.breakdown import why_slower
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
-    from alpa_dejavu.planning.rivals import StrategyPlan
     from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
-    "OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp", "UnlikePipelinesError", "check_prices", "front",
+    "OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp", "check_prices", "front",
     "price_per_step", "why_not",
 ]  # fmt: skip
 
@@ -102,21 +101,6 @@ class PlanningResult:
             for dtype, flop in self.model.product_flop.items()
         )
         return ideal_s * self.run.num_micro_batches / self.plan.step_s
-
-
-@final
-class UnlikePipelinesError(ValueError):
-    """An error that says that a strategy's plan (`plan`) for a cluster has several pipelines that aren't alike, and so
-    isn't one row of stages as other plans are.
-    """
-
-    def __init__(self, plan: StrategyPlan, cluster: Cluster) -> None:
-        super().__init__(
-            f"strategy is {plan.strategy!r}, whose {len(plan.pipelines)} pipelines are unlike here, but must be one "
-            "whose plan is a row of stages, for Alpa to run it and for files to hold it; take 'dejavu', the best "
-            "single pipeline"
-        )
-        self.plan, self.cluster = plan, cluster
 
 
 @final

@@ -19,8 +19,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.given import plan_estimate as plan_estimate_module
-from alpa_dejavu.planning.result import RunnerUp, UnlikePipelinesError
-from alpa_dejavu.planning.rivals import StrategyPlan
+from alpa_dejavu.planning.result import RunnerUp
+from alpa_dejavu.planning.rivals import StrategyPlan, UnlikePipelinesError
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.plans.stage_rows import PLANNED, known_columns, stage_rows

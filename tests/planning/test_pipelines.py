@@ -13,12 +13,12 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, plan_model
-from alpa_dejavu.planning.result import UnlikePipelinesError
 from alpa_dejavu.planning.rivals import (
     ByStrategy,
     DataParallelPipelines,
     Dejavu,
     StrategyTask,
+    UnlikePipelinesError,
     as_planned,
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges

@@ -10,7 +10,7 @@ from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import plan, plan_model
-from alpa_dejavu.planning.result import STRATEGIES, UnlikePipelinesError
+from alpa_dejavu.planning.result import STRATEGIES
 from alpa_dejavu.planning.rivals import (
     AlpaDefault,
     Amp,
@@ -19,6 +19,7 @@ from alpa_dejavu.planning.rivals import (
     HetPipe,
     Megatron,
     Strategy,
+    UnlikePipelinesError,
     as_planned,
     strategy,
 )

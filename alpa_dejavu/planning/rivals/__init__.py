@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.planning.rivals._amp import Amp
-from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan, UnlikePipelinesError
 from alpa_dejavu.planning.rivals._by_strategy import ByStrategy, as_planned
 from alpa_dejavu.planning.rivals._hetpipe import HetPipe
 from alpa_dejavu.planning.rivals._megatron import Megatron
@@ -24,7 +24,7 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 
 __all__ = [
     "AlpaDefault", "Amp", "ByStrategy", "DataParallelPipelines", "Dejavu", "HetPipe", "Megatron", "Strategy",
-    "StrategyPlan", "StrategyTask", "as_planned", "strategy",
+    "StrategyPlan", "StrategyTask", "UnlikePipelinesError", "as_planned", "strategy",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["Strategy", "StrategyChoice", "StrategyPlan"]
+__all__ = ["Strategy", "StrategyChoice", "StrategyPlan", "UnlikePipelinesError"]
 
 
 @final
@@ -72,6 +72,21 @@ class StrategyPlan:
     def samples_per_s(self) -> float:
         """Returns the plan's training throughput in samples per second."""
         return self.batch / self.step_s
+
+
+@final
+class UnlikePipelinesError(ValueError):
+    """An error that says that a strategy's plan (`plan`) for a cluster has several pipelines that aren't alike, and so
+    isn't one row of stages as other plans are.
+    """
+
+    def __init__(self, plan: StrategyPlan, cluster: Cluster) -> None:
+        super().__init__(
+            f"strategy is {plan.strategy!r}, whose {len(plan.pipelines)} pipelines are unlike here, but must be one "
+            "whose plan is a row of stages, for Alpa to run it and for files to hold it; take 'dejavu', the best "
+            "single pipeline"
+        )
+        self.plan, self.cluster = plan, cluster
 
 
 class Strategy(abc.ABC):

@@ -15,8 +15,8 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
-from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan, UnlikePipelinesError
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, cut_alike
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.given_stages import GivenStage, given_candidate
