@@ -60,7 +60,9 @@ def test_meshes_that_cannot_divide_the_model_are_not_offered():
     assert whole.plan.step_s <= planned.plan.step_s
 
 
-def test_the_best_plan_is_priced_at_its_own_micro_batch():
+@pytest.mark.parametrize("far", [1.0, 1.5])
+def test_the_best_plan_is_priced_at_its_own_micro_batch(monkeypatch, far):
+    monkeypatch.setattr("alpa_dejavu.planning.search._priced_shapes._FAR", far)
     source = TracedModel(jax_models.trained, 16)
     asked = task_of(source)
     bench = PricedShapes(asked, Clock())

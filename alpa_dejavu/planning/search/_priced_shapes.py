@@ -40,7 +40,7 @@ _SURE, _DOUBT = 2.0, 3e-3
 and at least within what it was seen to be off, or this share; they are then priced at their own micro-batch. Plans for
 which a scaled model has too little memory are, too, if they would fit with so many times what its bytes were seen to be
 off."""
-_FAR = 2.0
+_FAR = 1.5
 """Costs by which plans take over so many times the best one's step are forgotten but for these plans' own: of thousands
 of devices and many layers they are gigabytes."""
 _SAME_BYTES = 0.01
@@ -178,7 +178,8 @@ class PricedShapes:
         more layers than that has.
         """
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
-        scaled = {shape: plan.step_s for shape, plan in best.items() if not plan.costs.exact}
+        forgotten = [shape for shape in best if (shape.layers, shape.micro_batches) not in self._costs]
+        scaled = {shape: best[shape].step_s for shape in best if not best[shape].costs.exact and shape not in forgotten}
         if not scaled or not self.task.source.traces:
             return None
         first, doubt = min(best.values(), key=lambda plan: plan.step_s), max(_SURE * self._too_long, self._off, _DOUBT)
@@ -220,6 +221,7 @@ class PricedShapes:
         """
         count, by_scaling = shape.micro_batches, self._costs[shape.layers, shape.micro_batches]
         self.costs(shape.layers, count, exactly=True)
+        far_s = _FAR * min(plan.step_s for plan in self._best.values() if plan is not None)
         for other, scaled in list(self._best.items()):
             if (other.layers, other.micro_batches) != (shape.layers, count):
                 continue
@@ -227,8 +229,9 @@ class PricedShapes:
             if (exact := self.candidate(other)) is None:
                 continue
             too_long, bytes_off = _scaling_errors(by_scaling, exact)
-            self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
-            self._bytes_off = max(self._bytes_off, bytes_off)
+            if exact.step_s <= far_s:
+                self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
+                self._bytes_off = max(self._bytes_off, bytes_off)
             if scaled is not None and other not in self._corrected and _meshes(scaled) == _meshes(exact):
                 self._correct(count, exact, exact.step_s / scaled.step_s)
             self._corrected.pop(other, None)
