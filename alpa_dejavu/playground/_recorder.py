@@ -7,14 +7,16 @@ import math
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
 if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
     from alpa_dejavu.playground._world import World
 
 
@@ -69,7 +71,7 @@ class WorkerTimeline:
             if interval[:2] == [worker, kind]:
                 self.finish(interval, now_s)
 
-    def intervals(self, end_s: float) -> NDArray[Any]:
+    def intervals(self, end_s: float) -> Shaped[np.ndarray, " intervals"]:
         return np.array([(*row[:4], min(row[4], end_s)) for row in self._rows], TIMELINE)
 
 

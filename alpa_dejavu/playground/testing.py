@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.topology import Topology
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.testing import example_cluster
+
+if TYPE_CHECKING:
+    import optax
+
+    from alpa_dejavu.playground._arrays import Batch, Flat, Scalar
 
 __all__ = ["check_exchange", "check_move", "check_split", "check_topology"]
 
@@ -121,7 +126,7 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
 
 
 @functools.cache
-def _plain(rate: float) -> Any:
+def _plain(rate: float) -> optax.GradientTransformation:
     import optax
 
     return optax.sgd(rate)
@@ -155,7 +160,7 @@ def _line() -> Problem:
     inputs = draw.standard_normal((256, 6)).astype(np.float32)
     targets = inputs @ np.arange(1, 7, dtype=np.float32)
 
-    def loss(params: Any, batch: Any) -> Any:
+    def loss(params: Flat, batch: Batch) -> Scalar:
         return 0.5 * jnp.mean(jnp.square(batch[0] @ params - batch[1]))
 
     data = inputs, targets
