@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def labels_of(targets: Shaped[np.ndarray, "N ..."], bins: int | None) -> Labels:
-    """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers; or several labels of a
-    sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which are cut into bins at
-    quantiles; without bins each value is its own.
+    """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers; or several labels
+    of a sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which are cut into bins
+    at quantiles; without bins each value is its own.
 
     >>> labels_of(np.array([[0, 1], [1, 1], [0, 1]]), 4), labels_of(np.array([0.1, 5.0, 0.2, 3.0]), 2)
     (array([0, 1, 0]), array([0, 1, 0, 1]))
