@@ -5,15 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Rows
+from alpa_dejavu.playground._arrays import Counts, Figures, Rows, Values
 from alpa_dejavu.problem import checks
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
 
 Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 
@@ -25,8 +22,8 @@ class SplitTask:
     gradient.
     """
 
-    inputs: Shaped[np.ndarray, "samples ..."]
-    targets: Shaped[np.ndarray, "samples ..."]
+    inputs: Values
+    targets: Values
     hosts: tuple[int, ...]
     compute_s: tuple[float, ...]
     seed: int
@@ -80,7 +77,7 @@ class Handed:
     """
 
     rows: Rows
-    targets: Int[np.ndarray, " samples"]
+    targets: Counts
 
 
 @final
@@ -104,11 +101,11 @@ class Epoch:
     worker: int
     number: int
     rows: Rows
-    ages: Int[np.ndarray, " samples"]
+    ages: Counts
     live: tuple[int, ...]
     mean_samples: float
     draws: Callable[..., np.random.Generator]
-    losses: Callable[[], Float[np.ndarray, " samples"]]
+    losses: Callable[[], Figures]
 
     def amount(self, share: float) -> int:
         """Returns how many samples are a share of an epoch's: as many for all workers, but a worker keeps one."""
@@ -118,7 +115,7 @@ class Epoch:
         """Returns random numbers of this worker's epoch, from their beginning."""
         return self.draws(self.number, self.worker, 0)
 
-    def partners(self, count: int) -> Int[np.ndarray, " count"]:
+    def partners(self, count: int) -> Counts:
         """Returns `count` other workers, drawn with the same numbers for all, so that in an epoch each is drawn by as
         many as it draws; empty where there is no other.
         """
@@ -127,7 +124,7 @@ class Epoch:
         shifts = self.draws(self.number).integers(1, len(self.live), size=count)
         return np.array(self.live, np.int64)[(self.live.index(self.worker) + shifts) % len(self.live)]
 
-    def handed(self, places: Int[np.ndarray, " places"]) -> Handed:
+    def handed(self, places: Counts) -> Handed:
         """Returns the samples at some places of the worker's, each for a random worker; none where it is alone."""
         targets = self.partners(len(places))
         return Handed(self.rows[places[: len(targets)]], targets)

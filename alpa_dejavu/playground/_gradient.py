@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Flat, Rows, Samples, Scalar, Vector
+from alpa_dejavu.playground._arrays import Flat, Params, Rows, Samples, Scalar, State, Vector, Vectors
 from alpa_dejavu.playground._problem import Problem
 
 if TYPE_CHECKING:
     import optax
-    from jaxtyping import Array, Float, PyTree, Shaped
+    from jaxtyping import Array, Float, Shaped
 
 
 @final
@@ -71,13 +71,12 @@ class Programs(NamedTuple):
     """
 
     gradient: Callable[[Vector, Samples, Samples], Flat]
-    gradients: Callable[[Float[np.ndarray, "N P"], Shaped[Array, "N samples ..."], Shaped[Array, "N samples ..."]],
-                        Float[Array, "N P"]]  # fmt: skip
+    gradients: Callable[[Vectors, Shaped[Array, "N samples ..."], Shaped[Array, "N samples ..."]], Vectors]
     losses: Callable[[Vector, Samples, Samples], Float[Array, " samples"]]
-    update: Callable[[Vector, PyTree, Vector], tuple[Flat, PyTree]]
+    update: Callable[[Vector, State, Vector], tuple[Flat, State]]
     score: Callable[[Vector, Samples, Samples], tuple[Scalar, Scalar]]
-    state: Callable[[Vector], PyTree]
-    tree: Callable[[Vector], PyTree]
+    state: Callable[[Vector], State]
+    tree: Callable[[Vector], Params]
 
 
 def programs(problem: Problem, chosen: optax.GradientTransformation | None) -> Programs:
@@ -101,7 +100,7 @@ def _compiled(functions: SameCode) -> Programs:
     def gradient(params: Flat, inputs: Samples, targets: Samples) -> Flat:
         return ravel_pytree(jax.grad(loss)(tree(params), (inputs, targets)))[0]
 
-    def updated(params: Flat, state: PyTree, values: Flat) -> tuple[Flat, PyTree]:
+    def updated(params: Flat, state: State, values: Flat) -> tuple[Flat, State]:
         changes, after = optimizer.update(tree(values), state, tree(params))
         return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
 

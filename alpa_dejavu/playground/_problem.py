@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Batch, Data, Init, Logits, Loss, Vector
+from alpa_dejavu.playground._arrays import Batch, Coordinates, Data, Init, Logits, Loss, Params, Values, Vector
 from alpa_dejavu.problem import Device, Model
 
 if TYPE_CHECKING:
-    from jaxtyping import Int, PyTree, Shaped
-
     from alpa_dejavu.costs import CostModels
 
 
@@ -48,7 +46,7 @@ class Problem:
     accuracy: Loss | None
     train: Data
     held_out: Data
-    coordinates: Callable[[Shaped[np.ndarray, "samples ..."]], Int[np.ndarray, "samples indices"]] | None = None
+    coordinates: Callable[[Values], Coordinates] | None = None
     chain: tuple[str, ...] = ()
     blocks: tuple[tuple[str, str], ...] = ()
     narrowed: Callable[[Sequence[int]], Problem] | None = None
@@ -104,9 +102,8 @@ def narrowed_problem(problem: Problem, rates: Sequence[float]) -> Problem:
     return problem.narrowed(kept_units(layer_widths(problem), rates))
 
 
-def drop_multipliers(
-    problem: Problem, params: PyTree, rates: Sequence[float], draw: np.random.Generator
-) -> Vector | None:
+def drop_multipliers(problem: Problem, params: Params, rates: Sequence[float], draw: np.random.Generator
+                     ) -> Vector | None:  # fmt: skip
     """Returns by what parameters are multiplied where drawn units, a share of each layer's, are left out: 0 for weights
     to such a unit, and from one; weights from units that are kept are raised so that the next layer's inputs are the
     same in the mean. Of a block that is left out no weight is left. None: all are kept.
@@ -162,7 +159,7 @@ def _described(problem: Problem, batch: int) -> Model:
 
     inputs, targets = (part[:1].repeat(batch, axis=0) for part in problem.train)
 
-    def step(params: PyTree, data: Batch) -> PyTree:
+    def step(params: Params, data: Batch) -> Params:
         gradients = jax.grad(problem.loss)(params, data)
         return jax.tree.map(lambda value, gradient: value - 0.1 * gradient, params, gradients)
 

@@ -6,20 +6,17 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Rows, Vector
+from alpa_dejavu.playground._arrays import Rows, State, Vector
 from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
 
 T = TypeVar("T")
 
@@ -50,8 +47,7 @@ class Worker:
         world: all workers, and what an exchange may know of them.
     """
 
-    def __init__(self, world: World, number: int, params: Vector, state: PyTree,
-                 generator: np.random.Generator) -> None:  # fmt: skip
+    def __init__(self, world: World, number: int, params: Vector, state: State, generator: np.random.Generator) -> None:
         self.world, self.number, self.params, self.state, self.generator = world, number, params, state, generator
         self.version = 0
 

@@ -47,7 +47,6 @@ def check_exchange(
             together, where gradients change nothing: as mixing does whose matrices are doubly stochastic, and push-sum.
         drops: whether it may drop gradients, or leave those of slow workers waiting at the end.
 
-
     >>> from alpa_dejavu.playground.exchanges import AsynchronousServer
     >>> check_exchange(AsynchronousServer())
     >>> check_exchange(AsynchronousServer(), most_staleness=0)
@@ -100,7 +99,6 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
     each other and at random, and where one is lost: each sample is at one worker at most, and at one where none is on
     its way or lost, links carry the bytes of what is moved and told, gradients are as many as without it, and all is
     the same again.
-
 
     >>> from alpa_dejavu.playground.data import move
     >>> check_move(move("by-loss"))
@@ -196,7 +194,6 @@ def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
     """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker, of
     a multiple of three, has samples, each sample is there as often as the split says, sizes are those of speeds within
     one sample where it has `by_speed`, and the same seed gives the same.
-
 
     >>> from alpa_dejavu.playground.data import split
     >>> check_split(split("dirichlet", alpha=0.5))

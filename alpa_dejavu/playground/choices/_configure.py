@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Batch, Data, Flat, Scalar, Vector
+from alpa_dejavu.playground._arrays import Batch, Data, Flat, Scalar, Vector, Vectors
 from alpa_dejavu.playground._gradient import programs
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Float
 
     from alpa_dejavu.playground.choices._options import Shares
-
-    Moves: TypeAlias = Float[np.ndarray, "options P"]
 
 
 @final
@@ -127,7 +125,7 @@ class _MixStep(NamedTuple):
     """
 
     params: Vector
-    displacements: Moves
+    displacements: Vectors
     applied: Bool[np.ndarray, " options"]
     seconds: float
 
@@ -185,7 +183,7 @@ def _checked(job: Job, until: Until, weight: float | None) -> Problem:
     return job.problem
 
 
-def look_ahead_gradient(problem: Problem, params: Vector, displacements: Moves, held_out: Data) -> Shares:
+def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vectors, held_out: Data) -> Shares:
     """Returns the derivative of the loss of held-out samples after a step by each option's share.
 
     A step with shares q instead of p would have come to params + sum over o of (q_o - p_o) displacements[o], where
@@ -198,7 +196,7 @@ def look_ahead_gradient(problem: Problem, params: Vector, displacements: Moves, 
 
 
 @functools.lru_cache(maxsize=8)
-def _look_ahead(problem: Problem) -> Callable[[Vector, Moves, Data], Float[Array, " options"]]:
+def _look_ahead(problem: Problem) -> Callable[[Vector, Vectors, Data], Float[Array, " options"]]:
     import jax
 
     tree = programs(problem, None).tree

@@ -5,21 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Rows
+from alpa_dejavu.playground._arrays import Counts, Rows, Values
 from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.problem import checks
 
-if TYPE_CHECKING:
-    from jaxtyping import Int, Shaped
 
-    Labels: TypeAlias = Int[np.ndarray, " N"]
-
-
-def labels_of(targets: Shaped[np.ndarray, "N ..."], bins: int | None) -> Labels:
+def labels_of(targets: Values, bins: int | None) -> Counts:
     """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers; or several labels
     of a sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which are cut into bins
     at quantiles; without bins each value is its own.
@@ -70,13 +65,13 @@ def _cut(task: SplitTask, order: Rows, by_speed: bool) -> Shards:
     return Shards(tuple(np.split(order, np.cumsum(sizes(task, by_speed))[:-1])))
 
 
-def _by_label(labels: Labels, generator: np.random.Generator) -> Rows:
+def _by_label(labels: Counts, generator: np.random.Generator) -> Rows:
     """Returns the order of samples by their labels, those of a label in an order by chance."""
     mixed = generator.permutation(len(labels))
     return mixed[np.argsort(labels[mixed], kind="stable")]
 
 
-def pieces(labels: Labels, count: int, generator: np.random.Generator) -> list[Rows]:
+def pieces(labels: Counts, count: int, generator: np.random.Generator) -> list[Rows]:
     """Returns the samples in pieces, ordered by label; each has one label where there are as many pieces as labels, and
     neighbouring labels where there are fewer. A label's pieces are of equal size, the largest piece as small as can be.
     """

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Rows
+from alpa_dejavu.playground._arrays import Rows, Values
 from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses, check_above_zero
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, labels_of, pieces, sizes
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Float, Int
 
     Points: TypeAlias = Float[np.ndarray, "N dimensions"]
 
@@ -210,7 +210,7 @@ def farthest_first(points: Points, begun: Points, count: int) -> Int[np.ndarray,
     return order
 
 
-def _projected(inputs: Shaped[np.ndarray, "N ..."], projection: str, dimensions: int, seed: int) -> Points:
+def _projected(inputs: Values, projection: str, dimensions: int, seed: int) -> Points:
     """Returns samples as points of at most so many dimensions, by PCA or UMAP.
 
     References:

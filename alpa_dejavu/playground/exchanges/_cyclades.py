@@ -14,16 +14,16 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from alpa_dejavu.playground._arrays import Rows, Vector
+from alpa_dejavu.playground._arrays import Coordinates, Rows, Vector, Vectors
 from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker
 from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
 
 
-def components(coordinates: Int[np.ndarray, "samples indices"]) -> list[Rows]:
+def components(coordinates: Coordinates) -> list[Rows]:
     """Returns the connected components of samples that depend on a common parameter."""
     samples = np.repeat(np.arange(len(coordinates)), coordinates.shape[1])
     ends = samples, len(coordinates) + coordinates.ravel()
@@ -42,7 +42,7 @@ def dealt(parts: Sequence[Rows], workers: int) -> list[Rows]:
     return groups
 
 
-def cosines(gradients: Float[np.ndarray, "samples P"]) -> Float[np.ndarray, "samples samples"]:
+def cosines(gradients: Vectors) -> Float[np.ndarray, "samples samples"]:
     """Returns how much any two of some gradients interfere: the size of their cosine, 0 on the diagonal."""
     exact = gradients.astype(np.float64)
     norms = np.linalg.norm(exact, axis=1, keepdims=True)

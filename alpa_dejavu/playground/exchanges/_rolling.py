@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, final
+from typing import final
 
+from alpa_dejavu.playground._arrays import State
 from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Process
 from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.problem import checks
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree
 
 
 @dataclasses.dataclass
@@ -37,7 +35,7 @@ class _Role:
     sender: int
     version: int = 0
     term: int = 0
-    moments: dict[int, tuple[int, PyTree]] = dataclasses.field(default_factory=dict)
+    moments: dict[int, tuple[int, State]] = dataclasses.field(default_factory=dict)
     sizes: list[int] = dataclasses.field(default_factory=list)
     servers: dict[int, Process] = dataclasses.field(default_factory=dict)
 

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Batch, Data, Init, Logits, Samples, Scalar
+from alpa_dejavu.playground._arrays import Batch, Data, Init, Logits, Params, Samples, Scalar
 from alpa_dejavu.playground.job import Problem
 
 if TYPE_CHECKING:
-    from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+    from jaxtyping import Array, Float, Int, PRNGKeyArray
 
     Part: TypeAlias = Mapping[str, Float[Array, "..."]]
     Images: TypeAlias = Float[Array, "samples height width channels"]
@@ -33,11 +33,11 @@ _WIDE = 32, 64
 def digits_mlp(units: int = 32) -> Problem:
     """Returns digits by a network of 64 inputs, 32 hidden units and 10 classes."""
 
-    def init(key: PRNGKeyArray) -> PyTree:
+    def init(key: PRNGKeyArray) -> Params:
         first, second = jax.random.split(key)
         return {"hidden": _dense(first, 64, units), "out": _dense(second, units, 10)}
 
-    def logits(params: PyTree, inputs: Samples) -> Float[Array, "samples 10"]:
+    def logits(params: Params, inputs: Samples) -> Float[Array, "samples 10"]:
         hidden = jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64)))
         return _affine(params["out"], hidden)
 
@@ -49,12 +49,12 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
     """Returns digits by two convolutions of 3 x 3 with 8 and 16 channels, each pooled, and 10 classes."""
     chain = "first", "second", "out"
 
-    def init(key: PRNGKeyArray) -> PyTree:
+    def init(key: PRNGKeyArray) -> Params:
         keys = jax.random.split(key, 3)
         return {"first": _dense(keys[0], 9, first), "second": _dense(keys[1], 9 * first, second),
                 "out": _dense(keys[2], 4 * second, 10)}  # fmt: skip
 
-    def logits(params: PyTree, inputs: Samples) -> Float[Array, "samples 10"]:
+    def logits(params: Params, inputs: Samples) -> Float[Array, "samples 10"]:
         images = inputs[..., None]
         for name in chain[:-1]:
             images = _pooled(jax.nn.relu(_convolved(params[name], images)))
@@ -72,12 +72,12 @@ def digits_wide_cnn() -> Problem:
 def _classified(name: str, init: Init, logits: Logits, data: Data, held_out: int, **more: Any) -> Problem:
     """Returns a model that puts out the logits of classes; the first samples are held out."""
 
-    def loss(params: PyTree, batch: Batch) -> Scalar:
+    def loss(params: Params, batch: Batch) -> Scalar:
         inputs, targets = batch
         logarithms = jax.nn.log_softmax(logits(params, inputs))
         return -jnp.mean(jnp.sum(logarithms * jax.nn.one_hot(targets, logarithms.shape[-1]), axis=-1))
 
-    def accuracy(params: PyTree, batch: Batch) -> Scalar:
+    def accuracy(params: Params, batch: Batch) -> Scalar:
         inputs, targets = batch
         return jnp.mean(jnp.argmax(logits(params, inputs), axis=-1) == targets)
 
@@ -126,7 +126,7 @@ def digits_residual(*units: int) -> Problem:
     units = units or (32, 32, 32)
     names = tuple((f"block {n} in", f"block {n} out") for n, count in enumerate(units, 1) if count)
 
-    def init(key: PRNGKeyArray) -> PyTree:
+    def init(key: PRNGKeyArray) -> Params:
         keys = jax.random.split(key, len(units) + 2)
         parts = {"stem": _dense(keys[0], 9, _CHANNELS), "out": _dense(keys[1], _CHANNELS * _PLACES, 10)}
         for (into, out), count, own_key in zip(names, filter(None, units), keys[2:], strict=False):
@@ -134,7 +134,7 @@ def digits_residual(*units: int) -> Problem:
                       out: {"bias": jnp.zeros(_CHANNELS), "kernel": jnp.zeros((9 * count, _CHANNELS))}}  # fmt: skip
         return parts
 
-    def logits(params: PyTree, inputs: Samples) -> Float[Array, "samples 10"]:
+    def logits(params: Params, inputs: Samples) -> Float[Array, "samples 10"]:
         images = _pooled(jax.nn.relu(_convolved(params["stem"], inputs[..., None])))
         for into, out in names:
             images = images + _convolved(params[out], jax.nn.relu(_convolved(params[into], images)))
@@ -157,7 +157,7 @@ def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 
     targets = (values * truth[chosen]).sum(axis=1) + 0.1 * draw.standard_normal(rows).astype(np.float32)
     inputs = np.stack([chosen.astype(np.float32), values], axis=-1)
 
-    def loss(params: PyTree, batch: Batch) -> Scalar:
+    def loss(params: Params, batch: Batch) -> Scalar:
         pairs, wanted = batch
         outputs = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
         return 0.5 * jnp.mean(jnp.square(outputs - wanted))
@@ -196,7 +196,7 @@ def _text() -> Int[np.ndarray, " characters"]:
     return np.where((codes >= 0) & (codes < _CHARACTERS - 1), codes, _CHARACTERS - 1).astype(np.int32)
 
 
-def _init(key: PRNGKeyArray) -> PyTree:
+def _init(key: PRNGKeyArray) -> Params:
     keys = iter(jax.random.split(key, 3 + 4 * _BLOCKS))
 
     def drawn(*shape: int) -> Array:
@@ -210,7 +210,7 @@ def _init(key: PRNGKeyArray) -> PyTree:
             "blocks": [block() for _ in range(_BLOCKS)], "out": drawn(_WIDTH, _CHARACTERS)}  # fmt: skip
 
 
-def _logits(params: PyTree, inputs: Int[Array, "samples length"]) -> Float[Array, "samples length characters"]:
+def _logits(params: Params, inputs: Int[Array, "samples length"]) -> Float[Array, "samples length characters"]:
     hidden = params["characters"][inputs] + params["places"]
     for part in params["blocks"]:
         hidden = hidden + _attention(part, _normal(hidden))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._arrays import Init, Scalar
+from alpa_dejavu.playground._arrays import Init, Params, Scalar
 from alpa_dejavu.playground.problems import problem
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], argu
     )  # fmt: skip
 
 
-def _parameters(state: PyTree) -> PyTree:
+def _parameters(state: PyTree) -> Params:
     return state.get("params", state) if isinstance(state, Mapping) else getattr(state, "params", state)
 
 
-def _with_parameters(state: PyTree, params: PyTree) -> PyTree:
+def _with_parameters(state: PyTree, params: Params) -> PyTree:
     if isinstance(state, Mapping):
         return {**state, "params": params} if "params" in state else params
     if not hasattr(state, "params"):
