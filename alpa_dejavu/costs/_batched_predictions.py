@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.problem import Device, Operators
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 _AT_A_TIME = 1 << 18
 """Sets of operators are joined until they have about so many, which a latency model then predicts in one call."""
@@ -28,7 +29,7 @@ class PredictedOperators:
         self._numbers: dict[int, int] = {}
         self._sets: list[Operators] = []  # kept, so that their ids stay theirs
         self._latencies: list[Latency] = []
-        self._totals_s: FloatArray = np.zeros(0)
+        self._totals_s: Float[np.ndarray, " sets"] = np.zeros(0)
 
     def ask(self, sets: Iterable[Operators]) -> None:
         """Predicts and caches the seconds of sets of operators that aren't cached yet, in a few large calls."""
@@ -45,13 +46,13 @@ class PredictedOperators:
             of_parts = zip(*(np.split(values, ends[:-1]) for values in (latency.mean_s, latency.spread_s)), strict=True)
             self._latencies += [Latency(*seconds) for seconds in of_parts]
 
-    def numbers(self, sets: Sequence[Operators]) -> NDArray[np.intp]:
+    def numbers(self, sets: Sequence[Operators]) -> Int[np.ndarray, " sets"]:
         """Returns the places among all sets of operators that were asked for, to which these belong from now on."""
         self.ask(sets)
         return np.array([self._numbers[id(operators)] for operators in sets], dtype=np.intp)
 
-    def totals_s(self, sets: Sequence[Operators]) -> FloatArray:
-        """Returns the seconds of each set's operators, one after the other, shape (sets,)."""
+    def totals_s(self, sets: Sequence[Operators]) -> Float[np.ndarray, " sets"]:
+        """Returns the seconds of each set's operators, one after the other."""
         numbers = self.numbers(sets)
         return self._totals_s[numbers]
 

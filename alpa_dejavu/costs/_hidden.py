@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,10 @@ from alpa_dejavu.costs._streams import behind_layers_s
 from alpa_dejavu.costs.overlap import Overlap
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
+
+    OfStages: TypeAlias = Int[NDArray[np.intp], "L L L"]
+    """Which variant each layer has in each stage of layers i..j, as divisions have it."""
 
 FETCHED = ("all_gather",)
 """Collectives of a pass that bring a layer's parameters (ZeRO-3): they run behind the layer that comes before it."""
@@ -46,11 +49,11 @@ class Buckets:
 
     @classmethod
     def of(
-        cls, sent: Sequence[tuple[FloatArray, FloatArray]], shape: tuple[int, int], of_stages: NDArray[np.intp] | None
-    ) -> Buckets:
-        """Returns the buckets of collectives, given for each the seconds of all layers of a stage together, shape
-        (L, L), and of each of V layer variants alone, shape (V,); `shape` is (L, V), and `of_stages` as divisions have
-        it.
+        cls, sent: Sequence[tuple[Float[FloatArray, "L L"], Float[FloatArray, " V"]]], shape: tuple[int, int],
+        of_stages: OfStages | None,
+    ) -> Buckets:  # fmt: skip
+        """Returns the buckets of collectives, given for each the seconds of all layers of a stage together, and of each
+        of V layer variants alone; `shape` is (L, V).
         """
         num_layers, num_variants = shape
         whole = np.array([seconds for seconds, _ in sent]).reshape(-1, num_layers, num_layers)
@@ -87,11 +90,11 @@ def hidden_seconds(
     backward: StagePass | None,
     summed: Buckets,
     updated: Buckets | None,
-    of_stages: NDArray[np.intp] | None,
+    of_stages: OfStages | None,
     overlap: Overlap,
-) -> FloatArray:
+) -> Float[FloatArray, "3 L L"]:
     """Returns the hidden seconds of stages of layers i..j: of a micro-batch's forward and backward pass, and of a
-    step's synchronisation; shape (3, L, L).
+    step's synchronisation.
 
     What a stage sends for all its layers hides behind other layers, in buckets of a layer each. Optimizer updates hide
     nothing.
@@ -102,16 +105,16 @@ def hidden_seconds(
         summed: the gradients' sums, which are sent once a step, beside the last micro-batch's backward pass.
         updated: the updated parameters, which are gathered beside the first micro-batch's forward pass; None: they
             aren't.
-        of_stages: which variant a layer has in a stage, as divisions have it.
+        of_stages: which variant a layer has in a stage.
         overlap: what a device does at the same time.
     """
 
-    def behind(computed: StagePass, fetched: Buckets, sent: Buckets) -> FloatArray:
+    def behind(computed: StagePass, fetched: Buckets, sent: Buckets) -> Float[FloatArray, "L L"]:
         """The seconds by which a pass takes longer than its computing, on the device on which that is most."""
         rows = (_behind(row, fetched, sent, of_stages, overlap, computed is backward) for row in computed.free_s)
         return functools.reduce(np.maximum, rows)
 
-    def hidden(total_s: FloatArray, exposed_s: FloatArray) -> FloatArray:
+    def hidden(total_s: Float[FloatArray, "L L"], exposed_s: Float[FloatArray, "L L"]) -> Float[FloatArray, "L L"]:
         return np.clip(total_s - exposed_s, 0.0, total_s)
 
     hidden_s = np.zeros((3, *forward.fetched.total_s.shape))
@@ -131,14 +134,14 @@ def hidden_seconds(
 
 
 def _behind(
-    computed_s: FloatArray,
+    computed_s: Float[FloatArray, " V"],
     fetched: Buckets,
     sent: Buckets,
-    of_stages: NDArray[np.intp] | None,
+    of_stages: OfStages | None,
     overlap: Overlap,
     backward: bool,
-) -> FloatArray:
-    """Returns the seconds by which a pass over layers takes longer than its computing, shape (L, L)."""
+) -> Float[FloatArray, "L L"]:
+    """Returns the seconds by which a pass over layers takes longer than its computing."""
     size, inside = len(fetched.total_s), np.zeros_like(fetched.total_s)
     if not len(fetched.alone_s) and not len(sent.alone_s):
         return inside
@@ -166,12 +169,12 @@ def _behind(
 
 
 @functools.cache
-def _ranges(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _ranges(size: int) -> tuple[Int[NDArray[np.intp], " ranges"], Int[NDArray[np.intp], " ranges"]]:
     return np.triu_indices(size)
 
 
 @functools.lru_cache(maxsize=256)
-def _alike_ranges(kinds: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _alike_ranges(kinds: tuple[int, ...]) -> tuple[Int[NDArray[np.intp], " ranges"], Int[NDArray[np.intp], " ranges"]]:
     """Returns which of the ranges of layers, in the order of `np.triu_indices`, are the first with layers of these
     kinds, one after the other; and for each range its place among those.
     """

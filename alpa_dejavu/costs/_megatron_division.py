@@ -86,8 +86,8 @@ class EvenDivision:
         return None
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives among data-parallel devices in a phase for each stage of layers i..j, with bytes of
-        shape (L, L).
+        """Returns the collectives among data-parallel devices in a phase for each stage of layers i..j, with the
+        bytes of each.
 
         Gradients are all-reduced once a step, or with ZeRO-2 reduce-scattered, and as many bytes all-gathered. With
         ZeRO-3 parameters are all-gathered forward and backward, and gradients reduce-scattered backward.

@@ -9,6 +9,7 @@ References:
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,14 @@ from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.overlap import Overlap
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
-def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int32], overlap: Overlap) -> float:
+
+def makespan_s(
+    computed_s: Float[FloatArray, " operators"], sent_s: Float[FloatArray, " collectives"],
+    edges: Int[NDArray[np.int32], "edges 2"], overlap: Overlap,
+) -> float:  # fmt: skip
     """Returns the seconds of a pass whose operators are on one stream and whose collectives are on another; ValueError
     where nodes wait for each other.
 
@@ -26,8 +33,7 @@ def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int
     which the longest path leads to the end, or with that which the next collective waits for. The shorter of these two
     schedules counts; it is never more than doing all one after the other.
 
-    `edges`, of shape (edges, 2), has pairs of nodes, operators first and then collectives, of which the first comes
-    before the second.
+    `edges` has pairs of nodes, operators first and then collectives, of which the first comes before the second.
     """
     seconds = np.concatenate([computed_s, sent_s])
     one_by_one = float(computed_s.sum() + sent_s.sum())
@@ -136,26 +142,26 @@ def _run(
 
 
 def behind_layers_s(
-    stages: NDArray[np.intp],
-    variants: NDArray[np.intp],
-    computed_s: FloatArray,
-    fetched: tuple[FloatArray, FloatArray],
-    sent: tuple[FloatArray, FloatArray],
+    stages: Int[NDArray[np.intp], "M 2"],
+    variants: Int[NDArray[np.intp], "M L"],
+    computed_s: Float[FloatArray, " V"],
+    fetched: tuple[Float[FloatArray, "K V"], Float[FloatArray, "K M"]],
+    sent: tuple[Float[FloatArray, "K V"], Float[FloatArray, "K M"]],
     overlap: Overlap,
     backward: bool = False,
-) -> FloatArray:
-    """Returns the seconds by which a pass over the layers of M stages takes longer than its computing, shape (M,).
+) -> Float[FloatArray, " M"]:
+    """Returns the seconds by which a pass over the layers of M stages takes longer than its computing.
 
     A layer's parameters are fetched while the layer before it computes; those of a stage's first layer, before it
     computes. What a layer sends, it sends behind the layers after it; what is left at the end is waited for. The one
     stream of communication fetches first.
 
     Args:
-        stages: shape (M, 2), the first and the last layer of each stage.
-        variants: shape (M, L), the variant of each layer in each stage.
-        computed_s: shape (V,), the seconds that each layer variant computes.
-        fetched: the seconds of what each variant fetches alone, shape (K, V), by K kinds of messages; and how many
-            times as long they take in a stage, shape (K, M).
+        stages: the first and the last layer of each stage.
+        variants: the variant of each layer in each stage.
+        computed_s: the seconds that each layer variant computes.
+        fetched: the seconds of what each variant fetches alone, by K kinds of messages; and how many times as long they
+            take in a stage.
         sent: those of what each variant sends.
         overlap: the slowdowns while a device computes and communicates.
         backward: whether the pass begins with the last layer.

@@ -99,7 +99,7 @@ class InterstageTable:
         return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
 
     def sites(
-        self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
+        self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: Int[NDArray[np.int64], " K"]
     ) -> Sites:
         """Returns the seconds of transfers between stages, and the devices that each submesh takes, as slicers take
         them; `available` has how many devices there are of each of K kinds of hosts.
@@ -145,10 +145,10 @@ class InterstageTransfer:
         """
         return InterstageTransfer(self.model, self._cluster, self._communication, self._runtime, (within, between))
 
-    def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
-        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, forward and
-        backward, shape (2, L): forward over the link from the first host of `ends` to the second, each tensor cut into
-        `shares` that are sent at the same time, `at_a_time` pipelines over the same link.
+    def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> Float[FloatArray, "2 L"]:
+        """Returns the seconds of one micro-batch's transfer across the cut before each layer, forward and backward:
+        forward over the link from the first host of `ends` to the second, each tensor cut into `shares` that are sent
+        at the same time, `at_a_time` pipelines over the same link.
         """
         key = ends, shares, at_a_time
         if key not in self._known:
@@ -221,8 +221,8 @@ class InterstageTransfer:
             shares=kinds[:, 1],
         )
 
-    def _links(self, space: SearchSpace) -> tuple[list[_Ends], NDArray[np.int64]]:
-        """Pairs of hosts, and which of them is the slowest between any two submeshes, shape (S, S)."""
+    def _links(self, space: SearchSpace) -> tuple[list[_Ends], Int[NDArray[np.int64], "S S"]]:
+        """Returns pairs of hosts, and which of them is the slowest between any two submeshes."""
         slowest = np.zeros((len(space.submeshes),) * 2, dtype=np.int64)
         if space.hosts is None:
             hosts, num_hosts = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)

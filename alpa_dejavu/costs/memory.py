@@ -15,7 +15,7 @@ from alpa_dejavu.problem import NO_OFFLOAD, MemoryShares, Model, Offload, Run
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float, Int
 
 _WITH_COPIES = 5.0
 """An optimizer's state of more bytes than so many times the parameters' has float32 copies of these: beside parameters
@@ -108,8 +108,8 @@ class MemoryLimits:
     host_bytes: float = 0.0
     nvme_bytes: float = 0.0
 
-    def hold(self, stage: StageMemory, in_flight: int) -> NDArray[np.bool_]:
-        """Returns whether a stage of layers i..j with so many micro-batches in flight fits in the limits, (L, L)."""
+    def hold(self, stage: StageMemory, in_flight: int) -> Bool[NDArray[np.bool_], "L L"]:
+        """Returns whether a stage of layers i..j with so many micro-batches in flight fits in the limits."""
         fits = stage.peak(in_flight) <= self.device_bytes
         offloaded = stage.elsewhere
         if offloaded is None:
@@ -218,14 +218,14 @@ class UpdatedBytes:
 
 
 def _largest(num_bytes: FloatArray) -> FloatArray:
-    """Returns the bytes of the largest layer of each range of layers, shape (L, L)."""
+    """Returns the bytes of the largest layer of each range of layers."""
     return range_max(np.diag(num_bytes).tolist())
 
 
-def successors_that_fit(stage: StageMemory, limits: MemoryLimits, run: Run) -> NDArray[np.int64]:
-    """Returns for each stage of layers i..j how many stages may follow it so that it fits in its limits, shape (L, L):
-    Alpa's `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage. `Run.in_flight` says of how many
-    micro-batches it keeps the activations.
+def successors_that_fit(stage: StageMemory, limits: MemoryLimits, run: Run) -> Int[NDArray[np.int64], "L L"]:
+    """Returns for each stage of layers i..j how many stages may follow it so that it fits in its limits: Alpa's
+    `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage. `Run.in_flight` says of how many micro-batches
+    it keeps the activations.
     """
     on_device = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
     if stage.elsewhere is None:

@@ -7,36 +7,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import ModelMemory, UpdatedBytes
 from alpa_dejavu.problem import HostShare, MemoryShares, Offload
 
-StageParts: TypeAlias = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
-"""The six kinds of seconds of stages, as `StageCostModel.seconds` has them, each of shape (L, L)."""
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+Ranges: TypeAlias = "Float[np.ndarray, 'L L']"
+"""A figure of each stage of layers i..j."""
+
+StageParts: TypeAlias = "tuple[Ranges, Ranges, Ranges, Ranges, Ranges, Ranges]"
+"""The six kinds of seconds of stages, as `StageCostModel.seconds` has them."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class OffloadCopies:
-    """The seconds that each device of a stage of layers i..j would take for each kind of copy alone, shape (L, L): in a
-    micro-batch's passes those to the device and from it, which go on at a time; in a step gradients to the host, the
-    optimizer's update there, parameters to the device, and reading and writing drives.
+    """The seconds that each device of a stage of layers i..j would take for each kind of copy alone: in a micro-batch's
+    passes those to the device and from it, which go on at a time; in a step gradients to the host, the optimizer's
+    update there, parameters to the device, and reading and writing drives.
     """
 
-    forward: tuple[FloatArray, ...]
-    backward: tuple[FloatArray, ...]
-    step: tuple[FloatArray, ...]
+    forward: tuple[Ranges, ...]
+    backward: tuple[Ranges, ...]
+    step: tuple[Ranges, ...]
 
 
 def copies(
-    memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload: Offload, share: HostShare
+    memory: ModelMemory, shares: MemoryShares, kept: Ranges, offload: Offload, share: HostShare
 ) -> OffloadCopies:
     """Returns the seconds of what offload copies and updates for each device of a stage of layers i..j; `kept` are the
-    bytes that each keeps for a micro-batch's backward pass, shape (L, L), `share` what it has of its host.
+    bytes that each keeps for a micro-batch's backward pass, `share` what it has of its host.
 
     Offloaded parameters come to the device for each pass, offloaded gradients leave it after each backward pass, and
     offloaded activations leave it forward and come back backward. Once a step the other gradients of what the host
@@ -60,7 +65,7 @@ def copies(
         traffic / share.bytes_per_s,
         updated.parameters * (offload.optimizer - offload.parameters) / link,
     ]
-    read: list[FloatArray] = []
+    read: list[Ranges] = []
     if drives:
         own = updated.uncopied * offload.optimizer
         written = np.maximum(updated.parameters * offload.parameters, own)
@@ -75,9 +80,9 @@ def copies(
 
 def added_s(
     parts: StageParts, copied: OffloadCopies, offload: Offload, fixed_s: float, hidden: bool = False
-) -> FloatArray:
-    """Returns the seconds that offload adds to stages, shape (3, L, L): copies to a micro-batch's forward and backward
-    pass, and the hosts' work to a step.
+) -> Float[np.ndarray, "3 L L"]:
+    """Returns the seconds that offload adds to stages: copies to a micro-batch's forward and backward pass, and the
+    hosts' work to a step.
 
     `parts` are the seconds without offload, `fixed_s` the part of the update that isn't the optimizer's. If copies are
     `hidden`, which go on while devices compute, the longest kind of them takes what it takes beyond that; else all come
@@ -93,7 +98,7 @@ def added_s(
 
 
 def with_offload(
-    parts: StageParts, added: FloatArray, offload: Offload, exchanged_s: FloatArray, fixed_s: float
+    parts: StageParts, added: Float[np.ndarray, "3 L L"], offload: Offload, exchanged_s: Ranges, fixed_s: float
 ) -> StageParts:
     """Returns the seconds of stages with what offload adds to them (`added_s`): copies to the collectives of each pass,
     and the work of hosts to the update, of which the devices do less.

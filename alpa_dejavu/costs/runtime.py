@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from alpa_dejavu.costs.communication import CommunicationModel, communication_mo
 from alpa_dejavu.costs.latency import Latency, LatencyModel, latency_model
 from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
 from alpa_dejavu.problem import Device, Host, Operators
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
@@ -98,12 +101,12 @@ class RuntimeProfile:
             return device_s
         return (device_s**_SOFTNESS + (self.launch_s * launches) ** _SOFTNESS) ** (1 / _SOFTNESS)
 
-    def sent_s(self, predicted_s: NDArray[np.float64], phase: str) -> NDArray[np.float64]:
+    def sent_s(self, predicted_s: Float[np.ndarray, " sizes"], phase: str) -> Float[np.ndarray, " sizes"]:
         """Returns the seconds of collectives in a phase: "forward", "backward" or "step"."""
         return predicted_s if phase == "step" else predicted_s * self.collectives
 
     def latency(
-        self, predicted: Latency, operators: Operators, ends: Sequence[int] | NDArray[np.intp] | None = None
+        self, predicted: Latency, operators: Operators, ends: Sequence[int] | Int[np.ndarray, " layers"] | None = None
     ) -> Latency:
         """Returns the latency of a layer's operators under this runtime; where those of several layers are joined,
         `ends` says where each layer's end.
@@ -114,7 +117,7 @@ class RuntimeProfile:
         of_layers = np.repeat(np.arange(len(lengths)), lengths)
         factor = np.where(operators.is_product, 1.0, self.elementwise)
 
-        def added(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        def added(values: Float[np.ndarray, " operators"]) -> Float[np.ndarray, " layers"]:
             return np.asarray(np.bincount(of_layers, values, minlength=len(lengths)), dtype=np.float64)
 
         device_s = added(predicted.mean_s * factor)
@@ -152,10 +155,8 @@ class RuntimeProfile:
         return self.step_s + (device.step_s if self.compiled else 0.0)
 
 
-def launches(operators: Operators) -> NDArray[np.float64]:
-    """Returns how often each operator is launched, shape (operators,): as often as it runs if it writes a result to
-    memory.
-    """
+def launches(operators: Operators) -> Float[np.ndarray, " operators"]:
+    """Returns how often each operator is launched: as often as it runs if it writes a result to memory."""
     return operators.count * (operators.written_bytes > 0)
 
 

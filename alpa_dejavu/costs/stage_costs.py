@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from alpa_dejavu.problem import (
     Model,
     Operators,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 COST_KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
@@ -142,9 +145,8 @@ class StageCostModel:
             self._recomputed[key] = self.division(config).recomputed(config.remat)
         return self._recomputed[key]
 
-    def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L), by
-        `COST_KINDS`.
+    def seconds(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "6 L L"]:
+        """Returns the seconds of each stage of layers i..j on some devices with a mesh config, by `COST_KINDS`.
 
         All are rounded, so that equal layers give exactly equal seconds wherever in the model they are. What hides
         behind computing (`hidden_s`) is left out of collectives and of synchronising.
@@ -169,10 +171,9 @@ class StageCostModel:
             self._plain[key] = forward, backward, ahead, back, once, update
         return self._plain[key]
 
-    def offload_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
-        """Returns the seconds that offload adds to each stage of layers i..j, shape (3, L, L): copies to a
-        micro-batch's forward and backward pass, and once a step the hosts' update; ValueError where too little is known
-        of the hosts.
+    def offload_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
+        """Returns the seconds that offload adds to each stage of layers i..j: copies to a micro-batch's forward and
+        backward pass, and once a step the hosts' update; ValueError where too little is known of the hosts.
         """
         names = [self.cluster.hosts[host].name for host in dict.fromkeys(devices.hosts)]
         share, memory = known_share(config.offload, devices.share, names), self.memory(config)
@@ -182,9 +183,9 @@ class StageCostModel:
         fixed_s, streams = self.models.runtime.started_step_s(devices.kinds[0]), self.models.runtime.overlap.streams
         return added_s(self._without_offload(devices, config), copied, config.offload, fixed_s, streams)
 
-    def hidden_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
-        """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
-        in a micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
+    def hidden_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
+        """Returns the seconds of collectives that hide behind computing in each stage of layers i..j: in a
+        micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
         """
         overlap, size = self.models.runtime.overlap, self.model.num_layers
         if not overlap.hides:
@@ -224,7 +225,7 @@ class StageCostModel:
         sent = [(s, self.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
         return Buckets.of(sent, (self.model.num_layers, len(division.variants)), division.of_stages)
 
-    def _hidden_in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+    def _hidden_in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
         """Returns the seconds of collectives of activations that hide in a pass of each layer variant, on the device
         where least does: behind independent operators of its pass.
         """
@@ -253,13 +254,13 @@ class StageCostModel:
                 hidden_s[key] = max(float(min(sent_s.sum(), *both)), 0.0)
         return np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
 
-    def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
-        and backward for one micro-batch, and once a step.
+    def computed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
+        """Returns the seconds that the slowest device of each stage of layers i..j computes: forward and backward for
+        one micro-batch, and once a step.
         """
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
-    def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
+    def _computed_on(self, device: Device, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
         key = device, config.division_key, config.remat
         if key not in self._computed:
             self._computed[key] = self._compute_s(device, config)
@@ -273,8 +274,8 @@ class StageCostModel:
         return self._memory[config]
 
     @property
-    def gradient_bytes(self) -> FloatArray:
-        """Returns the bytes of the gradients of all trained parameters of each range of layers i..j, shape (L, L)."""
+    def gradient_bytes(self) -> Float[FloatArray, "L L"]:
+        """Returns the bytes of the gradients of all trained parameters of each range of layers i..j."""
         return self._whole.gradients
 
     def division(self, config: MeshConfig) -> Division:
@@ -289,14 +290,14 @@ class StageCostModel:
                 self._divisions[key] = sharding.on(self.model.layers, config)
         return self._divisions[key]
 
-    def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
+    def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
         """Returns the seconds of each layer's operators on one device; by variant."""
         totals_s = self._on(device).totals_s(self.division(config).operators(phase))
         return totals_s * self.crowding(device, config)
 
-    def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
-        """Returns the share of what each stage computes in a backward pass that only gradients of weights need, shape
-        (L, L): what a schedule that splits backward passes may put off. The slowest device counts.
+    def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "L L"]:
+        """Returns the share of what each stage computes in a backward pass that only gradients of weights need: what a
+        schedule that splits backward passes may put off. The slowest device counts.
         """
 
         def on(device: Device) -> FloatArray:
@@ -330,7 +331,7 @@ class StageCostModel:
         starts_s = np.array([start_s, start_s * training, runtime.started_step_s(device)])
         return self._summed(config, np.stack([forward, backward, update])) + starts_s[:, None, None]
 
-    def again(self, config: MeshConfig, device: Device) -> FloatArray:
+    def again(self, config: MeshConfig, device: Device) -> Float[FloatArray, " V"]:
         """Returns for each sharding variant (way to shard one layer) the share of its forward pass, by its seconds on a
         device, that its backward pass runs again.
         """
@@ -342,7 +343,7 @@ class StageCostModel:
             self._again[key] = np.divide(again_s, whole_s, out=shares, where=whole_s > 0)
         return self._again[key]
 
-    def exchanges_again(self, config: MeshConfig, device: Device) -> NDArray[np.bool_]:
+    def exchanges_again(self, config: MeshConfig, device: Device) -> Bool[NDArray[np.bool_], " V"]:
         """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again."""
         return (self.again(config, device) > 0) & (config.remat == "layer")
 
@@ -393,9 +394,9 @@ class StageCostModel:
 
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str
-    ) -> list[tuple[AxisCollectives, FloatArray]]:
+    ) -> list[tuple[AxisCollectives, Float[FloatArray, "L L"]]]:
         """Returns the collectives that a stage of layers i..j does in a phase once for all its layers, such as the
-        all-reduce of gradients, each with its seconds, of shape (L, L).
+        all-reduce of gradients, each with its seconds.
         """
         key = devices, config.division_key, phase
         if key not in self._sent:
@@ -403,7 +404,9 @@ class StageCostModel:
             self._sent[key] = [(sent, self.sent_s(devices, config, sent, phase) * sent.counts) for sent in exchanges]
         return self._sent[key]
 
-    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
+    def sent_s(
+        self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str
+    ) -> Float[FloatArray, " sizes"]:
         """Returns the seconds of a collective in a phase, for each of its sizes in bytes, in the slowest group of a
         stage's devices along its mesh axis; all groups along that axis communicate at the same time. Gradients are
         added up with the cluster's reduction servers where that takes less.

@@ -6,10 +6,9 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import range_sum
 from alpa_dejavu.clusters.gpus import gpu_of
@@ -17,6 +16,9 @@ from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.kernels import check_fused
 from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operators, SearchSpace, Submesh
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
@@ -121,9 +123,9 @@ class StagePlaces:
         return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in used.items()))
 
 
-def _first_places(members: NDArray[np.intp]) -> NDArray[np.intp]:
+def _first_places(members: Int[np.ndarray, "groups devices"]) -> Int[np.ndarray, "groups devices"]:
     """Returns for each device of each group, whose hosts `members` has, the first place in the group of a device of its
-    host; shape (groups, devices of each). Groups have the same where they are spread over hosts in the same way.
+    host. Groups have the same where they are spread over hosts in the same way.
 
     >>> _first_places(np.array([[5, 5, 7, 5], [7, 7, 2, 7]])).tolist()
     [[0, 0, 2, 0], [0, 0, 2, 0]]
@@ -162,9 +164,9 @@ def _usual_dtype(model: Model) -> str:
 
 def allowed_ranges(
     model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
-) -> NDArray[np.bool_]:
+) -> Bool[np.ndarray, "L L"]:
     """Returns which ranges of layers i..j may be a stage on a submesh of a search space (the one with the index
-    `place`) by Alpa's rules, shape (L, L).
+    `place`) by Alpa's rules.
 
     A submesh of all devices may only have all layers. Layers are cut by the search space's `cuts`. A range's share of
     the matrix products' operations may differ from the submesh's share of the computing rate by `allowed_imbalance` of

@@ -123,15 +123,17 @@ class CostTable:
             self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
         )
 
-    def successors(self, run: Run, margin: MemoryMargin, usable_bytes: FloatArray) -> NDArray[np.int64]:
+    def successors(
+        self, run: Run, margin: MemoryMargin, usable_bytes: Float[FloatArray, " S"]
+    ) -> Int[NDArray[np.int64], "L L S C"]:
         """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
-        memory margin and other usable bytes of a device of each submesh, shape (S,).
+        memory margin and other usable bytes of a device of each submesh.
         """
         return self._counts(
             lambda stage, s: successors_that_fit(margin.needed(stage), self.limits(s, float(usable_bytes[s])), run)
         )
 
-    def holding(self, micro_batches: int) -> NDArray[np.int64]:
+    def holding(self, micro_batches: int) -> Int[NDArray[np.int64], "L L S C"]:
         """Returns how many stages may follow each stage (`max_n_succ_stages`) if each keeps so many micro-batches,
         wherever it is: any number, or -1 where it doesn't fit.
         """
@@ -294,8 +296,8 @@ def cost_table(
     )  # fmt: skip
 
 
-def _families(space: SearchSpace) -> NDArray[np.bool_] | None:
-    """The families of a search space's entries, shape (F, S, C); None where it has none."""
+def _families(space: SearchSpace) -> Bool[NDArray[np.bool_], "F S C"] | None:
+    """Returns the families of a search space's entries; None where it has none."""
     if not space.families:
         return None
     families = np.zeros((len(space.families), len(space.submeshes), len(space.configs[0])), dtype=np.bool_)
@@ -311,8 +313,8 @@ def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
 
 def _memory_limits(
     runtime: RuntimeProfile, cluster: Cluster, space: SearchSpace, margin: MemoryMargin
-) -> tuple[FloatArray, FloatArray]:
-    """The memory that each submesh's smallest device has, and that the margin leaves of one; each of shape (S,)."""
+) -> tuple[Float[FloatArray, " S"], Float[FloatArray, " S"]]:
+    """Returns the memory that each submesh's smallest device has, and that the margin leaves of one."""
     kinds, members = np.array(kinds_of(cluster)), members_of_kinds(cluster)
     hosts = runtime.hosts(cluster.hosts[of_kind[0]] for of_kind in members)
     every = [range(len(hosts))] * len(space.submeshes)

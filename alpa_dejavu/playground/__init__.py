@@ -23,19 +23,9 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground.topology import Topology
 
 __all__ = [
-    "EXCHANGES",
-    "Exchange",
-    "Fault",
-    "History",
-    "Job",
-    "Problem",
-    "Topology",
-    "Until",
-    "Worker",
-    "exchange",
-    "problem",
+    "EXCHANGES", "Exchange", "Fault", "History", "Job", "Problem", "Topology", "Until", "Worker", "exchange", "problem",
     "simulate",
-]
+]  # fmt: skip
 
 _HOME = {
     "Exchange": "_world",

@@ -5,26 +5,25 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeAlias, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Counts, Figures, Rows, Values
 from alpa_dejavu.problem import checks
 
-Ints = NDArray[np.int64]
 Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitTask:
-    """Samples, the first dimension of inputs and targets, that are to be spread over n workers, of each of which there
-    are the index of its host and the seconds of a gradient.
+    """Samples that are to be spread over workers, of each of which there are the index of its host and the seconds of a
+    gradient.
     """
 
-    inputs: NDArray[Any]
-    targets: NDArray[Any]
+    inputs: Values
+    targets: Values
     hosts: tuple[int, ...]
     compute_s: tuple[float, ...]
     seed: int
@@ -49,7 +48,7 @@ class SplitTask:
 class Shards:
     """The samples of each worker, by their indices."""
 
-    rows: tuple[Ints, ...]
+    rows: tuple[Rows, ...]
 
 
 class Split(abc.ABC):
@@ -73,12 +72,12 @@ class Split(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Handed:
-    """The indices of samples that a worker hands on, shape (k,), each as often as it does, and for each of them the
-    number of the worker that gets it.
+    """Samples that a worker hands on, each as often as it does, and for each of them the number of the worker that gets
+    it.
     """
 
-    rows: Ints
-    targets: Ints
+    rows: Rows
+    targets: Counts
 
 
 @final
@@ -90,23 +89,23 @@ class Epoch:
 
     Attributes:
         worker, number: the number of the worker, and which of its epochs ends, from 1.
-        rows: the indices of the samples that the worker has, shape (m,).
-        ages: how many epochs of the worker ended since each of these came, shape (m,); very many for the first ones.
+        rows: the samples that the worker has.
+        ages: how many epochs of the worker ended since each of these came; very many for the first ones.
         live: the numbers of the workers that are there, in order.
         mean_samples: samples of a worker at the beginning, on the mean.
         draws: returns the random numbers of a name, such as an epoch and a worker.
-        losses: returns the loss of each of the worker's samples at its parameters, shape (m,); the worker's next
-            gradient is later by a third of the seconds of their gradients.
+        losses: returns the loss of each of the worker's samples at its parameters; the worker's next gradient is later
+            by a third of the seconds of their gradients.
     """
 
     worker: int
     number: int
-    rows: Ints
-    ages: Ints
+    rows: Rows
+    ages: Counts
     live: tuple[int, ...]
     mean_samples: float
     draws: Callable[..., np.random.Generator]
-    losses: Callable[[], NDArray[np.float64]]
+    losses: Callable[[], Figures]
 
     def amount(self, share: float) -> int:
         """Returns how many samples are a share of an epoch's: as many for all workers, but a worker keeps one."""
@@ -116,16 +115,16 @@ class Epoch:
         """Returns random numbers of this worker's epoch, from their beginning."""
         return self.draws(self.number, self.worker, 0)
 
-    def partners(self, count: int) -> Ints:
-        """Returns `count` other workers, shape (count,), drawn with the same numbers for all, so that in an epoch each
-        is drawn by as many as it draws; empty where there is no other.
+    def partners(self, count: int) -> Counts:
+        """Returns `count` other workers, drawn with the same numbers for all, so that in an epoch each is drawn by as
+        many as it draws; empty where there is no other.
         """
         if len(self.live) < 2:
             return np.zeros(0, np.int64)
         shifts = self.draws(self.number).integers(1, len(self.live), size=count)
         return np.array(self.live, np.int64)[(self.live.index(self.worker) + shifts) % len(self.live)]
 
-    def handed(self, places: Ints) -> Handed:
+    def handed(self, places: Counts) -> Handed:
         """Returns the samples at some places of the worker's, each for a random worker; none where it is alone."""
         targets = self.partners(len(places))
         return Handed(self.rows[places[: len(targets)]], targets)

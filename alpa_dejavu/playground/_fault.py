@@ -11,7 +11,8 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Sleeping
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground._world import Program
@@ -164,7 +165,7 @@ class WrongStage(Fault):
         return for_a_while(change, self.at_s, self.until_s)
 
     def _multipliers(self, leaves: tuple[int, ...]) -> Vector:
-        """Returns the factor of each parameter, shape (P,), by the sizes of the leaves of their pytree."""
+        """Returns the factor of each parameter, by the sizes of the leaves of their pytree."""
         if not leaves:  # time alone
             return np.ones(0, np.float32)
         if len(leaves) < self.stages:

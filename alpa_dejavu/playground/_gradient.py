@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Flat, Params, Rows, Samples, Scalar, State, Vector, Vectors
 from alpa_dejavu.playground._problem import Problem
 
-Vector = NDArray[np.float32]
-Rows = NDArray[np.int64]
+if TYPE_CHECKING:
+    import optax
+    from jaxtyping import Array, Float, Shaped
 
 
 @final
@@ -24,30 +25,31 @@ class WorkerGradient:
     Attributes:
         worker: the number of the worker.
         step: how many gradients the worker had begun before.
-        version, at: the version of the worker's parameters, and these, shape (P,), that it is computed at.
+        version, at: the version of the worker's parameters, and these, that it is computed at.
         rows: indices of its training samples.
-        multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
+        multipliers: of the parameters: 0 for those that the worker left out; None: none.
         spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
     """
 
     def __init__(self, compute: Callable[[WorkerGradient], None] | None, worker: int, step: int, version: int,
-                 at: Vector, rows: NDArray[Any], multipliers: Vector | None = None) -> None:  # fmt: skip
+                 at: Vector, rows: Rows, multipliers: Vector | None = None) -> None:  # fmt: skip
         self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
-        self._compute, self.at, self.rows, self.computed = compute, at, rows, None  # type: Any, Any, Any, Vector | None
+        self._compute, self.at, self.rows = compute, at, rows
+        self.computed: Vector | None = None
         self.spoil: Callable[[Vector], Vector] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
 
     @property
     def samples(self) -> float | Vector:
-        """Returns of how many samples it is the mean: a number, or shape (P,) where parameters were left out."""
+        """Returns of how many samples it is the mean; where parameters were left out, for each of them."""
         count = len(self.rows)
         return count if self.multipliers is None else np.float32(count) * (self.multipliers != 0)
 
     @property
     def values(self) -> Vector:
-        """Returns the gradient as a vector of shape (P,), which must not be changed."""
+        """Returns the gradient, which must not be changed."""
         if self.computed is None:
             assert self._compute is not None, "somebody has set it"
             self._compute(self)
@@ -68,22 +70,19 @@ class Programs(NamedTuple):
     figures, a first state; and from flat parameters to a pytree.
     """
 
-    gradient: Callable[..., Any]
-    gradients: Callable[..., Any]
-    losses: Callable[..., Any]
-    update: Callable[..., Any]
-    score: Callable[..., Any]
-    state: Callable[..., Any]
-    tree: Callable[..., Any]
+    gradient: Callable[[Vector, Samples, Samples], Flat]
+    gradients: Callable[[Vectors, Shaped[Array, "N samples ..."], Shaped[Array, "N samples ..."]], Vectors]
+    losses: Callable[[Vector, Samples, Samples], Float[Array, " samples"]]
+    update: Callable[[Vector, State, Vector], tuple[Flat, State]]
+    score: Callable[[Vector, Samples, Samples], tuple[Scalar, Scalar]]
+    state: Callable[[Vector], State]
+    tree: Callable[[Vector], Params]
 
 
-def programs(problem: Problem, chosen: Any) -> Programs:
+def programs(problem: Problem, chosen: optax.GradientTransformation | None) -> Programs:
     """Returns the programs of a problem and an optimizer, compiled once for all simulations with functions that do the
-    same, such as those of two problems of one name, or of two optimizers made with the same settings.
-
-    Args:
-        problem: the problem.
-        chosen: the optimizer; None: gradient descent at a rate of 0.1.
+    same, such as those of two problems of one name, or of two optimizers made with the same settings. Without an
+    optimizer it is gradient descent at a rate of 0.1.
     """
     return _compiled(SameCode((problem.init, problem.loss, problem.accuracy, chosen)))
 
@@ -98,19 +97,19 @@ def _compiled(functions: SameCode) -> Programs:
     optimizer = optax.sgd(0.1) if chosen is None else chosen
     _, tree = ravel_pytree(init(jax.random.PRNGKey(0)))
 
-    def gradient(params: Any, inputs: Any, targets: Any) -> Any:
+    def gradient(params: Flat, inputs: Samples, targets: Samples) -> Flat:
         return ravel_pytree(jax.grad(loss)(tree(params), (inputs, targets)))[0]
 
-    def updated(params: Any, state: Any, values: Any) -> Any:
+    def updated(params: Flat, state: State, values: Flat) -> tuple[Flat, State]:
         changes, after = optimizer.update(tree(values), state, tree(params))
         return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
 
-    def score(params: Any, inputs: Any, targets: Any) -> Any:
+    def score(params: Flat, inputs: Samples, targets: Samples) -> tuple[Scalar, Scalar]:
         batch = inputs, targets
         share = accuracy(tree(params), batch) if accuracy else float("nan")
         return loss(tree(params), batch), share
 
-    def losses(params: Any, inputs: Any, targets: Any) -> Any:
+    def losses(params: Flat, inputs: Samples, targets: Samples) -> Float[Array, " samples"]:
         return jax.vmap(lambda sample, target: loss(tree(params), (sample[None], target[None])))(inputs, targets)
 
     return Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(losses), jax.jit(updated), jax.jit(score),
@@ -144,7 +143,7 @@ class _ItselfError(Exception):
 class _Itself:
     """The key of what is like itself alone; it is kept, so that nothing else gets its id."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
@@ -154,14 +153,14 @@ class _Itself:
         return id(self._value)
 
 
-def _key(value: Any) -> Hashable:
+def _key(value: object) -> Hashable:
     try:
         return _inner(value)
     except (_ItselfError, RecursionError, ValueError):  # ValueError: a cell that is empty
         return _Itself(value)
 
 
-def _inner(value: Any) -> Hashable:
+def _inner(value: object) -> Hashable:
     if isinstance(value, (bool, int, float, complex, str, bytes, types.NoneType)):
         return type(value), repr(value)  # 0.0 and -0.0 are equal, and so are 1 and True
     if isinstance(value, tuple):

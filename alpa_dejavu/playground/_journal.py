@@ -11,14 +11,13 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.json_file import write_whole, write_whole_bytes
 
-Arrays = tuple[NDArray[Any], ...]
+Arrays = tuple[np.ndarray, ...]
 _FILE_BYTES, _FILE_S = 2**26, 10.0
 """A file is written once it has so many bytes, or after so many seconds."""
 
@@ -35,7 +34,7 @@ class Journal:
         ValueError: the folder holds another run, or isn't there.
     """
 
-    def __init__(self, folder: pathlib.Path | None, run: dict[str, Any]) -> None:
+    def __init__(self, folder: pathlib.Path | None, run: dict[str, object]) -> None:
         self._folder, self._new, self._bytes, self._written_s = folder, list[Arrays](), 0, time.monotonic()
         self._kept, self._files, self.replayed = iter(()), 0, 0  # type: Iterator[Arrays], int, int
         if folder is None:
@@ -49,7 +48,7 @@ class Journal:
         files = sorted(folder.glob("results-*.npz"))
         self._files, self._kept = len(files), _read(files)
 
-    def next(self, compute: Callable[[], Sequence[NDArray[Any]]]) -> Arrays:
+    def next(self, compute: Callable[[], Sequence[np.ndarray]]) -> Arrays:
         """Returns the next result: the kept one, or the computed one, which is kept."""
         if self._folder is None:
             return tuple(compute())
@@ -80,7 +79,7 @@ class Journal:
 def _read(files: Sequence[pathlib.Path]) -> Iterator[Arrays]:
     for path in files:
         with np.load(path, allow_pickle=False) as file:
-            parts: dict[int, list[NDArray[Any]]] = {}
+            parts: dict[int, list[np.ndarray]] = {}
             for name in file.files:
                 parts.setdefault(int(name.partition("-")[0]), []).append(file[name])
         yield from (tuple(parts[n]) for n in sorted(parts))

@@ -7,13 +7,13 @@ that wait are computed side by side. So any exchange has its gradients in batche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu.playground._gradient import Rows, Vector, WorkerGradient, programs
+from alpa_dejavu.playground._arrays import Coordinates, Figures, Params, Rows, State, Vector, Vectors
+from alpa_dejavu.playground._gradient import WorkerGradient, programs
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem
@@ -37,10 +37,10 @@ class Learner:
         self._samples, self.leaves, self.shards = samples, tuple[int, ...](), list[Rows]()
 
     def start(self, worker: int) -> Vector:
-        """Returns the parameters that a worker begins with, shape (P,)."""
+        """Returns the parameters that a worker begins with."""
         return np.zeros(0, np.float32)
 
-    def state(self, params: Vector) -> Any:
+    def state(self, params: Vector) -> State:
         """Returns a new optimizer's state."""
         return ()
 
@@ -59,39 +59,39 @@ class Learner:
         """Computes a gradient that is looked at, and others that wait."""
         wanted.computed = wanted.at
 
-    def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
+    def updated(self, params: Vector, state: State, gradient: Vector) -> tuple[Vector, State]:
         """Returns parameters and optimizer's state after an update."""
         return params, state
 
-    def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
+    def updated_each(self, params: Vector, state: State, rows: Rows) -> tuple[Vector, State]:
         """Returns both after an update by each of some samples, in their order; the optimizer must keep nothing."""
         return params, state
 
-    def per_sample(self, params: Vector, rows: Rows) -> Vector:
-        """Returns the gradient of each of some samples, shape (samples, P)."""
+    def per_sample(self, params: Vector, rows: Rows) -> Vectors:
+        """Returns the gradient of each of some samples."""
         return np.zeros((len(rows), 0), np.float32)
 
-    def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
-        """Returns the loss of each of some samples, shape (samples,)."""
+    def losses(self, params: Vector, rows: Rows) -> Figures:
+        """Returns the loss of each of some samples."""
         return np.zeros(len(rows))
 
-    def coordinates(self, rows: Rows) -> Rows | None:
-        """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
+    def coordinates(self, rows: Rows) -> Coordinates | None:
+        """Returns which parameters each of some samples' loss depends on; None: all."""
         return None
 
-    def second_moment(self, state: Any) -> Vector | None:
-        """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
+    def second_moment(self, state: State) -> Vector | None:
+        """Returns the optimizer's tracker of the second moment; None if it has none."""
         return None
 
-    def with_second_moment(self, state: Any, values: Vector) -> Any:
+    def with_second_moment(self, state: State, values: Vector) -> State:
         """Returns the optimizer's state with another tracker of the second moment."""
         return state
 
-    def moments(self, state: Any) -> int:
+    def moments(self, state: State) -> int:
         """Returns how many numbers the optimizer keeps for each parameter."""
         return 0
 
-    def keeps(self, state: Any) -> bool:
+    def keeps(self, state: State) -> bool:
         """Returns whether the optimizer keeps anything between updates, such as moments, or a count of steps."""
         return False
 
@@ -101,7 +101,7 @@ class Learner:
 
 
 def batches(job: Job, seed: int, worker: int, shards: Sequence[Rows] | None = None) -> Iterator[Rows]:
-    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end.
+    """Yields the indices of the samples of a worker's batches, drawn with replacement; without end.
     Shards, the samples of each worker, are looked at anew for each batch; empty: all have all; None: the job's.
     """
     assert job.problem is not None, "there are samples"
@@ -143,7 +143,7 @@ class JaxLearner(Learner):
         own = int(np.random.default_rng([self._seed, 0, worker]).integers(2**31))
         return self._flat(self._problem.init(self._jax.random.PRNGKey(own)))
 
-    def state(self, params: Vector) -> Any:
+    def state(self, params: Vector) -> State:
         return self._programs.state(params)
 
     def batch(self, worker: int) -> Rows:
@@ -175,7 +175,7 @@ class JaxLearner(Learner):
         for gradient, values in zip(chosen, computed, strict=True):
             gradient.computed = values if gradient.multipliers is None else values * gradient.multipliers
 
-    def _computed(self, chosen: Sequence[WorkerGradient]) -> Vector:
+    def _computed(self, chosen: Sequence[WorkerGradient]) -> Vectors:
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
             at, rows = chosen[0].at, chosen[0].rows
@@ -187,11 +187,11 @@ class JaxLearner(Learner):
         computed = self._programs.gradients(points, inputs[rows], targets[rows])
         return np.asarray(computed)[: len(chosen)]
 
-    def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
+    def updated(self, params: Vector, state: State, gradient: Vector) -> tuple[Vector, State]:
         after, state = self._programs.update(params, state, gradient)
         return np.asarray(after), state
 
-    def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
+    def updated_each(self, params: Vector, state: State, rows: Rows) -> tuple[Vector, State]:
         if self.keeps(state):
             raise ValueError("job: optimizer keeps moments or counts steps, but must not where samples are applied one "
                              "by one; choose plain gradient descent")  # fmt: skip
@@ -206,7 +206,7 @@ class JaxLearner(Learner):
 
         return self._journal.next(applied)[0], state
 
-    def per_sample(self, params: Vector, rows: Rows) -> Vector:
+    def per_sample(self, params: Vector, rows: Rows) -> Vectors:
         inputs, targets = self._problem.train
         every = np.broadcast_to(params, (len(rows), len(params)))
         (gradients,) = self._journal.next(
@@ -214,32 +214,31 @@ class JaxLearner(Learner):
         )
         return np.asarray(gradients)
 
-    def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
+    def losses(self, params: Vector, rows: Rows) -> Figures:
         inputs, targets = self._problem.train
         (losses,) = self._journal.next(
             lambda: (np.asarray(self._programs.losses(params, inputs[rows], targets[rows]), np.float64),)
         )
         return losses
 
-    def coordinates(self, rows: Rows) -> Rows | None:
+    def coordinates(self, rows: Rows) -> Coordinates | None:
         coordinates = self._problem.coordinates
         return None if coordinates is None else coordinates(self._problem.train[0][rows])
 
-    def second_moment(self, state: Any) -> Vector | None:
+    def second_moment(self, state: State) -> Vector | None:
         adams = [node for node in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(node)]
         return self._flat(adams[0].nu) if adams else None
 
-    def with_second_moment(self, state: Any, values: Vector) -> Any:
-
-        def changed(node: Any) -> Any:
+    def with_second_moment(self, state: State, values: Vector) -> State:
+        def changed(node: State) -> State:
             return node._replace(nu=self._programs.tree(values)) if _is_adam(node) else node
 
         return self._jax.tree.map(changed, state, is_leaf=_is_adam)
 
-    def moments(self, state: Any) -> int:
+    def moments(self, state: State) -> int:
         return sum(leaf.size for leaf in self._jax.tree.leaves(state)) // self._first.size
 
-    def keeps(self, state: Any) -> bool:
+    def keeps(self, state: State) -> bool:
         return bool(self._jax.tree.leaves(state))
 
     def score(self, params: Vector) -> tuple[float, float]:
@@ -247,12 +246,12 @@ class JaxLearner(Learner):
         (figures,) = self._journal.next(lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),))
         return float(figures[0]), float(figures[1])
 
-    def _flat(self, tree: Any) -> Vector:
+    def _flat(self, tree: Params) -> Vector:
         leaves = [np.ravel(np.asarray(leaf, np.float32)) for leaf in self._jax.tree.leaves(tree)]
         return np.concatenate(leaves)
 
 
-def _is_adam(node: Any) -> bool:
+def _is_adam(node: object) -> bool:
     import optax
 
     return isinstance(node, optax.ScaleByAdamState)

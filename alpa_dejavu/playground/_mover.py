@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
+from alpa_dejavu.playground._arrays import Counts, Figures, Rows
 from alpa_dejavu.playground._data import DataMove, Epoch, Handed
 from alpa_dejavu.playground._world import Program, Worker, World
 from alpa_dejavu.playground.job import Job
 
-Ints = NDArray[np.int64]
 _TAG = "moved samples"
 _LONG = 2**31
 """The age of samples that a worker had from the beginning."""
@@ -25,8 +24,8 @@ class Mover:
 
     def __init__(self, job: Job, policy: DataMove, seed: int, world: World, send: Callable[..., None]) -> None:
         self._policy, self._seed, self._world, self._send = policy, seed, world, send
-        self._rows: list[Ints] = world.learner.shards  # arrays are replaced, not changed
-        self._ages: list[Ints] = [np.full(len(rows), _LONG) for rows in self._rows]
+        self._rows: list[Rows] = world.learner.shards  # arrays are replaced, not changed
+        self._ages: list[Counts] = [np.full(len(rows), _LONG) for rows in self._rows]
         self._samples = sum(map(len, self._rows))
         self._mean_samples = self._samples / len(self._rows)
         self._every = max(round(self._mean_samples / float(np.mean(job.batch))), 1)
@@ -50,7 +49,7 @@ class Mover:
             return 0.0
         number, rows, computed_s = worker.number, self._rows[worker.number], [0.0]
 
-        def losses() -> NDArray[np.float64]:
+        def losses() -> Figures:
             computed_s[0] += self._world.compute_seconds(number, len(rows)) / 3
             return self._world.learner.losses(worker.params, _padded(rows))[: len(rows)]
 
@@ -85,7 +84,7 @@ class Mover:
             self._world.recorder.note(f"{missing} samples are on their way at the end, or were lost with messages")
 
 
-def _places(own: Ints, rows: Ints) -> Ints | None:
+def _places(own: Rows, rows: Rows) -> Counts | None:
     """The places of some samples among those of a worker, which may have copies; None where it hasn't all of them."""
     order, wanted = np.argsort(own, kind="stable"), np.sort(rows)
     copies = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
@@ -95,7 +94,7 @@ def _places(own: Ints, rows: Ints) -> Ints | None:
     return order[places]
 
 
-def _padded(rows: Ints) -> Ints:
+def _padded(rows: Rows) -> Rows:
     """Rows and repetitions of the last one, of one of few lengths: few sizes are few compilations."""
     length: int = 2 ** (len(rows) - 1).bit_length()
     return np.concatenate([rows, np.repeat(rows[-1:], length - len(rows))])

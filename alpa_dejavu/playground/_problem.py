@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Batch, Coordinates, Data, Init, Logits, Loss, Params, Values, Vector
 from alpa_dejavu.problem import Device, Model
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ class Problem:
     """A model and its data.
 
     Attributes:
-        init: makes the parameters, a pytree of float32 arrays, of a jax random key.
-        loss: the mean loss, a scalar, of the parameters on a batch `(inputs, targets)`.
+        init: makes the parameters, of float32.
+        loss: the mean loss of the parameters on a batch.
         accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
-        train: inputs and targets that workers draw their batches from, first dimension the samples.
-        held_out: inputs and targets by which the history's loss and accuracy are told.
-        coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
-            (samples, indices); None: all of them.
+        train: what workers draw their batches from.
+        held_out: that by which the history's loss and accuracy are told.
+        coordinates: the indices of the parameters, flat, that the loss of each of some inputs depends on; None: all of
+            them.
         chain: names of parts of the parameters in a row, each a kernel of shape (inputs, outputs) and a bias, where the
             outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
             the last one may be left out. Empty: none may.
@@ -37,21 +37,20 @@ class Problem:
             may be left out, or the whole block.
         narrowed: returns the problem with fewer units in these layers and then blocks, given their numbers, 0 for a
             block that isn't there; None: there is none.
-        logits: returns what the model puts out for the parameters and some inputs, shape (*targets, classes); None:
-            there are no classes.
+        logits: what the model puts out; None: there are no classes.
     """
 
     name: str
-    init: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Any]
-    accuracy: Callable[[Any, Any], Any] | None
-    train: tuple[NDArray[Any], NDArray[Any]]
-    held_out: tuple[NDArray[Any], NDArray[Any]]
-    coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    init: Init
+    loss: Loss
+    accuracy: Loss | None
+    train: Data
+    held_out: Data
+    coordinates: Callable[[Values], Coordinates] | None = None
     chain: tuple[str, ...] = ()
     blocks: tuple[tuple[str, str], ...] = ()
     narrowed: Callable[[Sequence[int]], Problem] | None = None
-    logits: Callable[[Any, Any], Any] | None = None
+    logits: Logits | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):
@@ -103,12 +102,11 @@ def narrowed_problem(problem: Problem, rates: Sequence[float]) -> Problem:
     return problem.narrowed(kept_units(layer_widths(problem), rates))
 
 
-def drop_multipliers(
-    problem: Problem, params: Any, rates: Sequence[float], draw: np.random.Generator
-) -> NDArray[np.float32] | None:
-    """Returns by what parameters are multiplied where drawn units, a share of each layer's, are left out, shape (P,):
-    0 for weights to such a unit, and from one; weights from units that are kept are raised so that the next layer's
-    inputs are the same in the mean. Of a block that is left out no weight is left. None: all are kept.
+def drop_multipliers(problem: Problem, params: Params, rates: Sequence[float], draw: np.random.Generator
+                     ) -> Vector | None:  # fmt: skip
+    """Returns by what parameters are multiplied where drawn units, a share of each layer's, are left out: 0 for weights
+    to such a unit, and from one; weights from units that are kept are raised so that the next layer's inputs are the
+    same in the mean. Of a block that is left out no weight is left. None: all are kept.
     """
     import jax
 
@@ -161,7 +159,7 @@ def _described(problem: Problem, batch: int) -> Model:
 
     inputs, targets = (part[:1].repeat(batch, axis=0) for part in problem.train)
 
-    def step(params: Any, data: Any) -> Any:
+    def step(params: Params, data: Batch) -> Params:
         gradients = jax.grad(problem.loss)(params, data)
         return jax.tree.map(lambda value, gradient: value - 0.1 * gradient, params, gradients)
 

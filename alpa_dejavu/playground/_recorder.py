@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
 if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
     from alpa_dejavu.playground._world import World
 
 
@@ -42,16 +44,16 @@ class WorkerTimeline:
     """The first intervals of workers' time, in the order in which they begin, at most so many."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._rows = most, list[list[Any]]()
+        self._most, self._rows = most, list[list[float]]()
 
-    def begin(self, worker: int, kind: int, now_s: float, other: int = -1) -> list[Any] | None:
+    def begin(self, worker: int, kind: int, now_s: float, other: int = -1) -> list[float] | None:
         """Returns a new interval of a kind, for `finish`; None if there are enough. `other` is sent to."""
         if len(self._rows) >= self._most:
             return None
         self._rows.append([worker, kind, other, now_s, math.inf])
         return self._rows[-1]
 
-    def finish(self, interval: list[Any] | None, now_s: float) -> None:
+    def finish(self, interval: list[float] | None, now_s: float) -> None:
         """Ends an interval, if it hasn't ended yet."""
         if interval is not None and interval[4] == math.inf:
             interval[4] = now_s
@@ -69,7 +71,7 @@ class WorkerTimeline:
             if interval[:2] == [worker, kind]:
                 self.finish(interval, now_s)
 
-    def intervals(self, end_s: float) -> NDArray[Any]:
+    def intervals(self, end_s: float) -> Shaped[np.ndarray, " intervals"]:
         return np.array([(*row[:4], min(row[4], end_s)) for row in self._rows], TIMELINE)
 
 

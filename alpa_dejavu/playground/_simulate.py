@@ -9,9 +9,9 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.phases import progress_bar
+from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder
@@ -34,7 +34,7 @@ def simulate(
     conditions: Sequence[Condition] = (),
     until: Until,
     seed: int = 0,
-    start: NDArray[np.float32] | None = None,
+    start: Vector | None = None,
     looks: int = 50,
     folder: pathlib.Path | None = None,
     progress: bool = False,
@@ -49,8 +49,8 @@ def simulate(
         exchange: how workers train together, or its name, one of `EXCHANGES`.
         conditions: what the run is checked against; `History.violated_s` says when each was first violated.
         seed: of parameters, batches, compute seconds and what exchanges draw.
-        start: the parameters that all workers begin with, shape (P,), such as another history's `params`; None: those
-            of the seed.
+        start: the parameters that all workers begin with, such as another history's `params`; None: those of the
+            seed.
         looks: at how many moments the model is looked at, besides the first and the last.
         folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
             an optimizer's, can't be compared.

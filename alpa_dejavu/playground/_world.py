@@ -6,17 +6,19 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Rows, State, Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
+
+T = TypeVar("T")
 
 
 @final
@@ -25,12 +27,14 @@ class Computing:
     """Waiting for a gradient of one's own; gives the `WorkerGradient`."""
 
     worker: Worker
-    rows: NDArray[np.int64] | None = None
+    rows: Rows | None = None
 
 
 Effect: TypeAlias = Computing | Receiving | Sleeping
 Program: TypeAlias = Generator[Effect, Any, None]
 """A generator that yields what it waits for, and is sent what came of it."""
+Subprogram: TypeAlias = Generator[Effect, Any, T]
+"""A part of a program, for `yield from`, with what it returns."""
 
 
 @final
@@ -38,12 +42,12 @@ class Worker:
     """A worker, as the programs on it see it, with its number, from 0, and random numbers of its own.
 
     Attributes:
-        params, state: its parameters, shape (P,), and its optimizer's state; never changed in place, but replaced.
+        params, state: its parameters and its optimizer's state; never changed in place, but replaced.
         version: how many times its parameters were updated or replaced by newer ones.
         world: all workers, and what an exchange may know of them.
     """
 
-    def __init__(self, world: World, number: int, params: Vector, state: Any, generator: np.random.Generator) -> None:
+    def __init__(self, world: World, number: int, params: Vector, state: State, generator: np.random.Generator) -> None:
         self.world, self.number, self.params, self.state, self.generator = world, number, params, state, generator
         self.version = 0
 
@@ -58,7 +62,7 @@ class Worker:
         """Returns whether the worker has had its number of steps, so that `compute` won't be gone on from."""
         return self.world.finished(self.number)
 
-    def compute(self, rows: NDArray[np.int64] | None = None) -> Computing:
+    def compute(self, rows: Rows | None = None) -> Computing:
         """Yield it to compute a gradient at `params` as they are now; gives a `WorkerGradient` after its seconds.
 
         Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with. Rows are indices
@@ -87,7 +91,7 @@ class Worker:
         self.world.spawn(self, program)
 
     def update(self, gradient: Vector, *sources: WorkerGradient) -> None:
-        """Updates parameters and optimizer's state by a gradient, shape (P,), such as a mean of several workers' ones.
+        """Updates parameters and optimizer's state by a gradient, such as a mean of several workers' ones.
         Of the sources that it was made of the staleness is counted, and that they aren't lost.
         """
         for source in sources:
@@ -135,7 +139,8 @@ class World(abc.ABC):
         self.num_bytes, self.learner, self.recorder = num_bytes, learner, recorder
         self.live: tuple[int, ...] = tuple(range(self.size))
         self.present, self.came_s, self.first_step = [True] * self.size, [0.0] * self.size, [0] * self.size
-        self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
+        self.now_s, self.board = 0.0, dict[Hashable, Any]()
+        self.shown: Vector | None = None
         self._seed, self._until, self.ends_s = seed, until, until.seconds
         self._queue, self._mail = Queue(), Mail(self.size, self._resume, recorder.used)
         self._processes: list[list[Process]] = [[] for _ in range(self.size)]
@@ -245,7 +250,7 @@ class World(abc.ABC):
         """Computes a gradient, and goes on with the program when its seconds are over."""
 
 
-def change(values: list[Any], value: Any, ends: bool) -> None:
+def change(values: list[T], value: T, ends: bool) -> None:
     """Adds a value, such as a factor, to those that hold now, or takes it away."""
     if ends:
         values.remove(value)
@@ -272,7 +277,6 @@ class Exchange(abc.ABC):
 
         A server is a program that one of the workers spawns. A worker that was lost and comes back runs this anew,
         with the parameters that it had at the beginning.
-
 
         >>> from alpa_dejavu.playground import Job, Until, simulate
         >>> from alpa_dejavu.testing import example_cluster

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster, Device, Link, checks
 
 if TYPE_CHECKING:
+    import optax
+    import optuna
+
     from alpa_dejavu.costs import CostModels
 
 __all__ = ["DropVector", "affordable", "pareto_front"]
@@ -52,8 +55,9 @@ class DropVector:
 
 
 def pareto_front(
-    problem: Problem, device: Device, batch: int = 16, *, optimizer: Any = None, trials: int = 60, steps: int = 100,
-    seeds: Sequence[int] = (0, 1), seed: int = 0, models: CostModels | None = None, parts: str = "both",
+    problem: Problem, device: Device, batch: int = 16, *, optimizer: optax.GradientTransformation | None = None,
+    trials: int = 60, steps: int = 100, seeds: Sequence[int] = (0, 1), seed: int = 0, models: CostModels | None = None,
+    parts: str = "both",
 ) -> tuple[DropVector, ...]:  # fmt: skip
     """Returns the vectors that no other one found beats in seconds, memory and loss together, by rising seconds.
 
@@ -98,7 +102,7 @@ def pareto_front(
         seconds, num_bytes = compute_seconds(narrow, batch, device, models), compute_bytes(narrow, batch)
         return DropVector(rates, seconds, num_bytes, float(np.mean(losses)))
 
-    def figures_of(trial: Any) -> tuple[float, float, float]:
+    def figures_of(trial: optuna.Trial) -> tuple[float, float, float]:
         for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
             if parts != "blocks":
                 trial.suggest_int(f"layer {n}", 1, width)
@@ -129,16 +133,14 @@ def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_by
     return min(within, key=lambda vector: (vector.loss, vector.seconds))
 
 
-def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:
+def _units_kept(params: Mapping[str, int], widths: Sequence[int]) -> tuple[int, ...]:
     """Returns the units that a trial keeps of each layer, all of those that it says nothing of."""
-    return tuple(
-        params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in enumerate(widths)
-    )
+    every = enumerate(widths)
+    return tuple(params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in every)
 
 
-def _loss(
-    problem: Problem, rates: tuple[float, ...], batch: int, optimizer: Any, steps: int, seed: int, device: Device
-) -> float:
+def _loss(problem: Problem, rates: tuple[float, ...], batch: int, optimizer: optax.GradientTransformation | None,
+          steps: int, seed: int, device: Device) -> float:  # fmt: skip
     link = Link(0.0, 1.0)
     alone = Cluster.uniform("alone", ["alone"], device, 1, link, link)
     job = Job(problem, 1.0, batch, optimizer, drop=(rates,))

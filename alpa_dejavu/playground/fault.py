@@ -22,19 +22,9 @@ from alpa_dejavu.playground._world import Program
 from alpa_dejavu.problem import checks
 
 __all__ = [
-    "FAULTS",
-    "Crash",
-    "DrawnCongestion",
-    "DrawnCrashes",
-    "DrawnSlowDowns",
-    "Fault",
-    "Join",
-    "LinkRate",
-    "Partition",
-    "SlowDown",
-    "WrongGradient",
-    "WrongStage",
-]
+    "FAULTS", "Crash", "DrawnCongestion", "DrawnCrashes", "DrawnSlowDowns", "Fault", "Join", "LinkRate", "Partition",
+    "SlowDown", "WrongGradient", "WrongStage",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -267,15 +257,8 @@ def _at_random_times(world: VirtualWorld, owner: str, per_s: float, until_s: flo
 
 
 FAULTS: dict[str, type[Fault]] = {
-    "crash": Crash,
-    "join": Join,
-    "slow-down": SlowDown,
-    "link-rate": LinkRate,
-    "partition": Partition,
-    "wrong-gradient": WrongGradient,
-    "wrong-stage": WrongStage,
-    "drawn-crashes": DrawnCrashes,
-    "drawn-slow-downs": DrawnSlowDowns,
-    "drawn-congestion": DrawnCongestion,
-}
+    "crash": Crash, "join": Join, "slow-down": SlowDown, "link-rate": LinkRate, "partition": Partition,
+    "wrong-gradient": WrongGradient, "wrong-stage": WrongStage, "drawn-crashes": DrawnCrashes,
+    "drawn-slow-downs": DrawnSlowDowns, "drawn-congestion": DrawnCongestion,
+}  # fmt: skip
 """For each word of a scenario the fault, a frozen dataclass."""

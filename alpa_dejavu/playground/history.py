@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Annotated, Any, TypeAlias, final
 
@@ -19,22 +20,11 @@ TIMELINE = np.dtype([("worker", np.int32), ("kind", np.int32), ("other", np.int3
                      ("end_s", np.float64)])  # fmt: skip
 
 
-def _whole(data: Any) -> NDArray[np.int64]:
-    return np.array(data, np.int64)
-
-
-def _real(data: Any) -> NDArray[np.float64]:
-    return np.array(data, np.float64)
-
-
 def _with_nulls(values: NDArray[np.float64]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _pairs(data: Any) -> NDArray[np.int64]:
-    return _whole(data).reshape(-1, 2)
-
-
+_real, _whole = functools.partial(np.array, dtype=np.float64), functools.partial(np.array, dtype=np.int64)
 _Floats: TypeAlias = NDArray[np.float64]
 _Ints: TypeAlias = NDArray[np.int64]
 _SECONDS = Stored(list[Seconds], _with_nulls, _real)
@@ -43,7 +33,7 @@ _NUMBERS_OR_NULLS = Stored(list[Annotated[float | None, stated("a number, or nul
 _BYTES = Stored(list[Bytes], _with_nulls, _real)
 _WHOLE = Stored(list[Index], np.ndarray.tolist, _whole)
 _PAIRS = Stored(list[Annotated[list[Index], listed("a pair of hosts", min_length=2, max_length=2)]], np.ndarray.tolist,
-                _pairs)  # fmt: skip
+                lambda pairs: np.reshape(_whole(pairs), (-1, 2)))  # fmt: skip
 _Figures: TypeAlias = Annotated[
     _Floats, _NUMBERS_OR_NULLS, listed("a list of numbers or nulls, as many as its neighbours have")
 ]
@@ -122,6 +112,6 @@ class History:
         return float(min(self.time_s[self.loss <= loss], default=np.inf))
 
 
-def _bits(history: History) -> list[Any]:
+def _bits(history: History) -> list[object]:
     every = vars(history).values()
     return [(part.dtype, part.shape, part.tobytes()) if isinstance(part, np.ndarray) else part for part in every]

@@ -11,19 +11,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Rows
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
 from alpa_dejavu.playground._problem import Problem, compute_seconds, narrowable, narrowed_problem
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
+    import optax
+
     from alpa_dejavu.costs import CostModels
 
 __all__ = ["Job", "Problem", "Until", "local_batches"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @final
@@ -54,7 +53,7 @@ class Job:
         problem: the model and its data; None: nothing is computed, and time alone is simulated.
         compute_s: seconds of one gradient, of all workers or of each.
         batch: samples of one gradient, of all workers or of each.
-        optimizer: an optax gradient transformation; None: plain gradient descent at a rate of 0.1.
+        optimizer: None: plain gradient descent at a rate of 0.1.
         spread: one standard deviation of the logarithm of compute seconds, drawn anew for each step of each worker.
         hosts: for each worker the index of its host; None: a worker is a device, those of the first host first.
         num_bytes: the bytes of the parameters, or of a gradient; None: four for each parameter of the problem.
@@ -73,11 +72,11 @@ class Job:
     problem: Problem | None
     compute_s: float | Sequence[float]
     batch: int | Sequence[int] = 16
-    optimizer: Any = None
+    optimizer: optax.GradientTransformation | None = None
     spread: float = 0.0
     hosts: Sequence[int] | None = None
     num_bytes: float | None = None
-    shards: Sequence[Sequence[int] | Ints] | Split | None = None
+    shards: Sequence[Sequence[int] | Rows] | Split | None = None
     side_by_side: bool = True
     own_starts: bool = False
     moves: DataMove | None = None
@@ -143,7 +142,7 @@ class Job:
                 raise ValueError(f"job: {name} is {value!r}, but must be None or a {kind.__name__}; give one, such as "
                                  f"{example}")  # fmt: skip
 
-    def settled_shards(self) -> Sequence[Sequence[int] | Ints] | None:
+    def settled_shards(self) -> Sequence[Sequence[int] | Rows] | None:
         """Returns the shards that are given as such; None: there is none, or a split."""
         return None if isinstance(self.shards, Split) else self.shards
 

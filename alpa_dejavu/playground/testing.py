@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.topology import Topology
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.testing import example_cluster
+
+if TYPE_CHECKING:
+    import optax
+
+    from alpa_dejavu.playground._arrays import Batch, Flat, Scalar
 
 __all__ = ["check_exchange", "check_move", "check_split", "check_topology"]
 
@@ -41,7 +46,6 @@ def check_exchange(
         keeps_mean: whether it must keep the mean of parameters that differ from worker to worker, and bring them
             together, where gradients change nothing: as mixing does whose matrices are doubly stochastic, and push-sum.
         drops: whether it may drop gradients, or leave those of slow workers waiting at the end.
-
 
     >>> from alpa_dejavu.playground.exchanges import AsynchronousServer
     >>> check_exchange(AsynchronousServer())
@@ -96,7 +100,6 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
     its way or lost, links carry the bytes of what is moved and told, gradients are as many as without it, and all is
     the same again.
 
-
     >>> from alpa_dejavu.playground.data import move
     >>> check_move(move("by-loss"))
     """
@@ -121,7 +124,7 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
 
 
 @functools.cache
-def _plain(rate: float) -> Any:
+def _plain(rate: float) -> optax.GradientTransformation:
     import optax
 
     return optax.sgd(rate)
@@ -155,7 +158,7 @@ def _line() -> Problem:
     inputs = draw.standard_normal((256, 6)).astype(np.float32)
     targets = inputs @ np.arange(1, 7, dtype=np.float32)
 
-    def loss(params: Any, batch: Any) -> Any:
+    def loss(params: Flat, batch: Batch) -> Scalar:
         return 0.5 * jnp.mean(jnp.square(batch[0] @ params - batch[1]))
 
     data = inputs, targets
@@ -191,7 +194,6 @@ def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
     """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker, of
     a multiple of three, has samples, each sample is there as often as the split says, sizes are those of speeds within
     one sample where it has `by_speed`, and the same seed gives the same.
-
 
     >>> from alpa_dejavu.playground.data import split
     >>> check_split(split("dirichlet", alpha=0.5))

@@ -7,38 +7,37 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 __all__ = [
     "TOPOLOGIES", "Exponential", "Graph", "Grid", "OnePeer", "RandomPeers", "Ring", "RoundMixing", "Star", "Topology",
     "topology",
 ]  # fmt: skip
 
-Ints = NDArray[np.int64]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundMixing:
-    """One round's messages among n workers: for each its sender, its receiver, and its weight at the receiver, all of
-    shape (M,). No worker sends to itself, and no pair is there twice; a receiver's own parameters get what its weights
-    lack to 1.
+    """One round's M messages among n workers: for each its sender, its receiver, and its weight at the receiver. No
+    worker sends to itself, and no pair is there twice; a receiver's own parameters get what its weights lack to 1.
     """
 
-    sources: Ints
-    targets: Ints
-    weights: NDArray[np.float64]
+    sources: Int[np.ndarray, " M"]
+    targets: Int[np.ndarray, " M"]
+    weights: Float[np.ndarray, " M"]
 
-    def matrix(self, size: int) -> NDArray[np.float64]:
-        """Returns the mixing matrix, shape (n, n): in row i what worker i takes of each worker's parameters."""
+    def matrix(self, size: int) -> Float[np.ndarray, "n n"]:
+        """Returns the mixing matrix: in row i what worker i takes of each worker's parameters."""
         weights = np.zeros((size, size))
         weights[self.targets, self.sources] = self.weights
         weights[np.diag_indices(size)] = 1 - weights.sum(axis=1)
@@ -63,7 +62,7 @@ def _metropolis(pairs: Iterable[tuple[int, int]], size: int) -> RoundMixing:
     return RoundMixing(sources, targets, 1.0 / (1 + np.maximum(degree[sources], degree[targets])))
 
 
-def _shifted(order: Ints, shifts: Iterable[int]) -> RoundMixing:
+def _shifted(order: Int[np.ndarray, " n"], shifts: Iterable[int]) -> RoundMixing:
     """Each worker sends to those so many places behind it in an order, all with equal weights."""
     ways = sorted({shift % len(order) for shift in shifts} - {0})
     sources = np.tile(order, len(ways))

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message, Process
 from alpa_dejavu.playground._recorder import Recorder

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Shaped
+
+Array: TypeAlias = "Float[np.ndarray, ' rows']"
+"""A figure of each of some measured collectives."""
 _ENDS = (0.05, 0.95)
 FILLED_IN = "exactly twice the time of half the size"
 """The reason to leave a row out that wasn't measured."""
@@ -21,11 +24,9 @@ _FALLS = 0.75
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collectives:
-    """A table of measured collectives as columns of shape (rows,); in a row several equal groups may run at the same
-    time.
-    """
+    """A table of measured collectives as columns; in a row several equal groups may run at the same time."""
 
-    name: NDArray[np.str_]  # all_reduce, all_gather, reduce_scatter or all_to_all
+    name: Shaped[np.ndarray, " rows"]  # all_reduce, all_gather, reduce_scatter or all_to_all
     # The bytes of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and after an all-
     # gather; what all devices together hold for an all-to-all
     num_bytes: Array
@@ -35,18 +36,18 @@ class Collectives:
     # Bytes per second that a device has to the others of its group (within a host), or a host to other hosts
     lanes: Array
 
-    def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Collectives:
+    def take(self, index: Bool[np.ndarray, " rows"] | Int[np.ndarray, " some"]) -> Collectives:
         """Returns the table with only some of its measured collectives, chosen by a boolean mask or by indices."""
         return Collectives(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     @property
-    def across(self) -> NDArray[np.bool_]:
-        """Returns which collectives run in groups that span several hosts, shape (rows,)."""
+    def across(self) -> Bool[np.ndarray, " rows"]:
+        """Returns which collectives run in groups that span several hosts."""
         return self.hosts > 1
 
     @property
     def volume_s(self) -> Array:
-        """Returns the seconds that each collective's bytes take at the full rate of the narrowest link, shape (rows,).
+        """Returns the seconds that each collective's bytes take at the full rate of the narrowest link.
 
         Rings of n devices pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; for
         an all-reduce across hosts n is the number of hosts, as with trees. In an all-to-all each device sends its share
@@ -80,25 +81,25 @@ class Collectives:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PredictedSeconds:
-    """Predicted seconds of some rows, and both ends of 90 % intervals, each of shape (rows,); `in_domain` says which
-    rows are like those that the model was fitted to.
+    """Predicted seconds of some rows, and both ends of 90 % intervals; `in_domain` says which rows are like those that
+    the model was fitted to.
     """
 
     mean: Array
     lower: Array
     upper: Array
-    in_domain: NDArray[np.bool_]
+    in_domain: Bool[np.ndarray, " rows"]
 
     @classmethod
-    def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> PredictedSeconds:
-        """Returns seconds from their logarithms and the errors that are added to these for both ends, shape (2,) or
-        (rows, 2).
-        """
+    def of(
+        cls, log_s: Array, ends: Float[np.ndarray, "#rows 2"], in_domain: Bool[np.ndarray, " rows"]
+    ) -> PredictedSeconds:
+        """Returns seconds from their logarithms and the errors that are added to these for both ends."""
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 
 
-def interval_ends(errors: Array) -> Array:
-    """Returns the lower and the upper end, shape (2,), of the middle 90 % of some errors, widened to contain zero."""
+def interval_ends(errors: Array) -> Float[np.ndarray, " 2"]:
+    """Returns the lower and the upper end of the middle 90 % of some errors, widened to contain zero."""
     low, high = np.quantile(errors, _ENDS)
     return np.array([min(float(low), 0.0), max(float(high), 0.0)])
 
@@ -148,7 +149,7 @@ def summary(rows: Sequence[Suspect]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items())) or "none"
 
 
-def _of_series(rows: NDArray[np.int64], num_bytes: Array, seconds: Array) -> dict[int, str]:
+def _of_series(rows: Int[np.ndarray, " series"], num_bytes: Array, seconds: Array) -> dict[int, str]:
     """Returns the rows of a series to leave out, each with the reason; `rows` are in order of size."""
     reasons: dict[int, str] = {}
     times: dict[float, float] = {}

@@ -6,22 +6,24 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Cluster
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 Hop: TypeAlias = tuple[int, int]
 """A message from a device of one host to one of another, or of the same."""
-Lines: TypeAlias = NDArray[np.float64]
-"""Latency in seconds, and seconds per byte, of each of some messages: shape (k, 2)."""
+Lines: TypeAlias = "Float[np.ndarray, 'k 2']"
+"""Latency in seconds, and seconds per byte, of each of some messages."""
 
 
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
-    """Returns the latency in seconds and the seconds per byte of each of a group's messages, all sent at the same time,
-    shape (k, 2); only the k messages that may be the slowest for some number of bytes. `members` has how many devices
+    """Returns the latency in seconds and the seconds per byte of each of a group's messages, all sent at the same
+    time; only the k messages that may be the slowest for some number of bytes. `members` has how many devices
     of the group each host has.
 
     A link between hosts that names no shared medium is divided among all messages over it, of all groups that

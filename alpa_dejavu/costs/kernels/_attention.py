@@ -54,9 +54,8 @@ _FLASH2 = {
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionSizes:
-    """The sizes of passes of attention, each of shape (passes,): sequences; tokens of queries, and of keys and values;
-    heads of queries, and of keys and values; and the elements of a head, where values have others than keys the mean of
-    both.
+    """The sizes of passes of attention: sequences; tokens of queries, and of keys and values; heads of queries, and of
+    keys and values; and the elements of a head, where values have others than keys the mean of both.
     """
 
     batch: Array
@@ -76,7 +75,7 @@ def attention_seconds(
     dtype: str = "bfloat16",
     prepare: bool = False,
 ) -> Array:
-    """Returns the seconds of passes of fused attention, shape (passes,).
+    """Returns the seconds of passes of fused attention.
 
     A multiprocessor computes the scores of 128 queries with one tile of keys after the other; products and exponentials
     overlap. A causal mask leaves out tiles of keys, and the tile of queries with the most of them ends last. With

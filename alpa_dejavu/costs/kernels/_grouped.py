@@ -10,7 +10,7 @@ import numpy as np
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import width_bytes
 from alpa_dejavu.costs.kernels._figures import GroupedFigures, ProductFigures, StreamFigures
-from alpa_dejavu.costs.kernels._products import HEIGHTS, Array, longer_of, tiles_seconds, traffic_seconds
+from alpa_dejavu.costs.kernels._products import HEIGHTS, Array, Tiles, longer_of, tiles_seconds, traffic_seconds
 
 
 @final
@@ -26,14 +26,13 @@ class ExpertFigures:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpertTokens:
-    """How many tokens a device's experts have, each of shape (products,): all their tokens, one that goes to two
-    experts counted twice; the experts that have tokens; and into how many tiles of each height these are cut, shape
-    (products, tiles).
+    """How many tokens a device's experts have: all their tokens, one that goes to two experts counted twice; the
+    experts that have tokens; and into how many tiles of each height these are cut.
     """
 
     tokens: Array
     experts: Array
-    row_tiles: Array
+    row_tiles: Tiles
 
     @classmethod
     def balanced(cls, tokens: Array, experts: Array) -> ExpertTokens:
@@ -47,8 +46,8 @@ def grouped_seconds(
     gpu: Gpu, dtype: str, figures: ExpertFigures, tokens: ExpertTokens, inner: Array, columns: Array,
     set_bytes: Array | None = None, *, hot: bool = False,
 ) -> Array:  # fmt: skip
-    """Returns the seconds of products of each expert's tokens with its own matrix, shape (products,); results of 8-bit
-    operands have 16 bits. `set_bytes` are those of all that is used again before these are; None: this product's own.
+    """Returns the seconds of products of each expert's tokens with its own matrix; results of 8-bit operands have 16
+    bits. `set_bytes` are those of all that is used again before these are; None: this product's own.
     """
     work = tiles_seconds(
         gpu, dtype, figures.products, tokens.row_tiles, 2 * tokens.tokens * columns * inner, columns, inner, hot=hot

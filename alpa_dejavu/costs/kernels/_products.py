@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
 from alpa_dejavu.costs.kernels._figures import ProductFigures, StreamFigures
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+Array: TypeAlias = "Float[np.ndarray, ' operators']"
+"""A figure of each of some operators, such as products."""
+Tiles: TypeAlias = "Float[np.ndarray, 'operators tiles']"
+"""How many tiles of each kind each operator has."""
 
 
 def stream_seconds(gpu: Gpu, figures: StreamFigures, num_bytes: Array, *, rows: bool = False) -> Array:
-    """Returns the seconds of operators that read and write so many bytes, without their launch, shape (operators,);
-    `rows`: they are normalisations of rows, which read them more than once.
+    """Returns the seconds of operators that read and write so many bytes, without their launch; `rows`: they are
+    normalisations of rows, which read them more than once.
     """
     share = figures.row_share if rows else figures.memory_share
     return traffic_seconds(gpu, num_bytes, num_bytes, share, figures.cache_bytes, figures.cache_held)
@@ -23,7 +30,7 @@ def stream_seconds(gpu: Gpu, figures: StreamFigures, num_bytes: Array, *, rows: 
 def traffic_seconds(
     gpu: Gpu, num_bytes: Array, set_bytes: Array, memory_share: float, cache_bytes: float, cache_held: float
 ) -> Array:
-    """Returns the seconds in which bytes are read and written, shape (operators,), at a share of the memory's rate.
+    """Returns the seconds in which bytes are read and written, at a share of the memory's rate.
 
     The L2 cache holds the less of them, the more of it their working set (`set_bytes`) takes: all bytes go through it,
     and those that it doesn't hold through memory. `cache_bytes` are those per clock cycle of a multiprocessor; by
@@ -46,7 +53,7 @@ def longer_of(first: Array, second: Array, sharpness: float = 4.0) -> Array:
 
 _TILES = np.array([(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64)], dtype=float)
 HEIGHTS, _WIDTHS = _TILES.T
-"""The rows and the columns of the tiles among which a library chooses, each of shape (tiles,)."""
+"""The rows and the columns of the tiles among which a library chooses."""
 _LARGE = (256.0, 128.0)
 _PARTS = (1, 2, 4)
 """Into how many parts a library may split the contracted elements, to have more tiles."""
@@ -60,11 +67,11 @@ which half of the rest comes. Chosen by the errors on GPUs that were left out; a
 
 
 def product_seconds(
-    gpu: Gpu, dtype: str, figures: ProductFigures, sizes: Array, *, cast: bool = True, hot: bool = False,
-    rate: float | None = None,
+    gpu: Gpu, dtype: str, figures: ProductFigures, sizes: Float[np.ndarray, "operators 4"], *, cast: bool = True,
+    hot: bool = False, rate: float | None = None,
 ) -> Array:  # fmt: skip
-    """Returns the seconds of matrix products, or of batches of products of one size, shape (products,); `sizes` has how
-    many products, their rows, columns and contracted elements.
+    """Returns the seconds of matrix products, or of batches of products of one size; `sizes` has how many products,
+    their rows, columns and contracted elements.
 
     A product takes as long as the tiles of the best choice of tiles, in waves over the multiprocessors, or as its
     traffic through L2 cache and memory, whichever takes longer, and a floor besides. A long one, or any on a `hot` GPU
@@ -87,11 +94,11 @@ def product_seconds(
 
 
 def tiles_seconds(
-    gpu: Gpu, dtype: str, figures: ProductFigures, row_tiles: Array, flop: Array, columns: Array, inner: Array,
+    gpu: Gpu, dtype: str, figures: ProductFigures, row_tiles: Tiles, flop: Array, columns: Array, inner: Array,
     *, hot: bool = False,
 ) -> Array:  # fmt: skip
-    """Returns the seconds that tiles of products with one common width take by themselves, shape (products,);
-    `row_tiles` says into how many tiles of each height the rows are cut, shape (products, tiles).
+    """Returns the seconds that tiles of products with one common width take by themselves; `row_tiles` says into how
+    many tiles of each height the rows are cut.
     """
     rate = matrix_rate(gpu, dtype)
     tiles = row_tiles * np.ceil(columns[:, None] / _WIDTHS)
@@ -111,8 +118,8 @@ def _best_tiles_seconds(
     return best
 
 
-def _waves_seconds(gpu: Gpu, figures: ProductFigures, rate: float, tiles: Array, inner: Array) -> Array:
-    """The seconds by each kind of tile, shape (products, tiles)."""
+def _waves_seconds(gpu: Gpu, figures: ProductFigures, rate: float, tiles: Tiles, inner: Array) -> Tiles:
+    """Returns the seconds by each kind of tile."""
     loss = 1 + figures.tile_loss * (64 / HEIGHTS + 64 / _WIDTHS)
     loss = loss / (1 + figures.tile_loss * sum(64 / side for side in _LARGE))
     element_s = 2 * HEIGHTS * _WIDTHS * loss / (rate / gpu.num_sm * figures.peak_share)

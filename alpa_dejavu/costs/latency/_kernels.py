@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.clusters.gpus import Gpu, gpu_of
 from alpa_dejavu.costs.kernels import (
@@ -42,7 +41,9 @@ from alpa_dejavu.costs.latency._operator_shapes import (
 from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Device, FusedAttention, Operators
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Shaped
+
 _UNKNOWN = 0.5
 """The spread, as a share of the roofline, on a device that has no data sheet."""
 UNFOLDED_SPREAD = (0.48, 0.29)
@@ -90,9 +91,9 @@ class KernelLatency(LatencyModel):
         mean = seconds[kernels.of_operators] * operators.count * (operators.written_bytes > 0)
         return Latency(mean, mean * np.expm1(spread[kernels.of_operators]))
 
-    def common_share(self, operators: Operators, device: Device) -> Array:
+    def common_share(self, operators: Operators, device: Device) -> Float[np.ndarray, " operators"]:
         """Returns for each operator, on this device, the share of the variance of its latency error that all operators
-        of its class (matrix products, or all others) have in common, shape (operators,).
+        of its class (matrix products, or all others) have in common.
         """
         sheet = gpu_of(device.name)
         if sheet is None or not len(operators):
@@ -104,8 +105,8 @@ class KernelLatency(LatencyModel):
             share[places] = common**2 / max(common**2 + own**2, 1e-12)
         return share[kernels.of_operators]
 
-    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
-        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+    def footing(self, operators: Operators, device: Device) -> Shaped[np.ndarray, " operators"]:
+        """Returns in a few words what the prediction of each operator on a device rests on."""
         sheet = gpu_of(device.name)
         if sheet is None or not len(operators):
             return np.full(len(operators), "data sheet")
@@ -121,8 +122,10 @@ class KernelLatency(LatencyModel):
                 words[places] = "measured on its generation"
         return words[kernels.of_operators]
 
-    def _group_seconds(self, gpu: Gpu, kernels: DistinctKernels, key: KernelKey, places: NDArray[np.intp]) -> Array:
-        """The seconds of distinct kernels of one kind, dtype and library, shape (kernels of the group,)."""
+    def _group_seconds(
+        self, gpu: Gpu, kernels: DistinctKernels, key: KernelKey, places: Int[np.ndarray, " group"]
+    ) -> Float[np.ndarray, " group"]:
+        """Returns the seconds of distinct kernels of one kind, dtype and library."""
         if key.kind == STREAM:
             return stream_seconds(gpu, self.figures.streams.of(gpu), kernels.traffic[places])
         whole, share = kernels.sizes(places), kernels.share[places]
@@ -133,7 +136,9 @@ class KernelLatency(LatencyModel):
         backward = key.kind == ATTENTION and FusedAttention.of_text(key.kernel).backward
         return seconds * self.in_steps.factor(backward)
 
-    def _matrix_seconds(self, gpu: Gpu, key: KernelKey, sizes: Array) -> Array:
+    def _matrix_seconds(
+        self, gpu: Gpu, key: KernelKey, sizes: Float[np.ndarray, "group sizes"]
+    ) -> Float[np.ndarray, " group"]:
         if key.kind == ATTENTION:
             kernel, figures = FusedAttention.of_text(key.kernel), self.figures.attention.of(gpu)
             return attention_seconds(gpu, figures, AttentionSizes(*sizes.T), kernel, dtype=key.dtype)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Operator, Operators
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Kernels: TypeAlias = Float[np.ndarray, " kernels"]
+    Places: TypeAlias = Int[np.ndarray, " places"]
+    Products: TypeAlias = Float[np.ndarray, "products 4"]
+
 PRODUCT, UNFOLDED, ATTENTION, GROUPED, STREAM = "product", "unfolded", "attention", "grouped", "stream"
 _MOST_SHAPES = 1 << 18
 
@@ -50,24 +55,24 @@ class KernelShape:
 class DistinctKernels:
     """The distinct kernels that one device runs for some operators: their whole shapes; the share of its operations
     that the device has, at most 1; how many times as many samples it is of as the operator's record, at least 1; and
-    the bytes that it reads and writes, each of shape (kernels,). `of_operators` has the kernel that each operator runs.
+    the bytes that it reads and writes. `of_operators` has the kernel that each operator runs.
     """
 
     shapes: tuple[KernelShape, ...]
-    share: Array
-    growth: Array
-    traffic: Array
-    of_operators: NDArray[np.int64]
+    share: Kernels
+    growth: Kernels
+    traffic: Kernels
+    of_operators: Int[np.ndarray, " operators"]
 
-    def groups(self) -> dict[KernelKey, NDArray[np.intp]]:
+    def groups(self) -> dict[KernelKey, Places]:
         """Returns the indices of the kernels that are predicted together."""
         places: dict[KernelKey, list[int]] = {}
         for place, shape in enumerate(self.shapes):
             places.setdefault(KernelKey(shape.kind, shape.dtype, shape.kernel), []).append(place)
         return {key: np.array(some, dtype=np.intp) for key, some in places.items()}
 
-    def sizes(self, places: NDArray[np.intp]) -> Array:
-        """Returns the sizes of whole kernels of one kind, shape (kernels, sizes)."""
+    def sizes(self, places: Places) -> Float[np.ndarray, "places sizes"]:
+        """Returns the sizes of whole kernels of one kind."""
         sizes = np.array([self.shapes[place].sizes for place in places.tolist()], dtype=np.float64)
         grown = [self.shapes[place].batched for place in places.tolist()]
         sizes[np.arange(len(places)), grown] *= self.growth[places]
@@ -99,7 +104,7 @@ class OperatorShapes:
         ratio = np.where(is_stream[first], 1.0, operators.flop[first] / flop)
         return DistinctKernels(chosen, np.minimum(ratio, 1), np.maximum(ratio, 1), traffic[first], of_operators)
 
-    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.int64]:
+    def _numbers_of(self, records: Sequence[Operator]) -> Int[np.ndarray, " records"]:
         if len(self._records) > _MOST_SHAPES:
             self._numbers, self._records, self._shapes = {}, [], {}
         for record in records:
@@ -110,7 +115,7 @@ class OperatorShapes:
 
 
 @compiled("(i8[::1], f8[::1])")
-def _distinct(keys: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _distinct(keys: Places, values: Float[np.ndarray, " places"]) -> tuple[Int[np.ndarray, " pairs"], Places]:
     """Returns the first place of each distinct pair of a key and a value, and for each place the number of its pair."""
     size = 4
     while size < 2 * len(keys):
@@ -132,10 +137,10 @@ def _distinct(keys: NDArray[np.int64], values: Array) -> tuple[NDArray[np.int64]
     return first[:count].copy(), numbers
 
 
-def divided_products(sizes: Array, share: Array) -> Array:
-    """Returns one device's products: some whole ones of a batch, parts of others, shape (products, 4). A product's
-    longest side is divided first, until another one is the longest: which sides devices divide isn't known, but
-    parallelism leaves no part that is much longer than it is wide.
+def divided_products(sizes: Products, share: Kernels) -> Products:
+    """Returns one device's products: some whole ones of a batch, parts of others. A product's longest side is
+    divided first, until another one is the longest: which sides devices divide isn't known, but parallelism leaves no
+    part that is much longer than it is wide.
 
     >>> divided_products(np.array([[1.0, 64.0, 8.0, 8.0], [4.0, 8.0, 8.0, 8.0]]), np.array([0.25, 0.5])).tolist()
     [[1.0, 16.0, 8.0, 8.0], [2.0, 8.0, 8.0, 8.0]]
@@ -156,9 +161,9 @@ def divided_products(sizes: Array, share: Array) -> Array:
     return parts
 
 
-def divided_attention(sizes: Array, share: Array) -> Array:
-    """Returns one device's passes of attention, shape (passes, 6): sequences are divided first, then heads, and then
-    the queries of the last head.
+def divided_attention(sizes: Float[np.ndarray, "passes 6"], share: Kernels) -> Float[np.ndarray, "passes 6"]:
+    """Returns one device's passes of attention: sequences are divided first, then heads, and then the queries of the
+    last head.
 
     >>> divided_attention(np.array([[2.0, 64.0, 64.0, 4.0, 2.0, 8.0]] * 2), np.array([1 / 4, 1 / 16])).tolist()
     [[1.0, 64.0, 64.0, 2.0, 1.0, 8.0], [1.0, 32.0, 64.0, 1.0, 1.0, 8.0]]
@@ -171,9 +176,8 @@ def divided_attention(sizes: Array, share: Array) -> Array:
     return np.stack([batch_left, tokens_left, keys, heads_left, kv_heads_left, head], axis=1)
 
 
-def divided_grouped(sizes: Array, share: Array) -> Array:
-    """Returns one device's grouped products, shape (products, 4): experts are divided first, with their tokens, then
-    columns.
+def divided_grouped(sizes: Products, share: Kernels) -> Products:
+    """Returns one device's grouped products: experts are divided first, with their tokens, then columns.
 
     >>> divided_grouped(np.array([[64.0, 4.0, 8.0, 8.0]]), np.array([1 / 8])).tolist()
     [[16.0, 1.0, 4.0, 8.0]]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operator, Operators
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 _PREFIX = "profiled "
 
@@ -19,11 +21,11 @@ _PREFIX = "profiled "
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerTimes:
     """The profiled seconds of a layer's passes on one kind of device: for each degree of tensor parallelism the samples
-    of a device group's micro-batch, ascending, and the seconds of the pass with so many, each of shape (k,). Between
+    of a device group's micro-batch, ascending, and the seconds of the pass with so many. Between
     them seconds go by straight lines; beyond, they grow with the samples.
     """
 
-    seconds: Mapping[int, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    seconds: Mapping[int, tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]]
 
     def pass_s(self, tensor_parallel: int, samples: float) -> float:
         """Returns the seconds of the pass with a number of samples; ValueError for a degree that wasn't profiled."""

@@ -6,27 +6,29 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.format_fields import Given, GivenPositive
 from alpa_dejavu._util.normal import REACH_90
-from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.problem import Device, Operators
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+
+Array: TypeAlias = "Float[np.ndarray, ' operators']"
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Latency:
-    """The predicted seconds of each operator; what is in a loop counts once for each trip.
-
-    Mean and spread (one standard deviation) are in seconds, both of shape (number of operators,).
+    """The predicted seconds of each operator, their mean and spread (one standard deviation); what is in a loop counts
+    once for each trip.
     """
 
-    mean_s: NDArray[np.float64]
-    spread_s: NDArray[np.float64]
+    mean_s: Array
+    spread_s: Array
 
     @property
     def total_s(self) -> float:
@@ -70,15 +72,15 @@ class RooflineParts(NamedTuple):
     reads and weights.
     """
 
-    work_s: NDArray[np.float64]
-    traffic_s: NDArray[np.float64]
-    start_s: NDArray[np.float64]
-    strided_s: NDArray[np.float64]
-    uncached_s: NDArray[np.float64]
+    work_s: Array
+    traffic_s: Array
+    start_s: Array
+    strided_s: Array
+    uncached_s: Array
 
     @property
-    def once_s(self) -> NDArray[np.float64]:
-        """Returns the seconds of one run of each operator, shape (operators,)."""
+    def once_s(self) -> Array:
+        """Returns the seconds of one run of each operator."""
         return np.maximum(self.work_s, self.traffic_s) + self.start_s + self.strided_s + self.uncached_s
 
 
@@ -155,9 +157,9 @@ class MeasuredRoofline(LatencyModel):
         mean = once_s * operators.count
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
-    def common_share(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+    def common_share(self, operators: Operators, device: Device) -> Array:
         """Returns for each operator the share of the variance of its latency error that all operators of its class
-        (matrix products, or all others) have in common, shape (operators,): from the figure that bounds most of the
+        (matrix products, or all others) have in common: from the figure that bounds most of the
         class, a device's rate of products, or that of its memory.
         """
         shares = [self._common_share(figure) for figure in ("memory_bytes_per_s", "flop_per_s[float32]")]
@@ -168,8 +170,8 @@ class MeasuredRoofline(LatencyModel):
         whole = common + self.own**2
         return common / whole if whole > 0 else 1.0
 
-    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
-        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+    def footing(self, operators: Operators, device: Device) -> Shaped[np.ndarray, " operators"]:
+        """Returns in a few words what the prediction of each operator on a device rests on."""
         return np.full(len(operators), "measured" if device.name in self.spread else "data sheet")
 
     def figure_spread(self, device: Device, figure: str) -> float:
@@ -178,7 +180,7 @@ class MeasuredRoofline(LatencyModel):
         """
         return self.spread.get(device.name, {}).get(figure, _UNMEASURED)
 
-    def _of_work(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+    def _of_work(self, operators: Operators, device: Device) -> Array:
         """Standard deviation of the logarithm of what each operator's operations take."""
         names = ("flop_per_s[float32]", "vector_flop_per_s", "transcendental_flop", "small_products")
         single, vector, transcendental, small = (self.figure_spread(device, name) for name in names)
@@ -198,7 +200,7 @@ class MeasuredRoofline(LatencyModel):
             spread[operators.is_extreme] = self.figure_spread(device, "extreme_flop_per_s")
         return np.asarray(spread)
 
-    def _of_strided(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+    def _of_strided(self, operators: Operators, device: Device) -> Array:
         """Standard deviation of the logarithm of what reading against the order in memory takes."""
         spread = np.zeros(len(operators))
         if device.strided is not None:

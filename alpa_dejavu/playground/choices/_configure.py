@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Vector, programs
+from alpa_dejavu.playground._arrays import Batch, Data, Flat, Scalar, Vector, Vectors
+from alpa_dejavu.playground._gradient import programs
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.choices._options import Choice, Floats, Matrix, Mixing, Option, Segments, options
+from alpa_dejavu.playground.choices._options import Choice, Matrix, Mixing, Option, Segments, options
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+    from alpa_dejavu.playground.choices._options import Shares
 
 
 @final
@@ -27,18 +32,18 @@ class Configured:
     """A training that was configured while it went on: S steps of a mix of K options, then one of them alone.
 
     Attributes:
-        time_s: moments in virtual seconds, shape (E,): the beginning, after each step of the mix, and those of what
-            followed. The mix's own seconds are in: of all options' segments, of means, and of looking ahead.
-        loss: the held-out loss at each moment, shape (E,).
-        shares: each option's share in each step, and at last, shape (S + 1, K); 0: it is out.
+        time_s: moments in virtual seconds: the beginning, after each step of the mix, and those of what followed. The
+            mix's own seconds are in: of all options' segments, of means, and of looking ahead.
+        loss: the held-out loss at each moment.
+        shares: each option's share in each step, and at last; 0: it is out.
         mixing_s: the virtual seconds of the mix.
         history: the training by that option alone, from second 0 on; None: no time was left.
     """
 
-    time_s: Floats
-    loss: Floats
+    time_s: Float[np.ndarray, " E"]
+    loss: Float[np.ndarray, " E"]
     options: tuple[Option, ...]
-    shares: Floats
+    shares: Float[np.ndarray, "S+1 K"]
     mixing_s: float
     chosen: Option
     history: History | None
@@ -89,8 +94,8 @@ def configure_while_training(
         params = step.params
         count = sum(map(job.samples, range(segments.workers)))
         drawn = np.random.default_rng([seed, 8, len(shares) - 1]).integers(len(problem.held_out[0]), size=count)
-        batch = tuple(part[drawn] for part in problem.held_out)
-        slopes = look_ahead_gradient(problem, params, step.displacements, batch)
+        inputs, targets = (part[drawn] for part in problem.held_out)
+        slopes = look_ahead_gradient(problem, params, step.displacements, (inputs, targets))
         averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
         matrix = matrix.moved(gradient, used.rate).hardened(1.0 if len(shares) >= used.most_steps else used.drop)
         shares.append(matrix.shares())
@@ -120,12 +125,12 @@ class _MixStep(NamedTuple):
     """
 
     params: Vector
-    displacements: NDArray[np.float32]
-    applied: NDArray[np.bool_]
+    displacements: Vectors
+    applied: Bool[np.ndarray, " options"]
     seconds: float
 
 
-def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, number: int, seed: int) -> _MixStep:
+def _mixed(segments: Segments, params: Vector, shares: Shares, mixing: Mixing, number: int, seed: int) -> _MixStep:
     """Trains by each option that has a share for its part of the seconds, each from where the one before came to."""
     (live,) = np.nonzero(shares)
     whole_s = mixing.gradients * segments.workers * float(segments.planned_s.max())
@@ -141,8 +146,10 @@ def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, n
     return _MixStep(at, moved, applied, seconds)
 
 
-def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segments, applied: NDArray[np.bool_],
-              mixing: Mixing, weight: float | None) -> tuple[Floats, Floats]:  # fmt: skip
+def _gradient(
+    slopes: Shares, averages: Shares, shares: Shares, segments: Segments, applied: Bool[np.ndarray, " options"],
+    mixing: Mixing, weight: float | None,
+) -> tuple[Shares, Shares]:  # fmt: skip
     """Returns the options' averages of the loss, and the gradient of loss and seconds by shares, both in units of what
     a gradient of each worker changes the loss by now.
 
@@ -176,15 +183,11 @@ def _checked(job: Job, until: Until, weight: float | None) -> Problem:
     return job.problem
 
 
-def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector, held_out: Any) -> Floats:
-    """Returns the derivative of the held-out loss after a step by each option's share, shape (K,).
+def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vectors, held_out: Data) -> Shares:
+    """Returns the derivative of the loss of held-out samples after a step by each option's share.
 
-    A step with shares q instead of p would have come to params + sum over o of (q_o - p_o) displacements[o].
-
-    Args:
-        problem: the model.
-        params, displacements: those that the step came to, shape (P,), and how each option moves them, shape (K, P).
-        held_out: a batch of held-out samples, inputs and targets.
+    A step with shares q instead of p would have come to params + sum over o of (q_o - p_o) displacements[o], where
+    `params` are those that the step came to.
 
     References:
         Liu, Simonyan and Yang, DARTS: Differentiable Architecture Search, ICLR 2019 (its first order).
@@ -193,13 +196,13 @@ def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector,
 
 
 @functools.lru_cache(maxsize=8)
-def _look_ahead(problem: Problem) -> Any:
+def _look_ahead(problem: Problem) -> Callable[[Vector, Vectors, Data], Float[Array, " options"]]:
     import jax
 
     tree = programs(problem, None).tree
 
-    def slopes(params: Any, displacements: Any, held_out: Any) -> Any:
-        def loss(change: Any) -> Any:
+    def slopes(params: Flat, displacements: Float[Array, "options P"], held_out: Batch) -> Float[Array, " options"]:
+        def loss(change: Float[Array, " options"]) -> Scalar:
             return problem.loss(tree(params + change @ displacements), held_out)
 
         return jax.grad(loss)(jax.numpy.zeros(len(displacements)))

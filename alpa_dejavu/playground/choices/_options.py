@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 
+from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._data import check_above_zero
-from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster, checks
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Shares: TypeAlias = Float[np.ndarray, " options"]
 
 
 @final
@@ -56,11 +58,11 @@ class Mixing:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
     """A row of numbers for each kind of choice, under a softmax; minus infinity is a choice that is out. `places` are
-    those of each option's choices in the rows, shape (options, rows).
+    those of each option's choices in the rows.
     """
 
-    rows: tuple[Floats, ...]
-    places: NDArray[np.int64]
+    rows: tuple[Float[np.ndarray, " choices"], ...]
+    places: Int[np.ndarray, "options rows"]
 
     @classmethod
     def of(cls, places: Sequence[Sequence[int]]) -> Matrix:
@@ -68,14 +70,14 @@ class Matrix:
         of_options = np.array(places, np.int64)
         return cls(tuple(np.zeros(count) for count in of_options.max(axis=0) + 1), of_options)
 
-    def shares(self) -> Floats:
-        """Returns each option's share, shape (options,): the product of those of its choices."""
+    def shares(self) -> Shares:
+        """Returns each option's share: the product of those of its choices."""
         every = [softmax(row)[self.places[:, n]] for n, row in enumerate(self.rows)]
         return np.asarray(np.prod(every, axis=0))
 
-    def moved(self, gradient: Floats, rate: float) -> Matrix:
+    def moved(self, gradient: Shares, rate: float) -> Matrix:
         """Returns it after a step of mirror descent, by which shares are multiplied by exp(-rate * gradient); that is
-        by each option's share, shape (options,), and a choice takes the mean of its options by their shares.
+        by each option's share, and a choice takes the mean of its options by their shares.
         """
         shares, rows = self.shares(), []
         for n, row in enumerate(self.rows):

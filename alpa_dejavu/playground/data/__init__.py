@@ -17,13 +17,9 @@ from alpa_dejavu.playground.data._uneven_splits import Clusters, Dirichlet, Move
 __all__ = ["MOVES", "SPLITS", "DataMove", "Epoch", "Handed", "Shards", "Split", "SplitTask", "move", "split"]
 
 SPLITS: dict[str, type[Split]] = {
-    "independent": Independent,
-    "by-label": ByLabel,
-    "dirichlet": Dirichlet,
-    "sorted": Sorted,
-    "clusters": Clusters,
+    "independent": Independent, "by-label": ByLabel, "dirichlet": Dirichlet, "sorted": Sorted, "clusters": Clusters,
     "moved-points": MovedPoints,
-}
+}  # fmt: skip
 """For each name the split, a frozen dataclass of its settings."""
 MOVES: dict[str, type[DataMove]] = {
     "random-share": RandomShare,

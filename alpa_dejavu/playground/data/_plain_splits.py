@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Counts, Rows, Values
 from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.problem import checks
 
-Ints = NDArray[np.int64]
 
-
-def labels_of(targets: NDArray[Any], bins: int | None) -> Ints:
-    """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers, shape (N,); or
-    several labels of a sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which
-    are cut into bins at quantiles; without bins each value is its own.
+def labels_of(targets: Values, bins: int | None) -> Counts:
+    """Returns the label of each sample, from 0, in the order of the targets. These are whole numbers; or several labels
+    of a sample, as columns of 0 and 1, each set of which is a label of its own; or real values, which are cut into bins
+    at quantiles; without bins each value is its own.
 
     >>> labels_of(np.array([[0, 1], [1, 1], [0, 1]]), 4), labels_of(np.array([0.1, 5.0, 0.2, 3.0]), 2)
     (array([0, 1, 0]), array([0, 1, 0, 1]))
@@ -62,18 +60,18 @@ def sizes(task: SplitTask, by_speed: bool) -> list[int]:
     return [int(size) for size in lengths]
 
 
-def _cut(task: SplitTask, order: Ints, by_speed: bool) -> Shards:
+def _cut(task: SplitTask, order: Rows, by_speed: bool) -> Shards:
     check_enough(task, task.size)
     return Shards(tuple(np.split(order, np.cumsum(sizes(task, by_speed))[:-1])))
 
 
-def _by_label(labels: Ints, generator: np.random.Generator) -> Ints:
+def _by_label(labels: Counts, generator: np.random.Generator) -> Rows:
     """Returns the order of samples by their labels, those of a label in an order by chance."""
     mixed = generator.permutation(len(labels))
     return mixed[np.argsort(labels[mixed], kind="stable")]
 
 
-def pieces(labels: Ints, count: int, generator: np.random.Generator) -> list[Ints]:
+def pieces(labels: Counts, count: int, generator: np.random.Generator) -> list[Rows]:
     """Returns the samples in pieces, ordered by label; each has one label where there are as many pieces as labels, and
     neighbouring labels where there are fewer. A label's pieces are of equal size, the largest piece as small as can be.
     """
@@ -95,12 +93,12 @@ def groups_of(task: SplitTask, group: int | None) -> list[list[int]]:
     return [list(members) for _, members in itertools.groupby(order, lambda worker: task.hosts[worker])]
 
 
-def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], count: int, similar: bool) -> tuple[Ints, ...]:
+def dealt(parts: Sequence[Rows], groups: Sequence[Sequence[int]], count: int, similar: bool) -> tuple[Rows, ...]:
     """Returns for each worker its pieces, `count` of them, of pieces that are in the order of their labels: those of a
     similar group follow each other, those of another one are as far from each other as can be.
     """
     size = sum(map(len, groups))
-    pieces_of: dict[int, list[Ints]] = {}
+    pieces_of: dict[int, list[Rows]] = {}
     if similar:
         for group in groups:
             block, parts = parts[: count * len(group)], parts[count * len(group) :]

@@ -7,17 +7,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import warnings
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu.playground._arrays import Rows, Values
 from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses, check_above_zero
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, labels_of, pieces, sizes
 from alpa_dejavu.problem import checks
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Points: TypeAlias = Float[np.ndarray, "N dimensions"]
+
 DEFINITIONS = ("labels-over-workers", "workers-over-labels")
 _TRIES = 1000
 
@@ -60,7 +63,7 @@ class Dirichlet(Split):
         draw = self._over_workers if self.definition == DEFINITIONS[0] else self._over_labels
         return Shards(draw(task, by_label, generator))
 
-    def _over_workers(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
+    def _over_workers(self, task: SplitTask, by_label: list[Rows], generator: np.random.Generator) -> tuple[Rows, ...]:
         lengths = np.array([len(rows) for rows in by_label])
         for _ in range(_TRIES):
             drawn = _dirichlet_shares(np.full((len(by_label), task.size), self.alpha), generator)
@@ -74,7 +77,7 @@ class Dirichlet(Split):
             f"below {self.least} samples each time; take a larger one, or definition='workers-over-labels'"
         )
 
-    def _over_labels(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
+    def _over_labels(self, task: SplitTask, by_label: list[Rows], generator: np.random.Generator) -> tuple[Rows, ...]:
         left = np.array([len(rows) for rows in by_label])
         mixes = _dirichlet_shares(np.tile(self.alpha * left / left.sum(), (task.size, 1)), generator)
         rows_of_workers = []
@@ -91,8 +94,10 @@ class Dirichlet(Split):
         return tuple(rows_of_workers)
 
 
-def _dirichlet_shares(shapes: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
-    """A row of shares for each row of a Dirichlet distribution's concentrations.
+def _dirichlet_shares(
+    shapes: Float[np.ndarray, "rows shares"], generator: np.random.Generator
+) -> Float[np.ndarray, "rows shares"]:
+    """Returns a row of shares for each row of a Dirichlet distribution's concentrations.
 
     By logarithms of gamma variables, as these may be below the smallest number: gamma(a) = gamma(a + 1) * U^(1/a).
     """
@@ -171,14 +176,14 @@ class MovedPoints(Split):
         from scipy.spatial import cKDTree
 
         every = _projected(task.inputs, self.projection, self.dimensions, task.seed)
-        near, rows = cKDTree(every), list[Ints]()
+        near, rows = cKDTree(every), list[Rows]()
         for own in self.base.split(task).rows:
             kept, points = self._moved_points(every, own)
             rows.append(np.concatenate([kept, near.query(points)[1].astype(np.int64)]))
         return Shards(tuple(rows))
 
-    def _moved_points(self, points: Floats, own: Ints) -> tuple[Ints, Floats]:
-        """The rows of a worker that stay, and the points to which the others move."""
+    def _moved_points(self, points: Points, own: Rows) -> tuple[Rows, Points]:
+        """Returns the rows of a worker that stay, and the points to which the others move."""
         from scipy.optimize import linear_sum_assignment
         from scipy.spatial.distance import cdist
 
@@ -190,7 +195,7 @@ class MovedPoints(Split):
         return kept, moving + self.step * (goals[chosen] - moving)
 
 
-def farthest_first(points: Floats, begun: Floats, count: int) -> Ints:
+def farthest_first(points: Points, begun: Points, count: int) -> Int[np.ndarray, " count"]:
     """Returns the indices of points, each the farthest from all before it, and from those that are begun with; without
     any of these the first point comes first.
     """
@@ -205,8 +210,8 @@ def farthest_first(points: Floats, begun: Floats, count: int) -> Ints:
     return order
 
 
-def _projected(inputs: NDArray[Any], projection: str, dimensions: int, seed: int) -> Floats:
-    """Returns samples, shape (N, ...), as points, shape (N, dimensions or fewer), by PCA or UMAP.
+def _projected(inputs: Values, projection: str, dimensions: int, seed: int) -> Points:
+    """Returns samples as points of at most so many dimensions, by PCA or UMAP.
 
     References:
         McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, 2018.

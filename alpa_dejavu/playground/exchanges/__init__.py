@@ -25,45 +25,18 @@ from alpa_dejavu.playground.exchanges._server import (
 from alpa_dejavu.playground.exchanges._zeno_server import ZenoServer
 
 __all__ = [
-    "EXCHANGES",
-    "AllReduce",
-    "AsynchronousGossip",
-    "AsynchronousServer",
-    "CheckpointedAllReduce",
-    "Cyclades",
-    "Gossip",
-    "HetPipeWaves",
-    "LocalSteps",
-    "PartialReduce",
-    "PipeDream",
-    "PushSum",
-    "RollingServer",
-    "ShardedServer",
-    "StaleSynchronousServer",
-    "SynchronousServer",
-    "ZenoServer",
-    "best_checkpoint_interval_s",
-    "exchange",
-]
+    "EXCHANGES", "AllReduce", "AsynchronousGossip", "AsynchronousServer", "CheckpointedAllReduce", "Cyclades", "Gossip",
+    "HetPipeWaves", "LocalSteps", "PartialReduce", "PipeDream", "PushSum", "RollingServer", "ShardedServer",
+    "StaleSynchronousServer", "SynchronousServer", "ZenoServer", "best_checkpoint_interval_s", "exchange",
+]  # fmt: skip
 
 EXCHANGES: dict[str, type[Exchange]] = {
-    "all-reduce": AllReduce,
-    "checkpointed": CheckpointedAllReduce,
-    "server": SynchronousServer,
-    "async-server": AsynchronousServer,
-    "stale-server": StaleSynchronousServer,
-    "zeno-server": ZenoServer,
-    "sharded-server": ShardedServer,
-    "rolling-server": RollingServer,
-    "local-sgd": LocalSteps,
-    "gossip": Gossip,
-    "push-sum": PushSum,
-    "ad-psgd": AsynchronousGossip,
-    "partial-reduce": PartialReduce,
-    "cyclades": Cyclades,
-    "hetpipe": HetPipeWaves,
-    "pipedream": PipeDream,
-}
+    "all-reduce": AllReduce, "checkpointed": CheckpointedAllReduce, "server": SynchronousServer,
+    "async-server": AsynchronousServer, "stale-server": StaleSynchronousServer, "zeno-server": ZenoServer,
+    "sharded-server": ShardedServer, "rolling-server": RollingServer, "local-sgd": LocalSteps, "gossip": Gossip,
+    "push-sum": PushSum, "ad-psgd": AsynchronousGossip, "partial-reduce": PartialReduce, "cyclades": Cyclades,
+    "hetpipe": HetPipeWaves, "pipedream": PipeDream,
+}  # fmt: skip
 
 
 def exchange(choice: str | Exchange) -> Exchange:

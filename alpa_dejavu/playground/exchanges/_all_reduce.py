@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Hashable, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Hashable, Sequence
+from typing import TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
-from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
+from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker, World
 from alpa_dejavu.problem import checks
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
@@ -35,15 +36,13 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LocalParameters:
-    """Parameters that a worker came to, shape (P,), and of how many samples gradients were computed on the way: a
-    number, or one for each parameter.
-    """
+    """Parameters that a worker came to, and of how many samples gradients were computed on the way."""
 
     values: Vector
     samples: float | Vector
 
 
-_Part: TypeAlias = Vector | WorkerGradient | LocalParameters
+_Part: TypeAlias = "Vector | WorkerGradient | LocalParameters"
 
 
 def mean_gradient(parts: Sequence[WorkerGradient | LocalParameters]) -> Vector:
@@ -60,8 +59,9 @@ def mean_gradient(parts: Sequence[WorkerGradient | LocalParameters]) -> Vector:
     return np.divide(total, count, out=mean(vectors), where=count > 0)
 
 
-def all_reduce(worker: Worker, tag: Hashable, part: _Part, algorithm: str, among: Sequence[int] | None = None
-               ) -> Generator[Effect, Any, Vector]:  # fmt: skip
+def all_reduce(
+    worker: Worker, tag: Hashable, part: _Part, algorithm: str, among: Sequence[int] | None = None
+) -> Subprogram[Vector]:
     """Sends and receives what an all-reduce takes (`yield from`), by one of `ALGORITHMS`, under a tag of its own;
     returns the mean. Where one is lost meanwhile, those that have begun and wait for it do so for ever.
 
@@ -81,8 +81,7 @@ def all_reduce(worker: Worker, tag: Hashable, part: _Part, algorithm: str, among
     return np.concatenate(carried) / np.float32(len(members))
 
 
-def _on_board(worker: Worker, tag: Hashable, part: _Part, algorithm: str, members: Sequence[int]
-              ) -> Generator[Effect, Any, Vector]:  # fmt: skip
+def _on_board(worker: Worker, tag: Hashable, part: _Part, algorithm: str, members: Sequence[int]) -> Subprogram[Vector]:
     board = worker.world.board
     parts, left = board.setdefault((tag, "parts"), ({}, []))
     parts[worker.number] = part

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any, final
+from typing import final
 
-from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._arrays import State, Vector
 from alpa_dejavu.playground._world import Exchange, Program, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, check_algorithm
 from alpa_dejavu.problem import checks
@@ -18,7 +18,7 @@ class _CheckpointState:
     """The checkpoint, and who trains from it since the last restart (a term), as all workers know."""
 
     members: tuple[int, ...]
-    kept: tuple[Vector, Any, int, int]
+    kept: tuple[Vector, State, int, int]
     term: int = 0
     applied: int = 0
     written: int = 0

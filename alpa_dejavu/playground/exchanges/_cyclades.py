@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from alpa_dejavu.playground._gradient import Rows, Vector
-from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
+from alpa_dejavu.playground._arrays import Coordinates, Rows, Vector, Vectors
+from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker
 from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
-def components(coordinates: Rows) -> list[Rows]:
-    """Returns the connected components of samples that depend on a common parameter, shape (samples, indices)."""
+
+def components(coordinates: Coordinates) -> list[Rows]:
+    """Returns the connected components of samples that depend on a common parameter."""
     samples = np.repeat(np.arange(len(coordinates)), coordinates.shape[1])
     ends = samples, len(coordinates) + coordinates.ravel()
     size = len(coordinates) + int(coordinates.max()) + 1
@@ -40,10 +42,8 @@ def dealt(parts: Sequence[Rows], workers: int) -> list[Rows]:
     return groups
 
 
-def cosines(gradients: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Returns how much any two of some gradients, shape (samples, P), interfere: the size of their cosine, shape
-    (samples, samples), 0 on the diagonal.
-    """
+def cosines(gradients: Vectors) -> Float[np.ndarray, "samples samples"]:
+    """Returns how much any two of some gradients interfere: the size of their cosine, 0 on the diagonal."""
     exact = gradients.astype(np.float64)
     norms = np.linalg.norm(exact, axis=1, keepdims=True)
     unit = exact / np.where(norms > 0, norms, 1.0)
@@ -52,7 +52,7 @@ def cosines(gradients: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray((sizes + sizes.T) / 2)
 
 
-def similar(conflict: NDArray[np.float64], workers: int) -> list[Rows]:
+def similar(conflict: Float[np.ndarray, "samples samples"], workers: int) -> list[Rows]:
     """Returns groups of equal size, one after the other: each begins with the sample that is in conflict with the most
     of those that are left, and takes the one with the most conflict with the group.
     """
@@ -137,8 +137,9 @@ class Cyclades(Exchange):
             for member in world.live:
                 worker.send(member, "params", (model.params, model.version), _bytes_of(worker, touched))
 
-    def _grouped(self, worker: Worker, params: Vector, batches: Sequence[Rows], number: int
-                 ) -> Generator[Effect, Any, dict[int, Rows]]:  # fmt: skip
+    def _grouped(
+        self, worker: Worker, params: Vector, batches: Sequence[Rows], number: int
+    ) -> Subprogram[dict[int, Rows]]:
         """Returns for each worker the samples that it applies."""
         world = worker.world
         members, rows = world.live, np.concatenate(batches)
@@ -158,8 +159,7 @@ class Cyclades(Exchange):
         return {member: rows[group] for member, group in zip(members, groups, strict=True)}
 
 
-def _answers(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
-           ) -> Generator[Effect, Any, dict[int, Any]]:  # fmt: skip
+def _answers(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]) -> Subprogram[dict[int, Any]]:
     """Sends each worker samples, four bytes each, and returns what those that stay there answer."""
     for member, some in rows.items():
         worker.send(member, "samples", (some, answer), 4.0 * len(some))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Generator, Iterable
-from typing import Any, final
+from collections.abc import Iterable, Sequence
+from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._queue import Message
-from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
+from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker, World
 from alpa_dejavu.playground.topology import Topology, topology
 
 _WEIGHT_BYTES = 4.0
@@ -142,7 +142,7 @@ def _same(world: World, number: int, came_s: float) -> int:
     return int(world.present[number] and world.came_s[number] == came_s)
 
 
-def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> Generator[Effect, Any, list[Message]]:
+def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> Subprogram[list[Message]]:
     """Waits for a round's messages of those senders that take part in it: that are there, and came before it began."""
     world, messages = worker.world, dict[int, Message]()
 
@@ -186,7 +186,7 @@ def _take(worker: Worker, mixed: tuple[Vector, ...]) -> None:
         worker.state = worker.world.learner.with_second_moment(worker.state, mixed[1])
 
 
-def _weighted(parts: Iterable[tuple[float, Any]]) -> tuple[Vector, ...]:
+def _weighted(parts: Iterable[tuple[float, Sequence[Vector]]]) -> tuple[Vector, ...]:
     """The sums of weighted vectors, added in their order."""
     (weight, first), *others = parts
     totals = [np.float32(weight) * vector for vector in first]

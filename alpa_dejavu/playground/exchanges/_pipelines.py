@@ -5,16 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, mean
 from alpa_dejavu.playground.exchanges._server import serves
 from alpa_dejavu.problem import checks
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
 
 _REMEDIES = ("stash", "2bw", "predict", "rate")
 
@@ -81,15 +84,15 @@ class PipeDream(Exchange):
             kept = np.float32(self.smoothing)
             stash.appendleft((worker.params, kept * momentum + (1 - kept) * change))
 
-    def _delays(self, worker: Worker) -> NDArray[np.int64]:
-        """Returns how many updates late each parameter is, shape (P,)."""
+    def _delays(self, worker: Worker) -> Int[np.ndarray, " P"]:
+        """Returns how many updates late each parameter is."""
         size, leaves = len(worker.params), worker.world.learner.leaves
         if self.remedy == "2bw":
             return np.ones(size, np.int64)
         parts = np.array_split(leaves if len(leaves) >= self.stages else np.ones(size, np.int64), self.stages)
         return np.repeat(np.arange(self.stages)[::-1], [int(part.sum()) for part in parts])
 
-    def _aged(self, stash: collections.deque[tuple[Vector, Vector]], delays: NDArray[np.int64]) -> Vector:
+    def _aged(self, stash: collections.deque[tuple[Vector, Vector]], delays: Int[np.ndarray, " P"]) -> Vector:
         """Returns the parameters that a gradient is computed at; those before the first are the first."""
         aged = stash[0][0].copy()
         for delay in range(1, int(delays.max(initial=0)) + 1):

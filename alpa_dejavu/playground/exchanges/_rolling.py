@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
-from typing import Any, final
+from typing import final
 
+from alpa_dejavu.playground._arrays import State
 from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Process
-from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
+from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.problem import checks
 
@@ -35,7 +35,7 @@ class _Role:
     sender: int
     version: int = 0
     term: int = 0
-    moments: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
+    moments: dict[int, tuple[int, State]] = dataclasses.field(default_factory=dict)
     sizes: list[int] = dataclasses.field(default_factory=list)
     servers: dict[int, Process] = dataclasses.field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class RollingServer(Exchange):
             moments = world.num_bytes * world.learner.moments(model.state)
             worker.send(role.holder, "role", (role.term, model), moments)
 
-    def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[WorkerGradient]]:
+    def _gradients(self, worker: Worker, role: _Role, version: int) -> Subprogram[list[WorkerGradient]]:
         gradients: dict[int, WorkerGradient] = {}
 
         def missing() -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Generator
-from typing import Any, final
+from typing import final
 
 from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Message
-from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
+from alpa_dejavu.playground._world import Exchange, Program, Subprogram, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.playground.exchanges._server_parts import (
     ServerModel,
@@ -206,8 +205,7 @@ class ShardedServer(Exchange):
                 if is_here(world, message):
                     worker.send(message.sender, ("params", step), world.board["sent"], world.num_bytes / shards)
 
-    def _gathered(self, worker: Worker, step: int, settled: set[WorkerGradient]
-                  ) -> Generator[Effect, Any, dict[int, Message]]:  # fmt: skip
+    def _gathered(self, worker: Worker, step: int, settled: set[WorkerGradient]) -> Subprogram[dict[int, Message]]:
         world, got = worker.world, dict[int, Message]()
 
         def short() -> bool:

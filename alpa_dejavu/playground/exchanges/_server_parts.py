@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector, WorkerGradient
+from alpa_dejavu.playground._arrays import Vector
+from alpa_dejavu.playground._gradient import WorkerGradient
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground._world import Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient

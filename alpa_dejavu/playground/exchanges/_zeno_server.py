@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._world import Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._server import push, serves
 from alpa_dejavu.playground.exchanges._server_parts import ServerModel

@@ -14,25 +14,13 @@ from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Outcome, Po
 from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, Pool, StepCurve, Workload, planned_curve
 
 __all__ = [
-    "POLICIES",
-    "ClusterJob",
-    "HostChange",
-    "Outcome",
-    "Policy",
-    "Pool",
-    "StepCurve",
-    "Workload",
-    "planned_curve",
-    "policy",
-    "schedule",
-]
+    "POLICIES", "ClusterJob", "HostChange", "Outcome", "Policy", "Pool", "StepCurve", "Workload", "planned_curve",
+    "policy", "schedule",
+]  # fmt: skip
 
 POLICIES: dict[str, type[Policy]] = {
-    "fifo": Fifo,
-    "equal-shares": EqualShares,
-    "sensitivity": Synergy,
-    "exact": ExactSearch,
-}
+    "fifo": Fifo, "equal-shares": EqualShares, "sensitivity": Synergy, "exact": ExactSearch,
+}  # fmt: skip
 
 
 def policy(choice: str | Policy) -> Policy:

@@ -6,10 +6,9 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.playground.jobs._state import (
     Allotment,
@@ -28,7 +27,8 @@ from alpa_dejavu.playground.jobs._state import (
 from alpa_dejavu.playground.jobs._workload import Pool, Workload
 from alpa_dejavu.problem import checks
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 @final
@@ -37,17 +37,17 @@ class Outcome:
     """The completion of each of J jobs, and how long jobs waited.
 
     Attributes:
-        completion_s: seconds from a job's arrival to its end, shape (J,); infinity: it never ended.
-        first_s: seconds from a job's arrival to its first step, shape (J,); infinity: it never ran.
-        starved_s: the longest time in which a job that was there had no devices, or started again, shape (J,).
-        device_s: device seconds that each job was given, shape (J,).
+        completion_s: seconds from a job's arrival to its end; infinity: it never ended.
+        first_s: seconds from a job's arrival to its first step; infinity: it never ran.
+        starved_s: the longest time in which a job that was there had no devices, or started again.
+        device_s: device seconds that each job was given.
         end_s: when the last event was.
     """
 
-    completion_s: Floats
-    first_s: Floats
-    starved_s: Floats
-    device_s: Floats
+    completion_s: Float[np.ndarray, " J"]
+    first_s: Float[np.ndarray, " J"]
+    starved_s: Float[np.ndarray, " J"]
+    device_s: Float[np.ndarray, " J"]
     end_s: float
 
     @property

@@ -23,28 +23,7 @@ from alpa_dejavu.playground.scenarios._table import NOTE, details, runs_page, ta
 from alpa_dejavu.playground.scenarios.runs_file import read_runs, runs_text, write_runs
 
 __all__ = [
-    "NOTE",
-    "TOPOLOGY_WORDS",
-    "Answer",
-    "Compared",
-    "ComparedCurve",
-    "Interval",
-    "Question",
-    "RunTarget",
-    "Runs",
-    "Scenario",
-    "ScenarioRun",
-    "answer",
-    "answer_lines",
-    "compared",
-    "details",
-    "growing_runs",
-    "read_runs",
-    "read_scenario",
-    "run_scenario",
-    "runs_page",
-    "runs_text",
-    "tables",
-    "target_text",
-    "write_runs",
-]
+    "NOTE", "TOPOLOGY_WORDS", "Answer", "Compared", "ComparedCurve", "Interval", "Question", "RunTarget", "Runs",
+    "Scenario", "ScenarioRun", "answer", "answer_lines", "compared", "details", "growing_runs", "read_runs",
+    "read_scenario", "run_scenario", "runs_page", "runs_text", "tables", "target_text", "write_runs",
+]  # fmt: skip

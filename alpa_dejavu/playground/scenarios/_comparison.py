@@ -6,17 +6,18 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.scenarios._scenario import Runs, RunTarget, ScenarioRun
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
 """What curves and targets are told by, and a history's field of it."""
 _POINTS = 200
@@ -25,14 +26,14 @@ _POINTS = 200
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComparedCurve:
-    """A figure over an axis: its mean over seeds with its 90 % interval, all of shape (X,). It ends where the first of
-    the seeds' runs does. Between two looks a run is taken to go in a line.
+    """A figure over an axis: its mean over seeds with its 90 % interval. It ends where the first of the seeds' runs
+    does. Between two looks a run is taken to go in a line.
     """
 
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
+    x: Float[np.ndarray, " X"]
+    mean: Float[np.ndarray, " X"]
+    low: Float[np.ndarray, " X"]
+    high: Float[np.ndarray, " X"]
 
 
 @final

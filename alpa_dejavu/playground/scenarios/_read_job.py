@@ -8,7 +8,7 @@ import json
 import pathlib
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -23,6 +23,9 @@ from alpa_dejavu.playground.problems import problem
 from alpa_dejavu.playground.scenarios.runs_file import ScenarioData, WorkersData
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 from alpa_dejavu.problem import Cluster, Plan
+
+if TYPE_CHECKING:
+    import optax
 
 
 def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
@@ -103,7 +106,7 @@ def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
     return settings
 
 
-def _optimizer(data: ScenarioData) -> Any:
+def _optimizer(data: ScenarioData) -> optax.GradientTransformation:
     import optax
 
     asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})

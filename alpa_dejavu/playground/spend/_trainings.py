@@ -11,7 +11,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,17 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
+from alpa_dejavu.playground._arrays import Flat, Scalar
 from alpa_dejavu.playground.spend._costs import HISTORY
 from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+    from alpa_dejavu.training.optex import OptEx
+
+    ValueAndGrad: TypeAlias = Callable[[Flat, PyTree], tuple[Scalar, Flat]]
 
 WINDOW = 20
 """Losses are means over so many steps."""
@@ -75,31 +83,33 @@ class Trainings:
             vector, state, report = walks.step(vector, state, evaluator, batches)
             yield float(report.loss)
 
-    def _trained(self, vector: Any, moments: Any, times: int, rate: float, seed: int, first: int) -> Iterator[float]:
+    def _trained(
+        self, vector: Flat, moments: PyTree, times: int, rate: float, seed: int, first: int
+    ) -> Iterator[float]:
         for step in itertools.count(first):
             computed = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
             losses, gradients = zip(*computed, strict=True)
             vector, moments = self._update(vector, moments, sum(gradients) / times, rate)
             yield sum(map(float, losses)) / times
 
-    def _begun(self, seed: int) -> Any:
+    def _begun(self, seed: int) -> Flat:
         return ravel_pytree(self._model.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0)))[0]
 
-    def _batch(self, seed: int, number: int) -> Any:
+    def _batch(self, seed: int, number: int) -> PyTree:
         places = np.random.default_rng([seed, number]).integers(self._model.num_rows, size=self._model.rows)
         return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[places], self._model.data)
 
-    def _updated(self, vector: Any, moments: Any, gradient: Any, rate: Any) -> Any:
+    def _updated(self, vector: Flat, moments: PyTree, gradient: Flat, rate: float | Scalar) -> tuple[Flat, PyTree]:
         step, moments = self._optimizer.update(gradient, moments)
         return optax.apply_updates(vector, rate * step), moments
 
-    def _start(self, key: Any) -> Any:
+    def _start(self, key: PRNGKeyArray) -> PyTree:
         """The state of a start that races. Its parameters are arrays as they were, as scales are theirs."""
         params = self._model.init(key)
         return {"params": params, "moments": self._optimizer.init(ravel_pytree(params)[0])}
 
-    def _racing_step(self, rate: float) -> Callable[[Any, Any], Any]:
-        def step(state: Any, batch: Any) -> Any:
+    def _racing_step(self, rate: float) -> Callable[[PyTree, PyTree], tuple[PyTree, Scalar]]:
+        def step(state: PyTree, batch: PyTree) -> tuple[PyTree, Scalar]:
             vector, _ = ravel_pytree(state["params"])
             loss, gradient = self._gradient(vector, batch)
             vector, moments = self._updated(vector, state["moments"], gradient, rate)
@@ -112,10 +122,10 @@ class Trainings:
 class _CompiledOneByOne(Evaluator):
     """Gradients of points by a function that is compiled already."""
 
-    def __init__(self, gradient: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, gradient: ValueAndGrad) -> None:
         self._gradient = gradient
 
-    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+    def evaluate(self, points: Float[Array, "N P"], batches: PyTree, count: Int[Array, ""]) -> Evaluated:
         """Returns the gradients of the points that matter; those of others are zeros, their losses NaN."""
         of_point = [jax.tree_util.tree_map(operator.itemgetter(n), batches) for n in range(int(count))]
         losses, gradients = zip(*map(self._gradient, points, of_point), strict=True)
@@ -143,7 +153,7 @@ def steps_to(losses: Iterator[float], target: float, most: int) -> int | None:
 
 
 @functools.lru_cache(maxsize=8)
-def _optex(points: int, rate: float) -> Any:
+def _optex(points: int, rate: float) -> OptEx:
     """The same programs for all seeds."""
     from alpa_dejavu.training.optex import optex
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from alpa_dejavu.playground._arrays import Init, Params, Scalar
 from alpa_dejavu.playground.problems import problem
+
+if TYPE_CHECKING:
+    from jaxtyping import PyTree, Shaped
 
 MOST_PARAMETERS = 2_000_000
 """A larger model isn't trained here."""
@@ -21,17 +25,15 @@ class TrialModel:
     """A model and data that are small enough to be trained here.
 
     Attributes:
-        init: makes the parameters of a jax random key.
-        loss: the mean loss of parameters on a batch.
-        data: the samples, a pytree of arrays whose first dimension is theirs.
+        loss: the mean loss of parameters on a batch, some of the data's samples.
         rows: samples of one batch.
         why: why it isn't the user's model; empty: it is.
     """
 
     name: str
-    init: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Any]
-    data: Any
+    init: Init
+    loss: Callable[[PyTree, PyTree], Scalar]
+    data: PyTree[Shaped[np.ndarray, "samples ..."]]
     rows: int = ROWS
     why: str = ""
 
@@ -104,11 +106,11 @@ def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], argu
     )  # fmt: skip
 
 
-def _parameters(state: Any) -> Any:
+def _parameters(state: PyTree) -> Params:
     return state.get("params", state) if isinstance(state, Mapping) else getattr(state, "params", state)
 
 
-def _with_parameters(state: Any, params: Any) -> Any:
+def _with_parameters(state: PyTree, params: Params) -> PyTree:
     if isinstance(state, Mapping):
         return {**state, "params": params} if "params" in state else params
     if not hasattr(state, "params"):
@@ -117,7 +119,7 @@ def _with_parameters(state: Any, params: Any) -> Any:
     return dataclasses.replace(state, params=params) if replaced is None else replaced(params=params)
 
 
-def _check_loss(name: str, result: Any) -> None:
+def _check_loss(name: str, result: object) -> None:
     import jax
 
     loss = result[1] if isinstance(result, tuple) and len(result) > 1 else None
@@ -130,7 +132,7 @@ def _check_loss(name: str, result: Any) -> None:
         )
 
 
-def _like(batch: Any) -> str:
+def _like(batch: PyTree) -> str:
     """The stand-in whose data are most like a batch: text for whole numbers, pictures for arrays of four axes."""
     import jax
 
