@@ -24,17 +24,7 @@ from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
-from alpa_dejavu.problem import (
-    PHASES,
-    TENSOR,
-    AxisCollectives,
-    Cluster,
-    Device,
-    Division,
-    MeshConfig,
-    Model,
-    Operators,
-)
+from alpa_dejavu.problem import PHASES, TENSOR, AxisCollectives, Cluster, Device, Division, MeshConfig, Model, Operators
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

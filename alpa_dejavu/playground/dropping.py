@@ -17,13 +17,7 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.extras import quiet_optuna
-from alpa_dejavu.playground._problem import (
-    compute_bytes,
-    compute_seconds,
-    layer_widths,
-    narrowable,
-    narrowed_problem,
-)
+from alpa_dejavu.playground._problem import compute_bytes, compute_seconds, layer_widths, narrowable, narrowed_problem
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster, Device, Link, checks

@@ -8,14 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, final
 
-from alpa_dejavu.playground._fault import (
-    Fault,
-    WrongGradient,
-    WrongStage,
-    check_times,
-    check_worker,
-    for_a_while,
-)
+from alpa_dejavu.playground._fault import Fault, WrongGradient, WrongStage, check_times, check_worker, for_a_while
 from alpa_dejavu.playground._queue import Sleeping
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground._world import Program

@@ -29,12 +29,7 @@ from alpa_dejavu.costs.kernels._figures import (
     figures_of,
     kernel_figures,
 )
-from alpa_dejavu.costs.kernels._grouped import (
-    ExpertFigures,
-    ExpertTokens,
-    grouped_seconds,
-    grouped_traffic_seconds,
-)
+from alpa_dejavu.costs.kernels._grouped import ExpertFigures, ExpertTokens, grouped_seconds, grouped_traffic_seconds
 from alpa_dejavu.costs.kernels._products import HEIGHTS, product_seconds, stream_seconds
 
 __all__ = [

@@ -21,10 +21,7 @@ SPLITS: dict[str, type[Split]] = {
     "moved-points": MovedPoints,
 }  # fmt: skip
 """For each name the split, a frozen dataclass of its settings."""
-MOVES: dict[str, type[DataMove]] = {
-    "random-share": RandomShare,
-    "by-loss": ByLoss,
-}
+MOVES: dict[str, type[DataMove]] = {"random-share": RandomShare, "by-loss": ByLoss}
 """For each name the policy, a frozen dataclass of its settings."""
 
 
