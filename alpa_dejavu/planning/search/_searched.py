@@ -46,6 +46,8 @@ _ALL = 64
 """Up to so many choices of hosts are all tried."""
 _FEW_HOSTS = 8
 """Up to so many alike hosts every smaller number is looked at; of more, one less and about powers of two."""
+_MANY_HOSTS = 64
+"""Of so many alike hosts one is a small share of a step; of more, one less than a power of two isn't looked at."""
 
 
 @final
@@ -224,7 +226,8 @@ def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
     """Returns smaller clusters that leave out hosts of a cluster, largest first; none where devices share one CPU.
 
     If all hosts are alike, there is a cluster of each smaller number of hosts; where they are more than eight, only of
-    one host less, and of numbers that are a power of two or three times a power of two. If hosts are unlike, one host
+    one host less, and of numbers that are a power of two or three times a power of two; one host less than such a
+    number, where that is over 64, isn't looked at, since its stages would divide hosts that no others share. If hosts are unlike, one host
     of a kind is left out at a time, or all hosts of some kinds. With `every` there are more clusters, for plans that
     are to be cheap: every choice of how many hosts of each kind, if there are few such choices.
 
@@ -240,7 +243,8 @@ def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
         choices = numbers_of_hosts(cluster)
     elif len(members) == 1:
         near_powers = {times << n for times in (1, 3) for n in range(whole[0].bit_length())}
-        some = near_powers | ({whole[0] - 1} if whole[0] > _FEW_HOSTS else set(range(whole[0])))
+        even = whole[0] > _MANY_HOSTS and whole[0] in near_powers
+        some = near_powers | (set(range(whole[0])) if whole[0] <= _FEW_HOSTS else set() if even else {whole[0] - 1})
         choices = [(n,) for n in range(1, whole[0]) if n in some]
     else:
         choices = [tuple(n - (kind == k) for k, n in enumerate(whole)) for kind in range(len(whole))]
