@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
 from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._gradient import WorkerGradient
+from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
@@ -17,7 +19,29 @@ from alpa_dejavu.playground.job import Job, Until
 if TYPE_CHECKING:
     from jaxtyping import Shaped
 
-    from alpa_dejavu.playground._world import World
+
+class Watched(Protocol):
+    """The workers, the clock and the learner that a recorder looks at; `World` says more of them."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def live(self) -> tuple[int, ...]: ...
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def shown(self) -> Vector | None: ...
+
+    @property
+    def learner(self) -> Learner: ...
+
+    @property
+    def workers(self) -> Mapping[int, Any]: ...
+
+    def computing_s(self) -> list[float]: ...
 
 
 class Observer:
@@ -92,7 +116,7 @@ class Recorder:
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, WorkerTimeline(intervals)
-        self.world: World | None = None
+        self.world: Watched | None = None
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:

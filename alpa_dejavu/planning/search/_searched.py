@@ -226,10 +226,10 @@ def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
     """Returns smaller clusters that leave out hosts of a cluster, largest first; none where devices share one CPU.
 
     If all hosts are alike, there is a cluster of each smaller number of hosts; where they are more than eight, only of
-    one host less, and of numbers that are a power of two or three times a power of two; one host less than such a
-    number, where that is over 64, isn't looked at, since its stages would divide hosts that no others share. If hosts are unlike, one host
-    of a kind is left out at a time, or all hosts of some kinds. With `every` there are more clusters, for plans that
-    are to be cheap: every choice of how many hosts of each kind, if there are few such choices.
+    one host less, and of numbers that are a power of two or three times a power of two. One host less than such a
+    number isn't looked at where that is over 64, since its stages would divide hosts that no others share. If hosts are
+    unlike, one host of a kind is left out at a time, or all hosts of some kinds. With `every` there are more clusters,
+    for plans that are to be cheap: every choice of how many hosts of each kind, if there are few such choices.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> [len(part.hosts) for part in fewer_hosts(named_cluster("p3.16xlarge", 16))]
