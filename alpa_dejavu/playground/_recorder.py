@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Shaped
 
 
-class Watched(Protocol):
+class RecordedWorld(Protocol):
     """The workers, the clock and the learner that a recorder looks at; `World` says more of them."""
 
     @property
@@ -116,7 +116,7 @@ class Recorder:
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, WorkerTimeline(intervals)
-        self.world: Watched | None = None
+        self.world: RecordedWorld | None = None
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:
