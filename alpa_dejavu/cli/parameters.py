@@ -38,6 +38,21 @@ class LateChoice(click.Choice[str]):
         return str(value) if is_default else super().convert(value, param, ctx)
 
 
+@final
+class SlicerOption(click.Option):
+    """An option for a slicer, whose help names the experimental ones; they are imported when help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Returns the option and its help."""
+        from alpa_dejavu.slicing import EXPERIMENTAL
+
+        self.help = (
+            f"The search. Experimental, no better than the default in docs/results/slicers.md: "
+            f"{', '.join(EXPERIMENTAL)}."
+        )
+        return super().get_help_record(ctx)
+
+
 class Count(click.ParamType):
     """A type of command-line parameter: a whole number of at least 1, or "auto", which becomes None."""
 
@@ -168,7 +183,8 @@ slicer_option = click.option(
     type=LateChoice("slicing:SLICERS"),
     default="dynamic",
     show_default=True,
-    help="The search. Experimental, no better than the default in docs/results/slicers.md: gradient, mcmc.",
+    cls=SlicerOption,
+    help="The search.",
 )
 communication_option = click.option(
     "--communication",

@@ -94,8 +94,8 @@ def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
 
 
 def machine_for(accelerator_type: str) -> str | None:
-    """Returns the known machine type whose devices have this name in Ray, of several the one with the most devices;
-    None if there is none.
+    """Returns the known machine type whose devices have this name in Ray; None if there is none. Of several it is the
+    one with the most devices, and of equally large ones the first by its file's name.
 
     >>> machine_for("V100")
     'p3.16xlarge'

@@ -19,7 +19,8 @@ _KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
 @final
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """The data sheet of a GPU: its name in machine files, its architecture ("hopper"), streaming multiprocessors with
+    """The data sheet of a GPU: its name in machine files, its architecture ("hopper"; `costs/kernels/_classes.py` has
+    the words), streaming multiprocessors with
     their boost clock, L2 cache, memory, rates, the board's greatest power, and where the figures are from.
 
     `flop_per_s` are rates of dense matrix products by dtype, "float8" standing for all formats of 8 bits;

@@ -1,4 +1,9 @@
-"""All targets, by their names, and a plan written to a folder as the files of one."""
+"""All targets, by their names, and a plan written to a folder as the files of one.
+
+A new runtime needs its limits in `RUNTIMES` (planning/search/runtimes.py), a file here with its writer, an entry in
+`_ALL`, and a checker in benchmarks/target_rules.py. Prices (costs/runtimes.json) and kernels (`EXECUTIONS` in
+sharding/transformers/_execution.py) of its own are optional. A simulator needs its file and its entry alone.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from alpa_dejavu.planning.search.restriction import Restriction
 from alpa_dejavu.planning.search.runtimes import Hindrance, check_schedule_of, hindrances
 from alpa_dejavu.planning.task import Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Model, NoPlanError, Plan
-from alpa_dejavu.schedules import schedule_kind
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import Strategy
@@ -65,7 +64,7 @@ def plan_for(
     note = _what_it_costs(runs_on, free, why)
     if free is not None and why is None and search is not None:
         return plan(task, clock=clock, more=[note], search=search)
-    schedules = [name for name in (task.schedule, *task.other_schedules) if runs_on in schedule_kind(name).runtimes]
+    schedules = [name for name in (task.schedule, *task.other_schedules) if limits.limits.has(name)]
     if not schedules:
         check_schedule_of(runs_on, task.schedule)
     alone = [name for name in schedules if name in limits.limits.schedules_alone]

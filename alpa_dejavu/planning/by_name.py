@@ -29,7 +29,6 @@ from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
-from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
@@ -226,8 +225,8 @@ def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | N
     if not source.training:
         return ("inference",)
     if name == AUTO:
-        free = framework not in RUNTIMES
-        return tuple(other for other in ANY_SCHEDULE if free or framework in schedule_kind(other).runtimes)
+        limits = None if framework is None else RUNTIMES.get(framework)
+        return tuple(other for other in ANY_SCHEDULE if limits is None or limits.has(other))
     schedule_form(name)
     if name == "pipedream":
         raise ValueError(

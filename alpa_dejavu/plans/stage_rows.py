@@ -1,8 +1,13 @@
 """Tables of stages: each column is told once, and the command line, reports and texts choose from them.
 
-A new column is a `Column` here and its name in one of the tuples. What it needs of the plan as a whole, `stage_rows`
-puts into a field of `StageRow`; what only a simulation or a measurement tells, whoever makes the rows puts there. The
-columns of `BRIEF` are also in the README.
+A new column is a `Column` here, entered in the tuples of the tables that show it: `PLANNED` is what `plan` and
+`estimate` print, `REPORTED` the report's, `PROFILED` that of `profile`, and `BRIEF` that of `plan_table`, which README
+and doctests show. `LEAVE` also names it, if a narrow terminal may leave it out.
+
+A cell reads its figure from a `StageRow`. What `StagePlan` lacks is a field of `StageRow`, None where it isn't known:
+`stage_rows` here fills in what follows from the plan as a whole, report/_tables.py what a simulation tells, and
+cli/profile.py what a measurement tells. A figure that plan files shall keep is a field of `StagePlan`
+(problem/_stage_plan.py), which planning/search/_ranking.py fills in; `make schemas` follows.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from __future__ import annotations
 from alpa_dejavu.schedules._checks import unit_ticks
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import KEPT, KINDS, Task, TaskTable
-from alpa_dejavu.schedules.named import SCHEDULES, ScheduleKind, named_schedule, schedule_kind
+from alpa_dejavu.schedules.named import SCHEDULES, ScheduleKind, kind_name, named_schedule
 from alpa_dejavu.schedules.schedule_file import read_schedule, write_schedule
 
 __all__ = [
-    "KEPT", "KINDS", "SCHEDULES", "Schedule", "ScheduleKind", "Task", "TaskTable", "named_schedule", "read_schedule",
-    "schedule_kind", "unit_ticks", "write_schedule",
+    "KEPT", "KINDS", "SCHEDULES", "Schedule", "ScheduleKind", "Task", "TaskTable", "kind_name", "named_schedule",
+    "read_schedule", "unit_ticks", "write_schedule",
 ]  # fmt: skip

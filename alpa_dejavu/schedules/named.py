@@ -22,52 +22,48 @@ from alpa_dejavu.schedules._one_chunk import (
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._v_shaped import check_dualpipe_v, dualpipe_v, v_half, v_min, zb_v
 
-__all__ = ["SCHEDULES", "ScheduleKind", "named_schedule", "schedule_kind"]
+__all__ = ["SCHEDULES", "ScheduleKind", "kind_name", "named_schedule"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class ScheduleKind:
-    """A kind of schedule: how it is made, and who can run it.
+    """A kind of schedule: how it is made. Who can run it, `alpa_dejavu.planning.search.runtimes.RUNTIMES` says.
 
     Attributes:
         make: the generator, from numbers of devices and micro-batches, and of chunks if any number is allowed.
-        runtimes: the training frameworks that can run it, by name, as far as their repositories say.
         check: a function that raises ValueError for numbers of devices and micro-batches that it can't have; None: it
             may have any.
     """
 
     make: Callable[..., Schedule]
-    runtimes: tuple[str, ...] = ()
     check: Callable[[int, int], None] | None = None
 
 
 SCHEDULES: dict[str, ScheduleKind] = {
-    "1f1b": ScheduleKind(
-        one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "maxtext", "jaxpp")
-    ),
-    "1f1b_overlap_friendly": ScheduleKind(overlap_friendly, runtimes=("alpa", "jaxpp")),
-    "gpipe": ScheduleKind(gpipe, runtimes=("alpa", "galvatron", "torchtitan", "maxtext")),
-    "inference": ScheduleKind(inference, runtimes=("alpa",)),
-    "interleaved": ScheduleKind(interleaved, runtimes=("megatron", "torchtitan", "jaxpp"), check=check_interleaved),
-    "zb_h1": ScheduleKind(zb_h1, runtimes=("torchtitan", "jaxpp")),
-    "zb_v": ScheduleKind(zb_v, runtimes=("torchtitan",)),
-    "v_half": ScheduleKind(v_half, runtimes=("torchtitan",)),
-    "v_min": ScheduleKind(v_min, runtimes=("torchtitan",)),
-    "dualpipe_v": ScheduleKind(dualpipe_v, runtimes=("torchtitan", "jaxpp"), check=check_dualpipe_v),
+    "1f1b": ScheduleKind(one_f_one_b),
+    "1f1b_overlap_friendly": ScheduleKind(overlap_friendly),
+    "gpipe": ScheduleKind(gpipe),
+    "inference": ScheduleKind(inference),
+    "interleaved": ScheduleKind(interleaved, check_interleaved),
+    "zb_h1": ScheduleKind(zb_h1),
+    "zb_v": ScheduleKind(zb_v),
+    "v_half": ScheduleKind(v_half),
+    "v_min": ScheduleKind(v_min),
+    "dualpipe_v": ScheduleKind(dualpipe_v, check_dualpipe_v),
     "pipedream": ScheduleKind(pipedream),
 }
 """All schedules that have a generator, those that Alpa runs first."""
 
 
-def schedule_kind(name: str) -> ScheduleKind:
-    """Returns the kind of the schedule of a name; "interleaved_3" and the like are of the kind "interleaved".
+def kind_name(name: str) -> str:
+    """Returns the name in `SCHEDULES` of a schedule's kind; "interleaved_3" and the like are of the kind "interleaved".
 
     Raises:
         ValueError: there is no schedule of that name.
     """
     schedule_form(name)
-    return SCHEDULES[name if name in SCHEDULES else "interleaved"]
+    return name if name in SCHEDULES else "interleaved"
 
 
 @functools.lru_cache(maxsize=128)
@@ -86,7 +82,7 @@ def named_schedule(name: str, num_stages: int, num_micro_batches: int) -> Schedu
     >>> named_schedule("interleaved", 4, 2).device_of
     (0, 1, 0, 1)
     """
-    kind, chunks = schedule_kind(name), schedule_form(name).chunks
+    kind, chunks = SCHEDULES[kind_name(name)], schedule_form(name).chunks
     count("schedule", "num_stages", num_stages)
     count("schedule", "num_micro_batches", num_micro_batches)
     if num_stages % chunks:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import socket
 import threading
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import known_machines, named_cluster
 from alpa_dejavu.clusters.figures import UNITS
+from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.clusters.machine_file import FOLDER
 
 RIGHT = json.loads((FOLDER / "p3.8xlarge.json").read_text())
@@ -116,7 +118,7 @@ def test_every_unit_of_the_schema_is_known():
 def test_wrong_names_list_the_near_ones(name, near):
     with pytest.raises(ValueError, match=rf"no machine '{name}'; did you mean .*'{near}'"):
         named_cluster(name)
-    with pytest.raises(ValueError, match=r"no machine 'quux' \(known are dgx-a100, .*p4d\.24xlarge\)"):
+    with pytest.raises(ValueError, match=rf"no machine 'quux' \(known are {re.escape(', '.join(known_machines()))}\)"):
         named_cluster("quux")
 
 
@@ -129,14 +131,39 @@ def test_hosts_and_devices_that_there_are_not_are_refused():
 
 @pytest.mark.parametrize("name", [name for name in known_machines() if name != "local-cpu"])
 def test_figures_are_of_the_order_of_accelerators(name):
-    """A slip in a unit is a factor of 8 or 1000: no accelerator of these years is that far off."""
+    """A slip in a unit is a factor of 8 or 1000: no machine is that far off all data sheets, nor off its own GPU's."""
     cluster = named_cluster(name, 2)
     device, within, between = cluster.hosts[0].device, cluster.links[0][0], cluster.links[0][1]
-    assert 10 * 2**30 < device.memory_bytes < 80 * 2**30
-    assert 5e12 < device.rate("float32") < device.rate("float16") < 1e15
-    assert 2e11 < device.memory_bytes_per_s < 4e12
-    assert device.memory_bytes_per_s > within.bytes_per_s > between.bytes_per_s > 1e9
+    sheets = [gpu_of(gpu).device() for gpu in known_gpus()]
+    own = [sheet for sheet in sheets if sheet.name == device.name]
+    for figure in (
+        lambda kind: kind.memory_bytes,
+        lambda kind: kind.memory_bytes_per_s,
+        lambda kind: kind.rate("float32"),
+        lambda kind: kind.rate("float16"),
+    ):
+        figures = [figure(sheet) for sheet in own or sheets]
+        assert min(figures) / 2 < figure(device) < 2 * max(figures)
+    assert device.rate("float32") <= device.rate("float16")
+    assert device.memory_bytes_per_s > max(within.bytes_per_s, between.bytes_per_s)
+    assert min(within.bytes_per_s, between.bytes_per_s) > 1e9
     assert 1e-6 < device.kernel_s < within.latency_s < between.latency_s < 1e-3
+
+
+@pytest.mark.parametrize("name", known_gpus())
+def test_sheets_are_of_the_order_of_gpus(name):
+    """The least of these are of a P4, and the greatest are what a sheet of the next years may have."""
+    gpu = gpu_of(name)
+    device = gpu.device()
+    assert 5 * 2**30 < device.memory_bytes < 2**40
+    assert 2e12 < device.rate("float32") <= device.rate("float16") < 2e16
+    assert gpu.vector_flop_per_s <= device.rate("float32")
+    assert 1e11 < device.memory_bytes_per_s < 4e13
+    assert device.memory_bytes_per_s > gpu.link_bytes_per_s > 1e9
+    assert 1e8 < gpu.clock_hz < 1e10
+    assert 10 < gpu.num_sm < 1000
+    assert 10 < gpu.power_w < 10_000
+    assert 1e6 < gpu.l2_bytes < 1e9
 
 
 def test_a_cluster_that_is_dead_is_not_waited_for(monkeypatch):

@@ -21,6 +21,7 @@ from alpa_dejavu.costs.kernels import (
     attention_seconds,
     check_fused,
     dtype_class,
+    family,
     grouped_seconds,
     kernel_figures,
     product_seconds,
@@ -271,6 +272,16 @@ def test_the_file_has_figures_of_both_families_and_of_measured_generations():
         for one in each.figures.values():
             assert all(math.isfinite(value) and value >= 0 for value in dataclasses.asdict(one).values())
     assert {"ampere", "hopper", "blackwell", "ada", "volta"} < set(figures.products["half"].figures)
+
+
+@pytest.mark.parametrize("name", known_gpus())
+def test_the_generation_of_every_sheet_is_a_word_that_kernels_know(name):
+    assert family(gpu_of(name).generation) in ("synchronous", "asynchronous")
+
+
+def test_an_unknown_generation_is_refused():
+    with pytest.raises(ValueError, match=r"generation is 'rubin', but must be one of pascal, .*_classes\.py"):
+        family("rubin")
 
 
 def test_spread_is_wider_the_less_was_measured():

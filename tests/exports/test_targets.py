@@ -14,10 +14,20 @@ from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
+from alpa_dejavu.schedules import SCHEDULES
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
 from chakra_replay import COMPUTE, read_traces, replay
 from plans import example_plan, hardware
+from target_rules import RULES
+
+
+def test_every_runtime_is_a_target_with_schedules_and_rules_of_its_own():
+    assert {name: target.runtime for name, target in TARGETS.items() if target.runtime is not None} == RUNTIMES
+    assert set(RULES) == set(RUNTIMES)
+    for limits in RUNTIMES.values():
+        assert set(limits.schedules_alone) <= set(limits.schedules) <= set(SCHEDULES)
+        assert limits.schedules
 
 
 def test_alpa_is_a_target():

@@ -13,6 +13,8 @@ from alpa_dejavu.clusters.gpus import Gpu
 ASYNCHRONOUS = ("hopper", "blackwell")
 """The generations whose tensor cores compute on tiles in shared memory while other instructions go on; those of earlier
 ones, and of Ada, take registers and let them wait."""
+SYNCHRONOUS = ("pascal", "volta", "turing", "ampere", "ada")
+"""The other generations that data sheets may have; those before Volta have no tensor cores."""
 _VECTOR = 1.5
 """How many times faster products are than everything else, at least, where they run on tensor cores."""
 
@@ -20,9 +22,18 @@ _VECTOR = 1.5
 def family(generation: str) -> str:
     """Returns whether a generation's tensor cores are "asynchronous" or "synchronous".
 
+    Raises:
+        ValueError: the generation is in neither `ASYNCHRONOUS` nor `SYNCHRONOUS`.
+
     >>> family("hopper"), family("ada")
     ('asynchronous', 'synchronous')
     """
+    words = SYNCHRONOUS + ASYNCHRONOUS
+    if generation not in words:
+        raise ValueError(
+            f"generation is {generation!r}, but must be one of {', '.join(words)}; enter a new one in SYNCHRONOUS or "
+            f"ASYNCHRONOUS of {Path(__file__).name}"
+        )
     return "asynchronous" if generation in ASYNCHRONOUS else "synchronous"
 
 

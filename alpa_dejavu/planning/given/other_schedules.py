@@ -16,9 +16,10 @@ from alpa_dejavu.planning.given._annotations import Chosen
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, fits, simulated
 from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, polished, under
 from alpa_dejavu.planning.search._stage_times import chunks_of, impossible, stage_times
+from alpa_dejavu.planning.search.runtimes import runtimes_with
 from alpa_dejavu.problem import Plan, Run, Slicing
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
-from alpa_dejavu.schedules import named_schedule, schedule_kind
+from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.improved import ImprovedSchedule, improved_schedule
 from alpa_dejavu.simulation.step import sending
 
@@ -80,7 +81,7 @@ def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
 def _by(candidate: Candidate) -> OtherSchedule:
     """Returns what a candidate plan's schedule is worth on its submeshes, with the layers cut for it."""
     run = candidate.run
-    bare = OtherSchedule(run.schedule, run.form.chunks, runtimes=schedule_kind(run.schedule).runtimes)
+    bare = OtherSchedule(run.schedule, run.form.chunks, runtimes=runtimes_with(run.schedule))
     why = impossible(run, len(candidate.slicing.stages), candidate.model.num_layers)
     if why:
         return dataclasses.replace(bare, why=why)
@@ -114,7 +115,7 @@ def with_better_schedules(plan: Plan, chosen: Chosen) -> Plan:
         best = least(alike, key=lambda other: other.step_s) if alike else own
         saved, name = 1 - best.step_s / own.step_s, best.run.schedule
         if saved >= _WORTH:
-            runtimes = " and ".join(schedule_kind(name).runtimes)
+            runtimes = " and ".join(runtimes_with(name))
             whose = "which Alpa has" if of_alpa else f"which Alpa hasn't, but {runtimes}"
             notes.append(
                 f"the schedule {name}, {whose}, would make a step on the same submeshes {100 * saved:.0f} % shorter"

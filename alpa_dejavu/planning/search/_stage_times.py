@@ -11,7 +11,7 @@ from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.problem.run import ScheduleForm
-from alpa_dejavu.schedules import schedule_kind
+from alpa_dejavu.schedules import SCHEDULES, kind_name
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate, step_seconds
 
 __all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "step_of", "timeline_alone", "timeline_of"]
@@ -125,7 +125,7 @@ def impossible(run: Run, num_submeshes: int, num_layers: int) -> str:
         return "one submesh has no pipeline"
     if 3 * num_submeshes * chunks * run.num_micro_batches > _MOST_TASKS:
         return "it has too many passes to be simulated for every cut"
-    check = schedule_kind(run.schedule).check
+    check = SCHEDULES[kind_name(run.schedule)].check
     try:
         if check is not None:
             check(num_submeshes, run.num_micro_batches)

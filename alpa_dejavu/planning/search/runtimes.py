@@ -1,4 +1,8 @@
-"""Training frameworks that can run a plan, and what keeps the others from it."""
+"""Training frameworks that can run a plan, and what keeps the others from it.
+
+`RUNTIMES` has limits alone. What a framework adds to seconds is in costs/runtimes.json, and how it runs a transformer's
+kernels in `alpa_dejavu.sharding.transformers.EXECUTIONS`: a framework may lack either, and is priced as Alpa then.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from typing import final
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
-from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
-from alpa_dejavu.schedules import schedule_kind
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.schedules import kind_name
 
 __all__ = [
     "RUNTIMES", "WITHOUT_FROZEN", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of",
-    "runtimes_text", "schedules_of",
+    "runtimes_text", "runtimes_with", "schedules_of",
 ]  # fmt: skip
 
 
@@ -26,6 +30,7 @@ class Runtime:
     """A training framework, as far as it limits which plans it can run.
 
     Attributes:
+        schedules: the names of the schedules that it has, as far as its repository says.
         unlike_submeshes: whether stages may have unlike numbers of devices, logical meshes or offloads.
         unlike_remat: whether some stages may compute activations again and others not.
         unlike_zero: whether stages may have unlike ZeRO levels.
@@ -45,6 +50,7 @@ class Runtime:
             have in it; empty: any.
     """
 
+    schedules: tuple[str, ...] = ("1f1b",)
     unlike_submeshes: bool = False
     unlike_remat: bool = True
     unlike_zero: bool = False
@@ -61,6 +67,10 @@ class Runtime:
     schedules_alone: tuple[str, ...] = ()
     frozen: bool = False
     models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
+
+    def has(self, schedule: str) -> bool:
+        """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
+        return kind_name(schedule) in self.schedules
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
@@ -101,6 +111,7 @@ _LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
 }  # fmt: skip
 RUNTIMES = {
     "alpa": Runtime(
+        schedules=ALPA_SCHEDULES,
         unlike_submeshes=True,
         unlike_zero=True,
         streams=False,
@@ -108,6 +119,7 @@ RUNTIMES = {
         models=({"precision": _HALF_OR_SINGLE, "latent_rank": (0,), "dense_blocks": (0,)},),
     ),
     "megatron": Runtime(
+        schedules=("1f1b", "interleaved"),
         unlike_remat=False,
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
@@ -125,11 +137,20 @@ RUNTIMES = {
         offload_in_pipeline=False,
         drives=True,
     ),
-    "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True, models=({"precision": _HALF_OR_SINGLE},)),
+    "galvatron": Runtime(
+        schedules=("1f1b", "gpipe"),
+        cuts=Cuts(lone_ends=False),
+        power_of_two=True,
+        models=({"precision": _HALF_OR_SINGLE},),
+    ),
     "torchtitan": Runtime(
-        unlike_remat=False, offload=(OFFLOADED[:3],), models=({"precision": ("bfloat16", "float32")},)
+        schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
+        unlike_remat=False,
+        offload=(OFFLOADED[:3],),
+        models=({"precision": ("bfloat16", "float32")},),
     ),
     "maxtext": Runtime(
+        schedules=("1f1b", "gpipe"),
         unlike_remat=False,
         cuts=Cuts(even=True),
         whole_rounds=True,
@@ -144,7 +165,7 @@ RUNTIMES = {
             },
         ),
     ),
-    "jaxpp": Runtime(),
+    "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 WITHOUT_FROZEN = "plan without --train-last"
@@ -186,12 +207,17 @@ def schedules_of(runtime: str) -> tuple[str, ...]:
     """
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
-    return tuple(name for name in SCHEDULES if runtime in schedule_kind(name).runtimes)
+    return RUNTIMES[runtime].schedules
+
+
+def runtimes_with(schedule: str) -> tuple[str, ...]:
+    """Returns the names of the training frameworks that have a schedule; ValueError if there is none of that name."""
+    return tuple(name for name, limits in RUNTIMES.items() if limits.has(schedule))
 
 
 def check_schedule_of(runtime: str, schedule: str) -> None:
     """Raises ValueError where a known training framework hasn't a schedule; it names those that it has."""
-    if runtime in RUNTIMES and runtime not in schedule_kind(schedule).runtimes:
+    if runtime in RUNTIMES and not RUNTIMES[runtime].has(schedule):
         has = ", ".join(schedules_of(runtime))
         raise ValueError(
             f"schedule is {schedule!r}, but must be one that {runtime} has: {has}; give one of these, or leave the "
@@ -214,13 +240,10 @@ class Hindrance:
 
 
 def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
-    """Yields the reasons why a training framework can't run a plan: by its name, which schedules have, and what it can
-    run.
-    """
+    """Yields the reasons why a training framework of a name can't run a plan, by what it can run."""
     again = f"plan again with --for {name}"
-    if name not in schedule_kind(plan.schedule).runtimes:
-        has = ", ".join(schedules_of(name)) if name in RUNTIMES else "another schedule"
-        yield Hindrance(f"no {plan.schedule} there", f"plan with one of {has}")
+    if not limits.has(plan.schedule):
+        yield Hindrance(f"no {plan.schedule} there", f"plan with one of {', '.join(limits.schedules)}")
     divided = [n for n, stage in enumerate(plan.stages) if not stage.plain]
     other_reason = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams or divided
     if not plan.runs_on_alpa and (plan.strategy or not other_reason):
