@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from alpa_dejavu.calibration.history.history_file import VARIABLE
 
+from alpa_dejavu.calibration.history import HISTORY_ENV
 from alpa_dejavu.cli.commands import sentences_of
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
@@ -56,7 +56,7 @@ def test_a_command_is_imported_once_and_no_other_name_is_one():
 def test_options_name_what_is_imported_later():
     options = {option.name: option for option in main.commands["plan"].params}
     assert f"[default: {DEFAULT_RISK}]" in options["risk"].help
-    assert options["history"].envvar == VARIABLE
+    assert options["history"].envvar == HISTORY_ENV
 
 
 def test_on_a_terminal_a_plan_shows_what_it_does_before_heavy_imports():
