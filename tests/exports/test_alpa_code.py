@@ -143,7 +143,7 @@ def test_a_plan_in_alpas_own_order_is_alpas_own_option(monkeypatch):
 
 def test_on_islands_stages_stay_on_their_hosts(monkeypatch, unhooked):
     where = islands()
-    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8)).plan
+    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8), contingencies=True).plan
     assert any(set(one.hosts) in ({"a", "c"}, {"b", "d"}) for one in plan.stages), "of near hosts"
     assert plan.contingencies
     option = method_of(plan, monkeypatch).stage_option
