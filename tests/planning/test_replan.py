@@ -21,7 +21,7 @@ from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_
 from alpa_dejavu.planning.changed.replanning import fallback, prepared, replan
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, NoPlanError, PricedBy, Run, SmallProducts, StridedReads
+from alpa_dejavu.problem import Link, NoPlanError, Operators, PricedBy, Run, SmallProducts, StridedReads
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import upgrades
 from alpa_dejavu.testing import example_cluster
@@ -29,6 +29,8 @@ from jax_models import trained
 from models import chain
 
 CLUSTER = named_cluster("p3.16xlarge", 4)
+COLUMNS = [field.name for field in dataclasses.fields(Operators) if field.name != "records"]
+"""Of kept operators, where they aren't their records' own figures."""
 
 
 def wide(batch_size):
@@ -358,7 +360,7 @@ def rewritten(path, change):
         (lambda data: data.update(version=2), "version is 2, but must be 1"),
         (lambda data: data.pop("cluster"), "KeyError.*cluster"),
         (lambda data: data["model"]["operators"][0].update(records=99), "IndexError"),
-        (lambda data: data["model"]["operators"][0]["flop"].append(1.0), "but columns of"),
+        (lambda data: data["model"]["operators"][0].update(dict.fromkeys(COLUMNS, [1.0] * 99)), "but columns of"),
         (lambda data: data.update(batch=1e999), "OverflowError"),
         (lambda data: data["model"].update(layers=1000 * data["model"]["layers"]), r"its 12000 layers .*FILE_MIB"),
         (lambda data: data["cluster"]["links"][0].update(bytes_per_s=-1.0), "bytes_per_s is -1.0"),
