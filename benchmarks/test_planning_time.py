@@ -208,7 +208,8 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     if process.returncode:
         lines = told.read_text(encoding="utf-8").strip().splitlines()
         late = figures["wall_s"] >= limit_s
-        return figures | {"error": f"no plan in {limit_s} s" if late else (lines or [f"exit {process.returncode}"])[-1]}
+        error = f"no plan in {seconds(limit_s)}" if late else (lines or [f"exit {process.returncode}"])[-1]
+        return figures | {"error": error}
     plan = json.loads(path.read_text(encoding="utf-8"))
     split = {name: round(float(part_s), 4) for name, part_s in plan["planning_s"].items()}
     answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}

@@ -47,8 +47,8 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     if of_stages is None:
         return range_sum(values)
     rows = np.asarray(values, dtype=np.float64)
-    of_variants = np.ascontiguousarray(rows.reshape(-1, rows.shape[-1]).T)
-    sums = _variant_sums(of_variants, np.ascontiguousarray(of_stages, dtype=np.int64))
+    of_variants = np.require(rows.reshape(-1, rows.shape[-1]).T, requirements=("C", "W"))
+    sums = _variant_sums(of_variants, np.require(of_stages, np.int64, ("C", "W")))
     return sums.reshape(*rows.shape[:-1], *of_stages.shape[:2])
 
 

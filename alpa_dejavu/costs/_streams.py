@@ -168,13 +168,13 @@ def behind_layers_s(
     """
     slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
     return _behind(
-        np.ascontiguousarray(stages, dtype=np.int64),
-        np.ascontiguousarray(variants, dtype=np.int64),
-        np.ascontiguousarray(computed_s),
-        np.ascontiguousarray(fetched[0]),
-        np.ascontiguousarray(fetched[1]),
-        np.ascontiguousarray(sent[0]),
-        np.ascontiguousarray(sent[1]),
+        np.require(stages, np.int64, ("C", "W")),
+        np.require(variants, np.int64, ("C", "W")),
+        np.require(computed_s, np.float64, ("C", "W")),
+        np.require(fetched[0], np.float64, ("C", "W")),
+        np.require(fetched[1], np.float64, ("C", "W")),
+        np.require(sent[0], np.float64, ("C", "W")),
+        np.require(sent[1], np.float64, ("C", "W")),
         slow,
         slow_load,
         backward,

