@@ -1,6 +1,6 @@
 # make demo             train a GPT on 4 CPU devices with the plan of DejavuStageOption
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
-# make test             ruff, mypy, pylint, import-linter, pytest; 18 minutes on 2 cores
+# make test             ruff, mypy, pylint, import-linter, pytest; 16 minutes on 2 cores
 # make test-all         the same with the tests that are marked as slow
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
 # make docs             build the site of docs/ into site/, strictly
