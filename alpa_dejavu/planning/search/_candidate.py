@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 
@@ -44,9 +44,6 @@ from alpa_dejavu.problem import (
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import StageTimes, Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Candidate", "Costs", "alone", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",

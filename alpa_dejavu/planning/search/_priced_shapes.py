@@ -178,12 +178,14 @@ class PricedShapes:
         more layers than that has.
         """
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
-        forgotten = [shape for shape in best if (shape.layers, shape.micro_batches) not in self._costs]
-        scaled = {shape: best[shape].step_s for shape in best if not best[shape].costs.exact and shape not in forgotten}
+        scaled = {
+            shape: plan.step_s
+            for shape, plan in best.items()
+            if not plan.costs.exact and (shape.layers, shape.micro_batches) in self._costs
+        }
         if not scaled or not self.task.source.traces:
             return None
         first, doubt = min(best.values(), key=lambda plan: plan.step_s), max(_SURE * self._too_long, self._off, _DOUBT)
-
         as_fast = [plan for plan in best.values() if plan.step_s <= first.step_s * (1 + AS_FAST) and plan.costs.exact]
         finest = max((plan.model.num_layers for plan in as_fast), default=0)
 
