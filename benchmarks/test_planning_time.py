@@ -6,8 +6,11 @@
 A job is planned in a process of its own, from its start to the written plan: cold, with an empty cache, so that imports
 and tracing are paid, and then warm, with what that has kept. Beside each run goes one of the first release on the same
 job, in turns which of them is first, and ratios are medians over these pairs. `--first` is a checkout of its commit, or
-`git`, which makes one in a temporary folder. Seconds are wall time, with `--cpu` those of the processor: where the
-machine isn't quiet they say more. A job that the file has already isn't measured again.
+`git`, which makes one in a temporary folder. `--peer` is a Python that has hetu-galvatron, whose published search on
+the same model, machines and batch goes beside them (`galvatron_search.py` says what it is given): it starts from
+profiled figures and looks for even pipelines, so its seconds are compared and its steps aren't. Seconds are wall time,
+with `--cpu` those of the processor: where the machine isn't quiet they say more. A job that the file
+has already isn't measured again.
 
 With `--growth` it is the exponents of seconds in the numbers of devices, blocks and micro-batches, by least squares on
 their logarithms, each number varied alone, and a figure of them.
@@ -37,6 +40,7 @@ from tqdm import tqdm
 
 from alpa_dejavu._util.units import seconds
 from alpa_dejavu.clusters import named_cluster, write_cluster
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.problem import Cluster, Link
 from harness import Results, Table, at_least
 from harness import options as parsed_options
@@ -118,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), help="only these")
     parser.add_argument("--growth", action="store_true", help="how seconds grow, in place of the jobs")
     parser.add_argument("--first", metavar="CHECKOUT", help="run the first release beside them; `git` checks it out")
+    parser.add_argument("--peer", metavar="PYTHON", help="run Galvatron's search beside them by this Python")
     parser.add_argument("--repeat", type=at_least(1), default=3, help="runs of each (default: %(default)s)")
     parser.add_argument("--limit-s", type=at_least(1), default=1200, help="of one run (default: %(default)s)")
     parser.add_argument("--cpu", action="store_true", help="go by the processor's seconds")
@@ -132,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True, env=environment())
 
         def measured(job: Job) -> Callable[[], dict[str, Any]]:
-            return lambda: pairs(job, first, asked.repeat, asked.limit_s)
+            return lambda: pairs(job, first, asked.peer, asked.repeat, asked.limit_s)
 
         if asked.growth:
             sizes = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
@@ -166,14 +171,18 @@ def checkout(first: str | None) -> Iterator[Path | None]:
             subprocess.run([*git, "remove", "--force", f"{folder}/first"], check=True, capture_output=True)
 
 
-def pairs(job: Job, first: Path | None, repeat: int, limit_s: float) -> dict[str, Any]:
-    """The runs of a job by this version ("ours") and by the first release, of one pair after the other."""
-    runs: dict[str, Any] = {"ours": [], **({} if first is None else {"first": []})}
-    trees = {"ours": ROOT, "first": first}
+def pairs(job: Job, first: Path | None, peer: str | None, repeat: int, limit_s: float) -> dict[str, Any]:
+    """The runs of a job by this version ("ours"), by the first release and by Galvatron, of one round after another."""
+    ways: dict[str, Callable[[], dict[str, Any]]] = {"ours": lambda: cold_and_warm(job, ROOT, limit_s)}
+    if first is not None:
+        ways["first"] = lambda: cold_and_warm(job, first, limit_s)
+    if peer is not None:
+        ways["galvatron"] = lambda: {"cold": searched_by_galvatron(job, peer, limit_s)}
+    runs: dict[str, Any] = {name: [] for name in ways}
     for number in range(repeat):
         for name in sorted(runs, reverse=bool(number % 2)):
             if not any("error" in run["cold"] for run in runs[name]):
-                runs[name].append(cold_and_warm(job, trees[name] or ROOT, limit_s))
+                runs[name].append(ways[name]())
     return runs
 
 
@@ -184,14 +193,48 @@ def cold_and_warm(job: Job, tree: Path, limit_s: float) -> dict[str, Any]:
         return {"cold": cold, "warm": cold if "error" in cold else run(job, tree, Path(folder), limit_s)}
 
 
+def searched_by_galvatron(job: Job, peer: str, limit_s: float) -> dict[str, Any]:
+    """A search by Galvatron, which knows one kind of machine and transformers of equal blocks: seconds and memory."""
+    size = transformer_size(job.model)
+    if size is None or job.cluster == "unlike":
+        return {"error": "it takes transformers on hosts of one kind"}
+    cluster = named_cluster(job.cluster, job.hosts)
+    device = cluster.hosts[0].device
+    blocks = [dataclasses.replace(size, num_blocks=count).num_parameters for count in (1, 2)]
+    inside, between = (cluster.links[0][host].bytes_per_s / 1e9 for host in (0, min(1, job.hosts - 1)))
+    figures = {
+        "hosts": job.hosts, "per_host": cluster.hosts[0].num_devices, "batch": job.batch, "sequence": size.sequence,
+        "hidden": size.hidden, "blocks": size.num_blocks, "vocabulary": size.vocabulary,
+        "block_parameters": blocks[1] - blocks[0], "memory_gib": int(device.memory_bytes / 2**30),
+        "flop_per_s": device.rate("float16"), "inside_gb_per_s": inside, "between_gb_per_s": between,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "job.json"
+        asked.write_text(json.dumps(figures), encoding="utf-8")
+        command = [peer, str(ROOT / "benchmarks" / "galvatron_search.py"), str(asked), folder]
+        return timed(command, environment(), Path(folder), limit_s)
+
+
 def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     """One planning by the version in a folder `tree`, from the command line to the written plan, its cache in another
     folder: seconds, the most memory of the process, and what was planned; or an "error".
     """
-    path, told = folder / "plan.json", folder / "told.txt"
+    path = folder / "plan.json"
     command = [sys.executable, "-m", "alpa_dejavu", *job.words(folder), "--json", str(path)]
     imported = os.pathsep.join([str(tree), str(tree / "patches")])
     variables = environment() | {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "PYTHONPATH": imported}
+    figures = timed(command, variables, folder, limit_s)
+    if "error" in figures:
+        return figures
+    plan = json.loads(path.read_text(encoding="utf-8"))
+    split = {name: round(float(part_s), 4) for name, part_s in plan["planning_s"].items()}
+    answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}
+    return figures | answer | {"step_s": plan["iteration_time_s"], "planning_s": split}
+
+
+def timed(command: Sequence[str], variables: Mapping[str, str], folder: Path, limit_s: float) -> dict[str, Any]:
+    """The seconds of a command and the most memory of its process; and an "error" if it fails or takes longer."""
+    told = folder / "told.txt"
     started = time.perf_counter()
     with told.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=variables, cwd=folder)
@@ -205,15 +248,12 @@ def run(job: Job, tree: Path, folder: Path, limit_s: float) -> dict[str, Any]:
         "cpu_s": round(used.ru_utime + used.ru_stime, 3),
         "peak_bytes": used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
     }
-    if process.returncode:
-        lines = told.read_text(encoding="utf-8").strip().splitlines()
-        late = figures["wall_s"] >= limit_s
-        error = f"no plan in {seconds(limit_s)}" if late else (lines or [f"exit {process.returncode}"])[-1]
-        return figures | {"error": error}
-    plan = json.loads(path.read_text(encoding="utf-8"))
-    split = {name: round(float(part_s), 4) for name, part_s in plan["planning_s"].items()}
-    answer = {"stages": len(plan["stages"]), "micro_batches": plan["num_micro_batches"]}
-    return figures | answer | {"step_s": plan["iteration_time_s"], "planning_s": split}
+    if not process.returncode:
+        return figures
+    lines = told.read_text(encoding="utf-8").strip().splitlines()
+    late = figures["wall_s"] >= limit_s
+    error = f"no plan in {seconds(limit_s)}" if late else (lines or [f"exit {process.returncode}"])[-1]
+    return figures | {"error": error}
 
 
 def environment() -> dict[str, str]:
@@ -221,13 +261,15 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def ratio(row: Mapping[str, Any], kind: str, figure: str) -> float | None:
-    """The median over pairs of this version's figure to the first release's; None where that has no plan."""
-    both = zip(row["ours"], row.get("first", ()), strict=False)
+def ratio(row: Mapping[str, Any], kind: str, figure: str, peer: str = "first") -> float | None:
+    """The median over pairs of this version's figure to a peer's, the first release's or Galvatron's; None where one of
+    both has no plan.
+    """
+    both = zip(row["ours"], row.get(peer, ()), strict=False)
     ratios = [
-        ours[kind][figure] / first[kind][figure]
-        for ours, first in both
-        if "error" not in ours[kind] and "error" not in first[kind]
+        ours[kind][figure] / beside[kind][figure]
+        for ours, beside in both
+        if "error" not in ours[kind] and "error" not in beside[kind]
     ]
     return statistics.median(ratios) if ratios else None
 
@@ -247,16 +289,22 @@ def _row(name: str, row: Mapping[str, Any], figure: str) -> dict[str, Any]:
         shown["first"] = first.get("error") or seconds(first[figure])
         if "step_s" in first and "step_s" in last:
             shown["step_ratio"] = last["step_s"] / first["step_s"]
+    if row.get("galvatron"):
+        peer = row["galvatron"][-1]["cold"]
+        shown["galvatron"] = peer.get("error") or seconds(peer[figure])
+        shown["peer_ratio"] = ratio(row, "cold", figure, "galvatron")
     return shown
 
 
 def jobs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each job: seconds and memory of this version, and their ratios to the first release's."""
+    """A row for each job: seconds and memory of this version, and their ratios to the first release's and to
+    Galvatron's search.
+    """
     columns = {
         "job": "{job}", "GPUs": "{gpus}", "cold": "{cold_s:seconds}", "warm": "{warm_s:seconds}",
         "memory": "{peak_bytes:size}", "cold / first": "{cold_ratio:.2f}", "warm / first": "{warm_ratio:.2f}",
         "first, cold": "{first}", "stages": "{stages}", "micro-batches": "{micro_batches}", "step": "{step_s:seconds}",
-        "step / first": "{step_ratio:.3f}",
+        "step / first": "{step_ratio:.3f}", "Galvatron": "{galvatron}", "cold / Galvatron": "{peer_ratio:.2f}",
     }  # fmt: skip
     return Table.of(rows, columns)
 
