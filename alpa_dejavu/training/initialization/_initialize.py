@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.json_file import check_folder
-from alpa_dejavu.training.initialization._curve import Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
@@ -19,6 +18,7 @@ from alpa_dejavu.training.initialization._run import InitializationRun, Progress
 from alpa_dejavu.training.initialization._setting import RaceSetting, extra_allowed, race_rungs
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, fitting_lanes
+from alpa_dejavu.training.initialization.result_file import Initialized
 from alpa_dejavu.training.initialization.rules import RaceRule, rule
 from alpa_dejavu.training.initialization.starts import Start, start
 

@@ -9,9 +9,9 @@ import pathlib
 import time
 from typing import final
 
-from alpa_dejavu.training.initialization._curve import Curve, Initialized, state_file_of, write_result
 from alpa_dejavu.training.initialization._field import Field, race
 from alpa_dejavu.training.initialization._trainer import Runner
+from alpa_dejavu.training.initialization.result_file import Curve, Initialized, state_file_of, write_result
 
 _log = logging.getLogger("alpa_dejavu")
 
