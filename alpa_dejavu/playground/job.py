@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import Count, SecondsAboveZero
 from alpa_dejavu.playground._arrays import Rows
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
 from alpa_dejavu.playground._problem import Problem, compute_seconds, narrowable, narrowed_problem
@@ -28,12 +30,10 @@ __all__ = ["Job", "Problem", "Until", "local_batches"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """When a simulation ends: at virtual seconds, which may be infinite, or when each worker has computed so many
-    gradients; None: no number of them ends it.
-    """
+    """When a simulation ends: at virtual seconds, or when each worker has computed so many gradients."""
 
-    seconds: float = math.inf
-    steps: int | None = None
+    seconds: Rare[SecondsAboveZero] = math.inf
+    steps: Rare[Count | None] = None
 
     def __post_init__(self) -> None:
         if self.steps is not None:
