@@ -63,14 +63,12 @@ def parallel_initialize(
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
             norm lets a judge look for large gradients.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
-        num_candidates: how many candidates begin.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
         init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
             docs/results/parallel-initialization.md "sobol" saves steps on all four networks, and several methods do on
             three; the others are experimental.
         keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `RaceRule`.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
-        seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.

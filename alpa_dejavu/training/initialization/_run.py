@@ -19,12 +19,11 @@ _log = logging.getLogger("alpa_dejavu")
 @final
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run of `parallel_initialize`: how many steps and candidates it is at.
+    """The progress of a run of `parallel_initialize`.
 
     Attributes:
         step: the step of the candidate that has come farthest.
-        living: how many candidates aren't dropped.
-        begun: how many candidates there are.
+        living, begun: how many candidates aren't dropped, and how many there are.
         total_steps: the steps of all candidates so far.
     """
 

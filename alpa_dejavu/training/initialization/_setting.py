@@ -45,15 +45,8 @@ def race_rungs(
 
 
 def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:
-    """Returns the rungs, the steps at which candidates are judged: each is about eta times the one before; at the last,
-    one candidate is left.
-
-    Args:
-        num_candidates: how many candidates begin.
-        budget_steps: the steps of the whole training of the best candidate.
-        eta: about one candidate in so many goes on from a rung.
-        budget: "full": the race is a quarter of the training. "small": the steps of all but the best candidate are a
-            quarter of the training at most.
+    """Returns the rungs, the steps at which candidates are judged: each is about eta times the one before; at the
+    last, one candidate is left. Budgets are as `parallel_initialize` has them.
 
     >>> rungs_of(8, 400, 2, "full")
     (25, 50, 100)

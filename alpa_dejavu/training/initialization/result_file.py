@@ -46,7 +46,6 @@ class Curve:
     """The course of one candidate, a training from one initialization: its losses, and why it was dropped or chosen.
 
     Attributes:
-        number: its number, from 0.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
             before it was decided whether it is.
         why: a sentence on why it was dropped, or chosen, or neither yet.
@@ -98,7 +97,6 @@ class Initialized:
 
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
-        chosen: the number of the chosen candidate.
         steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted.
         total_steps: steps of all candidates together: the compute.
         padded_steps: steps that programs took in lanes without a candidate: compute that isn't in `total_steps`.
@@ -106,11 +104,8 @@ class Initialized:
         lost: how many candidates were dropped since their worker died again and again.
         restarts: how many tasks began again because a worker died; their steps count once.
         seconds: how long the whole run took, with compiling.
-        seed: the seed of all random numbers.
-        interrupted: whether the run was stopped before its end.
         rungs: the steps at which candidates were judged.
         notes: what else there is to know, in sentences.
-        curves: those of all candidates, by number.
     """
 
     state: Elsewhere[Any]
@@ -177,7 +172,6 @@ def read_result(path: str | pathlib.Path, like: PyTree, parameters: Parameters |
     """Reads the result of `parallel_initialize` that `write_result` wrote.
 
     Args:
-        path: the path of the JSON file.
         like: a state of the model, or its shapes, as `jax.eval_shape(init_fn, key)` gives them.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
 

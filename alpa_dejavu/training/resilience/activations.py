@@ -114,11 +114,8 @@ def without(apply_fn: Model, parts: Parts, hit: Bool[Array, " units"]) -> Model:
 
 
 def clipped(apply_fn: Model, params: PyTree, inputs: PyTree) -> Model:
-    """Returns a model whose activations are clipped to the range that they have on some inputs; NaN becomes 0.
-
-    Args:
-        apply_fn, params: the model, and its parameters without faults.
-        inputs: inputs that show the ranges, such as those it was trained on.
+    """Returns a model whose activations are clipped to the range that they have on some inputs, such as those it was
+    trained on, with parameters without faults; NaN becomes 0.
 
     References:
         Chen, Li and Pattabiraman, A Low-cost Fault Corrector for Deep Neural Networks through Range Restriction, DSN

@@ -24,7 +24,6 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
     of them as were asked for; the same key gives the same again; it can be traced.
 
     Args:
-        fault: the fault to check.
         changes_shapes: whether it makes arrays wider; what they then hold isn't compared.
 
     >>> from alpa_dejavu.training.resilience.faults import Removed, Stuck
