@@ -89,11 +89,8 @@ class Epoch:
 
     Attributes:
         worker, number: the number of the worker, and which of its epochs ends, from 1.
-        rows: the samples that the worker has.
         ages: how many epochs of the worker ended since each of these came; very many for the first ones.
-        live: the numbers of the workers that are there, in order.
         mean_samples: samples of a worker at the beginning, on the mean.
-        draws: returns the random numbers of a name, such as an epoch and a worker.
         losses: returns the loss of each of the worker's samples at its parameters; the worker's next gradient is later
             by a third of the seconds of their gradients.
     """

@@ -45,10 +45,8 @@ class RecordedWorld(Protocol):
 
 
 class Observer:
-    """An observer of a run, which the base class pays no heed to.
-
-    Attributes:
-        violated_s: when the condition was first violated; None: it wasn't.
+    """An observer of a run, which the base class pays no heed to; `violated_s` is when a condition was first violated,
+    if it was.
     """
 
     violated_s: float | None = None

@@ -184,7 +184,6 @@ class PassFlow:
     `collectives`, in the order of its arrays, then those of the next.
 
     Attributes:
-        num_operators: how many operators there are.
         collectives: the collectives of activations. Whatever else the pass sends isn't in it.
         edges: pairs of nodes, the first of which must be done before the second begins; shape (edges, 2). What comes
             from outside of the pass is there when it begins.

@@ -66,7 +66,6 @@ class MeshConfig:
             sizes have.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
             and step, 3 the parameters and gradients too.
-        offload: the shares of what devices keep that are in the memory of their hosts instead.
         context_parallel: into how many parts the tokens of a sample are cut; these devices are among the data-parallel
             ones, next to each other.
         expert_parallel: among how many of the data-parallel devices experts are divided, instead of each having all.

@@ -206,7 +206,6 @@ class LocalSteps(Exchange):
 
     Attributes:
         steps: the steps between two means; 1 is synchronous, for plain gradient descent.
-        algorithm: of the all-reduce.
 
     References:
         Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.

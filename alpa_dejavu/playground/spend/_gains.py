@@ -53,7 +53,6 @@ class Gain:
             a geometric mean over seeds with its 90 % interval.
         race: the part of them that is a race of starts; 0: none is.
         unreached: how many trainings didn't come to it; they count as if they took twice a training.
-        why: why the way wasn't tried; empty: it was.
     """
 
     steps: Interval

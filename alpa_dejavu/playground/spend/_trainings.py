@@ -54,11 +54,8 @@ class Trainings:
         return self._trained(vector, self._optimizer.init(vector), times, rate, seed, 0)
 
     def race(self, starts: int, rate: float, seed: int, race_steps: int) -> Iterator[float]:
-        """Yields the loss of each step of the start that is chosen and trained on.
-
-        Args:
-            starts: how many Sobol scales of first weights race by their last losses; a power of two.
-            race_steps: after so many steps, or a few less, one start is left.
+        """Yields the loss of each step of the start that is chosen and trained on: so many Sobol scales of first
+        weights, a power of two, race by their last losses until after `race_steps`, or a few less, one is left.
         """
         from alpa_dejavu.training.initialization import parallel_initialize
 

@@ -22,12 +22,8 @@ ROWS = 8
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialModel:
-    """A model and data that are small enough to be trained here.
-
-    Attributes:
-        loss: the mean loss of parameters on a batch, some of the data's samples.
-        rows: samples of one batch.
-        why: why it isn't the user's model; empty: it is.
+    """A model and data that are small enough to be trained here, batches of so many rows; why it isn't the user's
+    model, or "".
     """
 
     name: str

@@ -98,12 +98,8 @@ def _lower_bound(lattice: Lattice, ended: Annealed, best_s: float) -> float:
 
 def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
     """Returns a lower bound, in seconds, on the cost of any plan, from a Lagrangian relaxation at bounds on the largest
-    stage.
-
-    Args:
-        lattice: the slicing problem, prepared for the relaxation.
-        prices: shape (R,), the price of all that there is of each of R resources, in units of `lattice.unit_s` seconds.
-        best_s: the cost of a plan that is known; no larger bound is looked for.
+    stage up to the cost of a known plan, by the prices, shape (R,), of all that there is of each resource in units of
+    `lattice.unit_s` seconds.
     """
     choices = lattice.choices
     bounds, floors = choices.bounds()
