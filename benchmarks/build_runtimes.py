@@ -30,12 +30,13 @@ from published._step_figures import (
     LEFT_OUT,
     Values,
     figures_of_runtime,
+    fitted,
     kernels_in_steps,
     latency_of,
     overlap_text,
     profile_of,
+    values_of,
 )
-from published._step_fit import fitted, values_of
 from published._steps import estimated
 
 DATE = "2026-11-29"

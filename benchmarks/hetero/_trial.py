@@ -17,8 +17,7 @@ from alpa_dejavu.clusters.placement import alpas_hosts
 from alpa_dejavu.problem import Plan, Submesh
 from hetero._bench import Bench
 from hetero._cases import Case
-from hetero._chosen import amps_plan, chosen_plan, cluster_of
-from hetero._layouts import enumeration, label, plan_of, stage_of
+from hetero._layouts import amps_plan, chosen_plan, cluster_of, enumeration, label, plan_of, stage_of
 from hetero._report import finalists
 
 
