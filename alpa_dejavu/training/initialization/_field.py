@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._judge import Measure, measured
+from alpa_dejavu.training.initialization._judge import Judge, Measure, measured
 from alpa_dejavu.training.initialization._layout import flat
-from alpa_dejavu.training.initialization._setting import RaceSetting
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, width_of
 from alpa_dejavu.training.initialization.result_file import Curve
-from alpa_dejavu.training.initialization.rules import Standing
-from alpa_dejavu.training.initialization.starts import Ask, name_of_start
+from alpa_dejavu.training.initialization.rules import RaceRule, Standing
+from alpa_dejavu.training.initialization.starts import Ask, Start, name_of_start
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -26,6 +25,26 @@ if TYPE_CHECKING:
     from alpa_dejavu.training.initialization._layout import Leaves
 
 _log = logging.getLogger("alpa_dejavu")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RaceSetting:
+    """The checked options of one run of `parallel_initialize`, as that takes them, and what follows from them: all but
+    the chosen candidate may take `extra_steps` together, and so many lanes fit side by side.
+    """
+
+    num_candidates: int
+    budget_steps: int
+    rungs: tuple[int, ...]
+    extra_steps: float
+    start: Start
+    rule: RaceRule
+    judge: Judge
+    seed: int
+    lanes: int
+    checkpoint_steps: int
+    keep_weights: bool
 
 
 @final

@@ -15,6 +15,7 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.training.initialization._layout import RacedModel, StateLayout, layout_of
+from alpa_dejavu.training.initialization._store import StateStore
 
 if TYPE_CHECKING:
     from jax.stages import Wrapped
@@ -197,3 +198,18 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     if fitting == lanes:
         return lanes, ""
     return fitting, f"{lanes} candidates side by side don't fit in {units.size(limit)} of memory, {fitting} do"
+
+
+@final
+class LocalRunner(Runner):
+    """A runner that trains candidates in this process, on its default device, without workers."""
+
+    def __init__(self, trainer: Trainer, store: StateStore) -> None:
+        self._trainer, self._store = trainer, store
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        return fitting_lanes(self._trainer, lanes, memory_bytes)
+
+    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
+        while (task := next_task()) is not None:
+            yield self._trainer.train(task, self._store.side_by_side(task.numbers))
