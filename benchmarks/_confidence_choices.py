@@ -66,15 +66,9 @@ class Option:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """A job on a cluster with the plans that were measured for it.
-
-    Attributes:
-        source: the set of measurements.
-        group: the GPU, cluster or models that a split keeps together.
-        name: the job.
-        model: its layers, for a micro-batch of one sample.
-        cluster: by data sheets.
-        options: at least two.
+    """A job on a cluster, by data sheets, with at least two plans that were measured for it, by a model of a
+    micro-batch of one sample; the source is the set of measurements, the group what a split keeps together (GPU,
+    cluster or models).
     """
 
     source: str

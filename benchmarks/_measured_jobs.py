@@ -24,15 +24,8 @@ REMAT, ZERO = ("none",), (0, 2)
 @final
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is trained.
-
-    Attributes:
-        name: for people.
-        model: a model function, without its batch size.
-        batch: samples of a step.
-        layers: that the model is cut into.
-        counts: numbers of micro-batches that a plan may have.
-        complete: whether all plans are measured, not some that are drawn.
+    """What is trained: a model function without its batch size, the samples of a step, the layers that it is cut into,
+    and the numbers of micro-batches that a plan may have; whether all plans are measured, not some that are drawn.
     """
 
     name: str

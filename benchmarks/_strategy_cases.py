@@ -34,12 +34,9 @@ class LayerSizes:
     """One layer, of one sample.
 
     Attributes:
-        profile: its row in the profile.
-        flop: forward.
         parameters: trained ones; those of a layer with `tied_to` are that layer's.
         output: elements that it hands on.
         kept: elements that it keeps for its backward.
-        tied_to: the number of a layer.
         summed: elements of each all-reduce among tensor-parallel devices, forward and backward.
     """
 

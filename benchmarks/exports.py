@@ -44,13 +44,7 @@ MIXTRAL = Transformer(2048, 12, 16, 32000, 2048, kv_heads=8, feed_forward=3584, 
 @final
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A model on a cluster.
-
-    Attributes:
-        model: its name or its sizes.
-        machine: the kind of the cluster's hosts.
-        hosts: how many there are.
-    """
+    """A model, by name or by sizes, on so many hosts of a machine type."""
 
     model: str | Transformer
     machine: str

@@ -98,11 +98,8 @@ Main = Callable[..., int]
 
 
 def options(doc: str | None, *, json: str | None = None) -> argparse.ArgumentParser:
-    """A parser that knows `--json`.
-
-    Args:
-        doc: the docstring of the benchmark, which is shown as it is.
-        json: the file that results are written to where nobody names one; None: none is written then.
+    """A parser that knows `--json`, with the docstring of a benchmark, and the file that results are written to where
+    nobody names one; None: none is written then.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     said = "write the results here" + (f" (default: {json})" if json else "")

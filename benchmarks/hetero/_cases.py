@@ -30,12 +30,8 @@ class Case:
     """A cluster and a job.
 
     Attributes:
-        name, about: for people.
-        job: what is trained.
         bytes_per_s: `[a][b]` is the rate from host a to host b; the diagonal isn't looked at.
-        shares: of a core, for each host's device.
         to_win: whether plans that know the links are to be 1.5 times as fast as Alpa's here, if any is.
-        micro_batches: of a step.
     """
 
     name: str

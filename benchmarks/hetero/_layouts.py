@@ -157,13 +157,7 @@ def _part(device: Device, share: float) -> Device:
 
 
 def amps_plan(case: Case, model: Model, cluster: Cluster) -> Plan:
-    """What AMP chooses, knowing the links and the hosts.
-
-    Args:
-        case: whose job it is.
-        model: its layers, for a micro-batch of the case.
-        cluster: its hosts and links.
-    """
+    """What AMP chooses for a case, knowing the links and the hosts, by layers for a micro-batch of it."""
     job = case.job
     samples = job.batch // case.micro_batches
     made = strategy("amp").plan(model, cluster, batch=job.batch, samples=samples)

@@ -42,9 +42,6 @@ def trial(
     """Everything that is measured of a case.
 
     Args:
-        case: that is measured.
-        bench: where.
-        effort: how much.
         autos: AutoStageOption's plans by job, which it makes once for each.
         written: is told the list of plans before ours is known, and again when AutoStageOption's is.
     """

@@ -42,7 +42,6 @@ def left_out(folder: Path, train: Path | None = None) -> dict[str, Any]:
     """How near the model comes to a folder's nccl.csv where it is fitted without what it predicts.
 
     Args:
-        folder: where nccl.csv is.
         train: the folder of the other measurements that take part in the fit; None: none does.
 
     Returns:

@@ -88,8 +88,6 @@ class Measured:
     """The kernels of one kind that were measured on one GPU in one class of dtypes.
 
     Attributes:
-        gpu: the data sheet.
-        dtypes: the class of dtypes.
         shapes: a number for each kernel that those of the same sizes have in common, on all GPUs, shape (kernels,).
         measured_s: their seconds, shape (kernels,).
         sheet_s: their seconds by the data sheet, as a roofline, shape (kernels,).

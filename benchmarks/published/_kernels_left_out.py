@@ -47,8 +47,6 @@ class Predicted:
     """Measured kernels with what was predicted of them.
 
     Attributes:
-        gpu: the name of their GPU.
-        seconds: the predicted seconds, shape (kernels,).
         measured_s, sheet_s: the measured ones, and those by the data sheet, shape (kernels,).
         spread: how far they are off: standard deviations of the logarithm, in common and a kernel's own.
     """

@@ -22,8 +22,6 @@ def scored(
     """How near predictions are to measurements.
 
     Args:
-        predicted: what was predicted, shape (rows,).
-        measured: what was measured, shape (rows,).
         ends: the ends of each prediction's 90 % interval; None: there are none.
         fits: whether each row is said to fit its devices' memory; None: that isn't asked.
 

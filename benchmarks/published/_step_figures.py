@@ -38,10 +38,8 @@ class Figure:
     """A figure of training steps.
 
     Attributes:
-        name: its name.
         median, spread: what is believed of it before any measurement: the median, and the standard deviation of its
             logarithm.
-        meaning: what it is.
     """
 
     name: str
@@ -156,7 +154,6 @@ def fitted(jobs: Sequence[Job], predicted_s: Callable[[Values], Array]) -> Fit:
     """Fits the figures to jobs of several sources.
 
     Args:
-        jobs: the jobs.
         predicted_s: predicts the seconds of each job's step, shape (jobs,), by given figures.
     """
     names = list(dict.fromkeys(job.source for job in jobs))

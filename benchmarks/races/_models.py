@@ -35,13 +35,7 @@ CHARACTERS = 97
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Data:
-    """Rows to learn from and rows to be tested on: inputs, shape (N, ...), and what is to be told of them.
-
-    Attributes:
-        inputs, labels: to learn from.
-        test_inputs, test_labels: others.
-        mark: a hash of all.
-    """
+    """Inputs and labels to learn from, others to be tested by, and a hash of all."""
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
@@ -158,15 +152,8 @@ class Recurrent(nn.Module):
 @final
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A network, its data, its optimizer at a learning rate, and the steps of one training.
-
-    Attributes:
-        network: of flax.
-        data: makes what is learned.
-        optimizer: "sgd" with momentum, or "adam".
-        rate: of learning.
-        rows: of a batch.
-        steps: of a training.
+    """What is trained: a network of flax on data, by "sgd" with momentum or "adam" at a rate, in batches of so many
+    rows for so many steps.
     """
 
     network: nn.Module

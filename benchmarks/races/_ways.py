@@ -36,8 +36,6 @@ class Way:
     """How a network is trained.
 
     Attributes:
-        name: in the table.
-        starts: so many; each worker has one.
         init, keep, judge, budget: as `parallel_initialize` takes them.
         pruned: whether poor starts are dropped before the end.
         longer: steps next to those of the task.
