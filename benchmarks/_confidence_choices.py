@@ -199,18 +199,14 @@ def _vtrain(folder: Folder) -> Iterator[Choice]:
 
 
 def _unlike(rows: pd.DataFrame, job: list[str]) -> pd.DataFrame:
-    """The rows of one batch of each job, the one with most plans: an iteration is affine in its batch, so that others
-    would be the same job again.
-    """
+    """The rows of the batch with most plans of each job: an iteration is affine in its batch, others say the same."""
     plans = rows.groupby(job).size().reset_index(name="plans").sort_values(["plans", "global_batch"])
     most = plans.drop_duplicates(job[:-1], keep="last").drop(columns="plans")
     return rows.merge(most, on=job)
 
 
 def _eager_kernel_s(rows: pd.DataFrame) -> float:
-    """Seconds in which a framework that compiles nothing starts a kernel: with least to compute, a micro-batch takes as
-    long as its kernels take to start.
-    """
+    """Seconds in which a framework without a compiler starts a kernel, which a tiny micro-batch is bound by."""
     division = ["hidden", "gpus", "tp", "dp", "pp", "micro_batch"]
     least = []
     for (_, _, _, dp, pp, size), part in rows.groupby(division):

@@ -1,4 +1,4 @@
-"""What comes out of measured plans: regret, and how far the simulation is from what was measured."""
+"""The results of measured plans: regret, and how far the simulation is from what was measured."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false "
     "--xla_disable_hlo_passes=onednn-matmul-rewriter,cpu-parallel-task-assigner",
 }
-"""What the processes of devices run with."""
+"""The environment of the devices' processes."""
 _PATIENCE_S = 60.0
 
 

@@ -23,7 +23,7 @@ BOTTOM = 9
 """The width of TransGAN's first feature map, by which its sequences grow: what AMP's logged estimates come out with."""
 ELEMENT_BYTES = 4.0
 OPTIMIZER_BYTES = 8.0
-"""Of a parameter: Adam's two moments, in single precision as everything here is."""
+"""The bytes of a parameter's state: Adam's two moments, in single precision as everything here is."""
 UNBATCHED = 2.0**-20
 """The share of a profiled layer's operations without a batch, by which its tensor-parallel degree is told."""
 

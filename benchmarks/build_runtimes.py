@@ -44,7 +44,7 @@ DATE = "2026-11-29"
 VERSION, _DIGITS = 2, 4
 RUNTIMES = ("jax", "megatron", "nemo", "torchtitan", "fsdp", "deepspeed", "maxtext")
 OWN_BYTES = 1.6e9
-"""What CUDA's context, NCCL's buffers and the fragments of the allocator take of a device: an estimate."""
+"""The bytes of a device for CUDA's context, NCCL's buffers and the allocator's fragments: an estimate."""
 
 
 @wrong_input_told

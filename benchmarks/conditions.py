@@ -85,7 +85,7 @@ def _in_turns(ours: Remote, auto: Remote, rounds: int, steps: int) -> list[list[
 
 
 def _row(result: Results, job: str, condition: str) -> dict[str, Any] | None:
-    """What the runs of a job under a condition say together; None where there are none."""
+    """The joint answer of a job's runs under a condition; None where there are none."""
     runs = [run for name, run in result.get("runs", {}).items() if name.startswith(f"{job}, {condition}, ")]
     if not runs:
         return None

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _settings(given: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
-    """What a job's results depend on."""
+    """The settings that a job's results depend on."""
     names = ("plans", "most", "rounds", "steps", "tries", "auto", "profile", "seed")
     return {name: getattr(given, name) for name in names} | {"environment": ENVIRONMENT, "cores": cores}
 

@@ -77,7 +77,7 @@ def _figures(rows: list[Row]) -> list[Figure]:
 
 
 def _apart(work: Any, *given: Any) -> Row:
-    """What a function finds in a process of its own."""
+    """The result of a function in a process of its own."""
     pool = multiprocessing.get_context("spawn").Pool(1)
     found: Row = pool.apply(work, given)
     pool.close()

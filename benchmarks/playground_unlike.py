@@ -75,7 +75,7 @@ NETWORKS = {
 }
 WAYS = ("dropping", "waiting", "leaving out", "by speed")
 PARTS = {"dropping": "both", "dropping units": "units", "dropping blocks": "blocks"}
-"""What is left out in a way."""
+"""The parts that a way leaves out."""
 SETTINGS = ("samples of all", "own digits", "mostly own digits", "dirichlet 0.3")
 OTHERS = 5
 """One of so many samples of the other digits has a worker that has mostly its own."""

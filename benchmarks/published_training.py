@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _predicted(
     file: Path, job: Callable[[dict[str, str]], Job], of: Callable[[Job], Predicted]
 ) -> tuple[list[Job], list[Predicted], list[Refused]]:
-    """What is predicted of each row of a file, and the rows of which nothing can be, with the reason."""
+    """The predictions of a file's rows, and the rows that have none, with the reason."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.DictReader(lines))
@@ -187,9 +187,7 @@ def _nearer(steps: dict[str, Any]) -> float:
 
 
 def _regret(jobs: Sequence[Job], predicted_s: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    """How much longer a sample takes by the configuration that is predicted to be the fastest than by the one that was,
-    among those of one model on one cluster.
-    """
+    """How much longer a sample takes by the predicted-fastest configuration than by the one measured so."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for n, job in enumerate(jobs):
         groups[job.source, job.size, job.gpu.name, job.cluster.num_devices].append(n)

@@ -73,7 +73,7 @@ class Case:
 
     @property
     def held_out(self) -> tuple[Any, Any]:
-        """What accuracies are of."""
+        """The samples that accuracies are of."""
         inputs, targets = self.problem.held_out
         return inputs[: self.judged], targets[: self.judged]
 
@@ -185,7 +185,7 @@ def _harmless(case: Case, params: Any) -> Row:
 
 
 def _more(case: Case, masks: int) -> Row:
-    """Of the first seed: bits by field, other faults, layer by layer, and clipped activations."""
+    """The tables of the first seed: bits by field, other faults, layer by layer, and clipped activations."""
     params = case.trained(1)
     maps = {
         dtype: bit_map(

@@ -92,7 +92,7 @@ def _unchanged(gradients: Any, wrong: Any, key: Any, strength: Any) -> Any:
 
 GRADIENTS = [name for name in ATTACKS if name != "stale"]
 KINDS = ("none", *GRADIENTS, "stale", "label-flip", "wrong-stage", "copied-sign-flip at times")
-"""What may go wrong; the first ones are branches of one compiled program."""
+"""The faults; the first ones are branches of one compiled program."""
 
 
 @dataclasses.dataclass(frozen=True)

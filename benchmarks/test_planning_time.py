@@ -53,7 +53,7 @@ LLAMA = (
 @final
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is planned: a model for a batch, on hosts of eight GPUs of a machine, or on those of a cluster of unlike
+    """A job to plan: a model for a batch, on hosts of eight GPUs of a machine, or on those of a cluster of unlike
     hosts, which is made then; and further options of `alpa-dejavu plan`.
     """
 
@@ -92,7 +92,7 @@ SERIES: Mapping[str, Mapping[int, Job]] = {
         count: Job("gpt-39b", "dgx-h100", 8, 4096, ("--micro-batches", str(count))) for count in (64, 256, 1024, 4096)
     },
 }
-"""What grows, and the job of each number of it."""
+"""The sizes that grow, and the job of each."""
 
 
 def unlike(hosts: int) -> Cluster:

@@ -18,9 +18,7 @@ Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitTask:
-    """Samples that are to be spread over workers, of each of which there are the index of its host and the seconds of a
-    gradient.
-    """
+    """Samples that are to be spread over workers, with each one's host and seconds of a gradient."""
 
     inputs: Values
     targets: Values
@@ -72,9 +70,7 @@ class Split(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Handed:
-    """Samples that a worker hands on, each as often as it does, and for each of them the number of the worker that gets
-    it.
-    """
+    """Samples that a worker hands on, each as often as it does, and who gets each of them."""
 
     rows: Rows
     targets: Counts

@@ -171,9 +171,7 @@ def _slower(part: Any, factor: float) -> Any:
 @final
 @dataclasses.dataclass(frozen=True)
 class Nvme:
-    """The NVMe drives of a host, all together: the bytes that they hold, and the rates of large reads and writes, one
-    of them at a time.
-    """
+    """The NVMe drives of a host together: the bytes that they hold, and their rates, one read or write at a time."""
 
     num_bytes: GivenPositive
     read_bytes_per_s: GivenPositive

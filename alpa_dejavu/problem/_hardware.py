@@ -45,9 +45,7 @@ class HostSummary:
 @final
 @dataclasses.dataclass(frozen=True)
 class ClusterSummary:
-    """A summary of the cluster that a plan was made for: its hosts, in Alpa's order, including those that the plan
-    leaves unused.
-    """
+    """The cluster that a plan was made for: its hosts, in Alpa's order, with those that the plan leaves unused."""
 
     hosts: Annotated[tuple[HostSummary, ...], listed("a list of at least one host", min_length=1)]
     machine: Annotated[str, stated("text: the machine type that all hosts are of, empty if they aren't of one")] = ""

@@ -213,9 +213,7 @@ class Operators:
 
     @functools.cached_property
     def _divisible(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns what data-parallel devices divide, a row for each of `_EVENLY` and `_BATCHED`, and what of the latter
-        they don't.
-        """
+        """The part that data-parallel devices divide, a row for each of `_EVENLY` and `_BATCHED`, and the rest."""
         whole = np.stack([getattr(self, f"unbatched_{name}") for name in _BATCHED])
         batched = np.stack([getattr(self, name) for name in _BATCHED]) - whole
         return np.concatenate([[getattr(self, name) for name in _EVENLY], batched]), whole

@@ -67,9 +67,7 @@ class Table:
 @final
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure beside its aim, both in words: what is measured of the slicer, or of another thing that is judged, and
-    whether it meets the aim.
-    """
+    """A figure beside its aim, both in words: what is measured, and whether it meets the aim."""
 
     of: str
     what: str

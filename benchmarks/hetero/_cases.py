@@ -17,7 +17,7 @@ NUM_HOSTS = 4
 FAST, SLOW = 40e6, 4e6
 """Bytes per second of a link, each way."""
 SHARE = 0.35
-"""Of a core, that a host's device has: together with the runtime's own work they fit on two cores."""
+"""The share of a core that a host's device has: together with the runtime's own work they fit on two cores."""
 
 _EVEN = Job("even", partial(perceptron, widths=(1024,) * 9), 1024, 8)
 _WAISTED = Job("waisted", partial(perceptron, widths=(*(1024,) * 4, 128, *(1024,) * 4)), 1024, 8)
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def num_hosts(self) -> int:
-        """Of the cluster."""
+        """The number of the hosts of the cluster."""
         return len(self.shares)
 
 

@@ -17,7 +17,7 @@ from hetero._cases import Case
 from hetero._runs import Place
 
 _CUTS = 3
-"""Of each way of giving hosts to stages, so many cuts are in the enumeration, the most even ones."""
+"""So many cuts of each way of giving hosts to stages are in the enumeration, the most even ones."""
 _PARALLEL = {"force_batch_dim_to_mesh_dim": 0}
 
 
@@ -54,7 +54,7 @@ def plan_of(case: Case, stages: Sequence[StagePlan]) -> Plan:
 
 
 def label(plan: Plan, names: Sequence[str]) -> str:
-    """What a plan is, so that the same plan has the same label."""
+    """A plan in words; the same plan has the same label."""
     numbers = {name: number for number, name in enumerate(names)}
     parts = []
     for stage in plan.stages:
@@ -104,7 +104,7 @@ def _even_cuts(work: Sequence[float], speeds: Sequence[float]) -> list[tuple[tup
 
 
 def _likeness(case: Case, places: Sequence[Place]) -> object:
-    """What two ways of giving hosts to stages have in common that take equally long."""
+    """A key that two ways of giving hosts to stages share if they take equally long."""
     rates = case.bytes_per_s
 
     def slowest(here: Place, there: Place) -> float:
@@ -116,7 +116,7 @@ def _likeness(case: Case, places: Sequence[Place]) -> object:
 
 
 _BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
-"""What is known of links before they are measured, as in `clusters/local-cpu.json`."""
+"""Links before they are measured, as in `clusters/local-cpu.json`."""
 
 
 def cluster_of(case: Case, links: HostLinks) -> Cluster:
@@ -128,7 +128,7 @@ def cluster_of(case: Case, links: HostLinks) -> Cluster:
 
 
 def chosen_plan(case: Case, cluster: Cluster) -> Plan:
-    """What the planner chooses with the number of micro-batches and the layers that all plans of the case have."""
+    """The planner's choice with the number of micro-batches and the layers that all plans of the case have."""
     job = case.job
     return plan_model(
         job.model,
@@ -157,7 +157,7 @@ def _part(device: Device, share: float) -> Device:
 
 
 def amps_plan(case: Case, model: Model, cluster: Cluster) -> Plan:
-    """What AMP chooses for a case, knowing the links and the hosts, by layers for a micro-batch of it."""
+    """AMP's choice for a case, knowing the links and the hosts, by layers for a micro-batch of it."""
     job = case.job
     samples = job.batch // case.micro_batches
     made = strategy("amp").plan(model, cluster, batch=job.batch, samples=samples)

@@ -65,7 +65,7 @@ class _Server:
         return host_names(get_global_virtual_physical_mesh())
 
     def links(self) -> Any:
-        """What `alpa-dejavu calibrate --links` measures of the cluster as it is."""
+        """The links of the cluster as it is, as `alpa-dejavu calibrate --links` measures them."""
         from alpa_dejavu.calibration import read_calibration
         from alpa_dejavu.cli.calibrate import calibrate
 

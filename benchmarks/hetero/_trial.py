@@ -24,9 +24,7 @@ from hetero._report import finalists
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is measured: plans of an enumeration, rounds of all of them, steps of each in a round, warm-up steps;
-    and rounds of those alone that are compared.
-    """
+    """How much is measured: plans, rounds of all, steps of each in a round, warm-up steps; rounds of the compared."""
 
     plans: int
     rounds: int

@@ -65,9 +65,7 @@ class Job:
 
     @property
     def model_flop(self) -> float:
-        """Operations of the model in a step, by the usual rule: six for each parameter of products and token, and
-        attention's.
-        """
+        """Operations of a step by the usual rule: six for each parameter of products and token, and attention's."""
         size = self.size
         routed = size.num_experts - size.experts_per_token
         unused = (size.num_blocks - size.dense_blocks) * routed * (2 + size.gated) * size.hidden * size.feed_forward

@@ -26,7 +26,7 @@ _MOST_STEPS = 60
 @final
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """What is thought of a figure before any measurement.
+    """A figure's distribution before any measurement.
 
     Attributes:
         value: its middle.

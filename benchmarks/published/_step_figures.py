@@ -84,7 +84,7 @@ def figures_of_runtime(name: str, values: Values) -> dict[str, float]:
 
 
 def overlap_text(name: str, values: Values) -> str:
-    """What a framework does at the same time, with how much slower both then are."""
+    """The work that a framework does at the same time, with how much slower both then are."""
     if name in _PLAIN:
         return "none"
     slowdown = _rounded(max(values["slowdown"], 1.0))

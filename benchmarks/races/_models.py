@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 SOURCES = ("argparse.py", "ast.py", "difflib.py", "doctest.py", "inspect.py", "pydoc.py", "tarfile.py", "typing.py")
-"""Of Python's standard library."""
+"""Files of Python's standard library, whose text is learned."""
 TEST_PART = 0.2
 CHARACTERS = 97
 """Printable ASCII, the end of a line, and all others as one."""
@@ -89,7 +89,7 @@ def batch(data: Data, rows: int, seed: int, step: int) -> tuple[NDArray[Any], ND
 
 
 LENGTH = 16
-"""Of a run of characters."""
+"""The characters of one sample of text."""
 TEST_ROWS = 1000
 """At most."""
 
@@ -152,9 +152,7 @@ class Recurrent(nn.Module):
 @final
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained: a network of flax on data, by "sgd" with momentum or "adam" at a rate, in batches of so many
-    rows for so many steps.
-    """
+    """A job to train: a network of flax on data, by "sgd" with momentum or "adam", in batches, for so many steps."""
 
     network: nn.Module
     data: Callable[[], Data]

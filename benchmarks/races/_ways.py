@@ -27,7 +27,7 @@ BUDGETS = ("small", "full")
 LARGER_RATES = (0.0, 0.5, 1.0)
 """Powers of how much larger a batch is, by which the learning rate grows with it."""
 LONGER = {"small": 1.25, "full": 2.0}
-"""Of how many trainings the compute of one is that stands beside the races of a budget."""
+"""How many times the compute of one training is spent on the one that stands beside the races of a budget."""
 
 
 @final
@@ -94,7 +94,7 @@ def race_of(rule: str, init: str, budget: str) -> str:
 
 
 def trained(task: Task, way: Way, seed: int, **more: Any) -> Initialized:
-    """What `parallel_initialize` gives for it; all ways of a seed take their batches from the same order."""
+    """The result of `parallel_initialize`; all ways of a seed take their batches from the same order."""
     data, rows, steps = task.data(), task.rows * way.larger, round(task.steps * way.longer)
     chosen = task if way.faster == 1 else task.at(way.faster * task.rate)
     given: dict[str, Any] = {"rungs": None if way.pruned else (steps,), "lanes": way.starts, **more}
@@ -120,7 +120,7 @@ def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
 
 
 def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
-    """What came of a way: steps per worker and total compute to a target, and where the training ended.
+    """The result of a way: steps per worker and total compute to a target, and where the training ended.
 
     Compute is in steps with the task's batch.
     """

@@ -59,9 +59,7 @@ def learner_of(job: Job, seed: int) -> JaxLearner:
 
 @final
 class RealWorker:
-    """One worker, of a job's file as ray pickles it, with the secret of all connections. Calls take turns; a run is a
-    thread beside them.
-    """
+    """One worker, of a job's pickled file, with the secret of all connections. A run is a thread beside its calls."""
 
     def __init__(self, number: int, host: str, key: bytes, job: pathlib.Path) -> None:
         import ray.cloudpickle

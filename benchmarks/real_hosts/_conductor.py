@@ -51,9 +51,7 @@ class WorkersSetting(NamedTuple):
 
 @final
 class _Conductor:
-    """The methods that a process answers, which starts workers by Ray and has them run; where the connection to who
-    asks is closed, a run ends.
-    """
+    """A process that starts workers by Ray and has them run; where the connection to who asks closes, a run ends."""
 
     def __init__(self, setting: WorkersSetting, connection: Connection) -> None:
         self._connection, self._shaped, self._net = connection, setting.shaped, setting.shaped.net
@@ -134,9 +132,7 @@ class _Conductor:
             inbox.close()
 
     def _link(self, a: int, b: int) -> tuple[float, float]:
-        """Returns the latency from one worker to another one, and the bytes per second of a message of the size of the
-        parameters.
-        """
+        """The latency between two workers, and the bytes per second of a message as long as the parameters."""
         num_bytes = max(round(self._setting.num_bytes), 2**16)
         round_trip_s = min(self._of(a, "transferred_s", b, 1) for _ in range(_ECHOES))
         longer_s = self._of(a, "transferred_s", b, num_bytes) - round_trip_s

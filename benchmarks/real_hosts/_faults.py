@@ -22,9 +22,7 @@ __all__ = ["RealFaults", "Shaped"]
 
 @final
 class Shaped:
-    """Hosts whose links have rates (`[a][b]` from host a to host b), and whose workers, a group each, have shares of a
-    core.
-    """
+    """Hosts whose links have rates (`[a][b]` from a to b), and whose workers, a group each, have shares of a core."""
 
     def __init__(self, net: HostNetwork, limits: Quotas, bytes_per_s: Sequence[Sequence[float]],
                  shares: Sequence[float]) -> None:  # fmt: skip

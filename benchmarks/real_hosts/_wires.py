@@ -91,9 +91,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, sent: Any, num_bytes: int = 0) -> None:
-        """Sends an object, as pickle has it, once all before it are sent; `num_bytes` are sent, or as many as it has,
-        if these are more.
-        """
+        """Sends an object, pickled, once all before it are sent; at least `num_bytes` are sent."""
         text = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
         self._waiting.put(text + bytes(max(num_bytes - len(text), 0)))
 

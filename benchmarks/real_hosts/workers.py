@@ -36,7 +36,7 @@ from real_hosts._world import LOST, PARAMS, SHOWN, Told
 __all__ = ["RealWorkers", "real_workers"]
 
 _MOST_SHARE, _MOST_OF_ALL = 0.35, 0.75
-"""Of a core for a worker, and of all cores for all of them: Ray and the system have work, too."""
+"""The shares of a core for a worker, and of all cores for all workers: Ray and the system have work, too."""
 _PATIENCE_S = 10.0
 _WITHIN = Link(1e-6, 1e10)
 _ENVIRONMENT = {

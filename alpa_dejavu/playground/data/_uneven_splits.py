@@ -191,9 +191,7 @@ class MovedPoints(Split):
 
 
 def farthest_first(points: Points, begun: Points, count: int) -> Int[np.ndarray, " count"]:
-    """Returns the indices of points, each the farthest from all before it, and from those that are begun with; without
-    any of these the first point comes first.
-    """
+    """Returns points' indices, each the farthest from all before it and the given ones; else the first begins."""
     away = np.full(len(points), np.inf)
     for point in begun:
         away = np.minimum(away, np.square(points - point).sum(axis=1))

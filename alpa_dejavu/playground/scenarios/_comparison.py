@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
-"""What curves and targets are told by, and a history's field of it."""
+"""The measures of curves and targets, and a history's field of each."""
 _POINTS = 200
 
 

@@ -130,7 +130,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
     bool: ("true or false", "true or false"), type(None): ("null", "null"),
 }  # fmt: skip
-"""What one value of a type is, and several."""
+"""The words for one value of a type, and for several."""
 TOPOLOGY_WORDS: Mapping[str, type[Topology]] = {**TOPOLOGIES, "graph": Graph}
 """For each word of a scenario the topology; `topology` has those alone that need no settings."""
 _REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS, Split: SPLITS, DataMove: MOVES}
@@ -150,9 +150,7 @@ def name_and_settings(entry: str | Mapping[str, Mapping[str, Any] | None]) -> tu
 
 
 def object_named(what: str, entry: Any, kinds: Mapping[str, type[T]], where: Path) -> T:
-    """Returns the object of an entry's name with its settings, of dataclasses by name; errors have the noun `what`, and
-    the entry's place in the file.
-    """
+    """Returns the object of an entry's name with its settings; errors have the noun `what` and the entry's place."""
     name, settings = name_and_settings(entry)
     if name not in kinds:
         raise WrongDataError(where, f"there is no {what} {name!r}{near(name, kinds)} (known are {', '.join(kinds)})")

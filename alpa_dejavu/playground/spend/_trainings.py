@@ -47,9 +47,7 @@ class Trainings:
         self._raced = functools.cache(self._racing_step)  # all seeds of a rate share a program
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
-        """Yields the loss of each step of a training, which takes so many batches of the model's; first weights and
-        batches are those of the seed.
-        """
+        """Yields the loss of each step of a training, which takes so many of the model's batches at once."""
         vector = self._begun(seed)
         return self._trained(vector, self._optimizer.init(vector), times, rate, seed, 0)
 

@@ -22,9 +22,7 @@ ROWS = 8
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialModel:
-    """A model and data that are small enough to be trained here, batches of so many rows; why it isn't the user's
-    model, or "".
-    """
+    """A model and data, small enough to train here, and its batch's rows; why it isn't the user's model, or ""."""
 
     name: str
     init: Init

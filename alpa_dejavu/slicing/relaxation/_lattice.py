@@ -181,9 +181,7 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Returns N plans as a `Batch`, given one past each stage's last layer and each stage's choice, both of shape
-        (N, K), and the number of stages, (N,).
-        """
+        """Returns N plans as a `Batch`, given each stage's end and choice, shape (N, K), and the numbers of stages."""
         of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)

@@ -38,9 +38,7 @@ STEPS, MOST_BOUNDS, SLACK = 8, 16, 1e-3
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AnnealEnd:
-    """The anneals of a problem: of the dynamic program over layers, and of plans with one place for each stage, which
-    is None by an objective that has a name.
-    """
+    """The anneals of a problem: over layers, and of one place for each stage (None by an objective that has a name)."""
 
     lattice: Lattice
     chain: Annealed

@@ -179,9 +179,7 @@ class Field:
         self.on_change()
 
     def best_so_far(self) -> int | None:
-        """Returns the number of the candidate that the judge puts first among those that came farthest; None if none
-        has begun.
-        """
+        """Returns which candidate the judge puts first of those that came farthest; None if none has begun."""
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None

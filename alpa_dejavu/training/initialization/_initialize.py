@@ -147,9 +147,7 @@ def parallel_initialize(
 def race_rungs(
     rungs: Sequence[int] | None, num_candidates: int, budget_steps: int, eta: int, budget: str
 ) -> tuple[int, ...]:
-    """Returns the rungs (steps at which candidates are judged) of a run: the wanted ones, checked, else those that
-    follow from the budget.
-    """
+    """Returns the steps at which candidates are judged: the wanted ones, checked, else those that the budget gives."""
     checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
     if rungs is None:
         return rungs_of(num_candidates, budget_steps, eta, budget)
@@ -204,7 +202,5 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
 
 
 def extra_allowed(budget_steps: int, budget: str) -> float:
-    """Returns how many training steps a budget allows all candidates together besides those of the one that is trained
-    on.
-    """
+    """Returns how many training steps a budget allows besides those of the candidate that is trained on."""
     return EXTRA * budget_steps if budget == "small" else math.inf

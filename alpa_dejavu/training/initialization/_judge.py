@@ -111,9 +111,7 @@ class Judge(abc.ABC):
 
     @abc.abstractmethod
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
-        """Returns the numbers of the candidates, the best first, by their measures; the same measures always give the
-        same order.
-        """
+        """Returns the candidates' numbers, the best first, by their measures; the same ones give the same order."""
 
 
 @final

@@ -62,9 +62,7 @@ class StateLayout:
         return tuple(leaves[place] for place in self.places)
 
     def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
-        """Returns the leaves of a training state with its parameters replaced; the rest, as an optimizer's state,
-        stays.
-        """
+        """Returns a training state's leaves with its parameters replaced; an optimizer's state stays."""
         replaced = list(leaves)
         for place, weight in zip(self.places, weights, strict=True):
             replaced[place] = np.asarray(weight, self.leaves[place].dtype)

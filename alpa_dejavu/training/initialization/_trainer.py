@@ -67,9 +67,7 @@ class Runner(abc.ABC):
     """So many tasks were begun again, because their worker had died."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """Returns how many candidates (`lanes` at most) fit into memory side by side wherever tasks are done, and a
-        note if it is fewer.
-        """
+        """Returns how many candidates (of `lanes`) fit into memory side by side, and a note if it is fewer."""
         return lanes, ""
 
     @abc.abstractmethod
@@ -115,9 +113,7 @@ class Trainer:
         return TaskOutcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
     def memory_bytes(self, width: int) -> int:
-        """Returns how many bytes of a device's memory training `width` candidates side by side takes, by the compiler's
-        figures, else an estimate.
-        """
+        """Returns the bytes that training `width` candidates at once takes, by the compiler, else estimated."""
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]

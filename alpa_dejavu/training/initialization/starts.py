@@ -68,9 +68,7 @@ class Start(abc.ABC):
 
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns the first weights of each candidate that was asked for; the same request always gets the same
-        answer.
-        """
+        """Returns the first weights of each candidate asked for; the same request always gets the same answer."""
 
 
 @final
@@ -85,9 +83,7 @@ class Own(Start):
 @final
 @dataclasses.dataclass(frozen=True)
 class Mixed(Start):
-    """A start by which candidates begin by several starts in turn, so that these race against each other: candidate n
-    begins by `starts[n % len(starts)]`.
-    """
+    """A start by several in turn, which so race against each other: candidate n by `starts[n % len(starts)]`."""
 
     starts: tuple[Start, ...]
 
@@ -150,9 +146,7 @@ class ByShape(Start):
 
 @dataclasses.dataclass(frozen=True)
 class Scales(Start):
-    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale from a range,
-    spread evenly in its logarithm.
-    """
+    """A start that multiplies each of the model's tensors of two axes or more by a log-uniform scale of a range."""
 
     name: ClassVar[str]
     lowest: float = 0.25

@@ -78,9 +78,7 @@ def gradient_of_point(loss: Loss, replicas: int) -> Callable[[PyTree, PyTree], t
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _OfLoss(Evaluator):
-    """An evaluator of a mean loss; each batch is cut into `replicas` parts to estimate the gradient's noise, or 1: it
-    isn't.
-    """
+    """An evaluator of a loss; each batch is cut into `replicas` parts to estimate the gradient's noise, 1: not."""
 
     loss: Loss
     replicas: int = 1

@@ -61,9 +61,7 @@ class ProductSite:
 
 
 def sites(apply_fn: Model, params: PyTree, inputs: PyTree) -> tuple[tuple[ProductSite, ...], tuple[str, ...]]:
-    """Returns the products of data with weights in a model, and the names of loops whose products aren't reached;
-    parameters and inputs may be shapes alone.
-    """
+    """Returns the products of data with weights, and the loops whose products aren't reached; shapes are enough."""
     recorded_sites: list[ProductSite] = []
 
     def recorded(number: int, site: ProductSite, values: Array) -> Array:

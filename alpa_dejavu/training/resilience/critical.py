@@ -178,9 +178,7 @@ def judged_without(
     faulty: str | UnitFault = "removed",
     judge: Judge = accuracy,
 ) -> Float[np.ndarray, " sets"]:
-    """Returns what a judge says of a model, as `resilience` takes it, with each set of parts (which units are hit)
-    faulty together.
-    """
+    """Returns what a judge (as in `resilience`) says of a model with each set of parts faulty together."""
     subject, units, what = _checked(apply_fn, params, data, parts, faulty, judge)
     wanted = np.asarray(sets, bool)
     if wanted.ndim != 2 or wanted.shape[1] != units.count or not len(wanted):

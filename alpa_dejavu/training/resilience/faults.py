@@ -120,9 +120,7 @@ class Flipped(_ValueFault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Noisy(_ValueFault):
-    """Parts whose numbers are each multiplied by a factor from a normal distribution around one, of this spread
-    (standard deviation).
-    """
+    """Parts whose numbers are each multiplied by a factor from a normal distribution around one, of this spread."""
 
     spread: float = 0.1
 
@@ -190,9 +188,7 @@ FORMATS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16, "int
 
 
 def flipped(values: Float[Array, " ..."], dtype: str, bits: int | Int[Array, " ..."]) -> Float[Array, " ..."]:
-    """Returns numbers as they are read after one bit of each, 0 the lowest, has flipped while they were kept in a
-    format of `FORMATS`.
-    """
+    """Returns numbers read after one bit of each, 0 the lowest, has flipped while kept in a format of `FORMATS`."""
     scale = _scale(values)
     kept = _quantised(values, scale) if dtype == "int8" else values.astype(dtype)
     whole = jnp.dtype(f"uint{FORMATS[dtype]}")

@@ -32,9 +32,7 @@ class Attack:
     """
 
     def send(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray, state: PyTree = None) -> Sent:
-        """Returns the gradients that all replicas send, by those that they have computed rightly, and the state for the
-        next call; None: there was none.
-        """
+        """Returns what all replicas send, by what they rightly computed, and the next call's state."""
         return _replaced(gradients, wrong, self._wrong(gradients, wrong, key)), ()
 
     def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:

@@ -72,7 +72,7 @@ def _statistics(values: Values, slot: Float[Array, "K F"]) -> Float[Array, "K F"
 
 _MOST, _OF_WRONG = 10.0, 0.02
 _LEAST_SPREADS = np.array([0.2, 0.1], np.float32)
-"""Of the logarithms of patterns' deviations and of sizes."""
+"""The least spreads of the logarithms of patterns' deviations and of sizes."""
 _NOT_FINITE = 100.0
 """The logarithm of a size that isn't finite."""
 
