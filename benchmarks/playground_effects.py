@@ -88,6 +88,7 @@ class Effect:
         steps_s: dict[str, list[float]] = {}
         rates: dict[str, float] = {}
         for which in ("faster", "slower"):
+
             def known(rate: float, seed: int, which: str = which) -> Row:
                 name = f"{self.name}, {which}, rate {rate:g}, seed {seed}"
                 return results.known("runs", name, lambda: self.run(which, rate, seed))

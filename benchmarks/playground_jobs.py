@@ -101,6 +101,7 @@ def _curves(results: Results) -> list[StepCurve]:
     cluster = named_cluster("p3.16xlarge", HOSTS)
     curves = []
     for model in tqdm(MODELS, "planning"):
+
         def planned(model: str = model) -> Row:
             curve = planned_curve(model, cluster, BATCH, layers=LAYERS, micro_batches=MICRO_BATCHES)
             return {"compute_s": {str(size): seconds for size, seconds in curve.compute_s.items()}}

@@ -103,16 +103,12 @@ def _predicted(
     return jobs, found, refused
 
 
-def _steps(
-    results: Results, jobs: list[Job], rows: list[dict[str, Any]], refused: list[Refused]
-) -> list[Table | str]:
+def _steps(results: Results, jobs: list[Job], rows: list[dict[str, Any]], refused: list[Refused]) -> list[Table | str]:
     columns = {name: np.array([row[name] for row in rows]) for name in ("ours", "sheets", "peak", "measured_s")}
     sources, ends = [job.source for job in jobs], ([row["lower"] for row in rows], [row["upper"] for row in rows])
     results["steps"] = by_source(
         sources, columns["ours"], columns["measured_s"], ends, [row["fits"] for row in rows]
-    ) | {
-        name: by_source(sources, columns[name], columns["measured_s"]) for name in ("sheets", "peak")
-    }
+    ) | {name: by_source(sources, columns[name], columns["measured_s"]) for name in ("sheets", "peak")}
     results["steps"]["sources_nearer_than_sheets"] = _nearer(results["steps"])
     results["steps"]["regret"] = _regret(jobs, columns["ours"])
     results["steps"] |= {"rows_of": rows, "refused": refused}
@@ -139,9 +135,7 @@ def _compared(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _memory(
-    results: Results, jobs: list[Job], found: list[Estimated], refused: list[Refused]
-) -> list[Table | str]:
+def _memory(results: Results, jobs: list[Job], found: list[Estimated], refused: list[Refused]) -> list[Table | str]:
     models = [job.name.split()[0] for job in jobs]
     measured = [job.measured_bytes or 0.0 for job in jobs]
     peaks, seconds = [one.peak_bytes for one in found], [one.step_s for one in found]

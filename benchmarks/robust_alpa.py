@@ -87,6 +87,7 @@ class Program:
                 value, made = differentiate(loss)(params, batch)
                 signals: Any = ()
             else:
+
                 def tamper(each: Any) -> Any:
                     return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
 

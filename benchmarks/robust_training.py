@@ -77,6 +77,7 @@ Row = dict[str, Any]
 
 def _sending(name: str) -> Callable[..., Any]:
     """An attack on gradients as a branch; those of other strengths are tuned."""
+
     def send(gradients: Any, wrong: Any, key: Any, strength: Any) -> Any:
         # Those that are tuned are frozen dataclasses whose one attribute is their strength.
         attack: Any = ATTACKS[name]
@@ -169,9 +170,9 @@ class Setting:
     def _aggregated(self, known: Rule, sent: Any, state: Any, params: Any, rate: Any, loss: Any, fresh: Any) -> Any:
         if isinstance(known, type(rule("zeno"))):
             # One wrong value doesn't matter: it is left out as it isn't finite.
-            descent = -jax.vmap(
-                lambda g: loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh)
-            )(sent)
+            descent = -jax.vmap(lambda g: loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh))(
+                sent
+            )
             return known.aggregate(sent, state, Evidence(descent=descent))
         if isinstance(known, type(rule("zeno++"))):
             return known.aggregate(sent, state, Evidence(trusted=jax.grad(loss)(params, fresh)))
@@ -262,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [(setting, name) for setting in settings
              for name in dict.fromkeys(["mean", *(given.by_label if setting.by_label else given.rules)])]  # fmt: skip
     for setting, name in tqdm(every, "rules"):
+
         def known(setting: Setting = setting, name: str = name) -> Row:
             return {"rows": setting.rows(name, given.attacks, seeds, tuning)}
 

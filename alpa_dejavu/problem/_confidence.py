@@ -111,9 +111,7 @@ class DrawnSeconds:
     deviation_s: Seconds
     layers: Needed[
         Annotated[
-            tuple[DrawnSeconds, ...],
-            _WITHOUT_LAYERS,
-            listed("a list of mean and deviation of each layer of the stage"),
+            tuple[DrawnSeconds, ...], _WITHOUT_LAYERS, listed("a list of mean and deviation of each layer of the stage")
         ]
     ] = ()
 

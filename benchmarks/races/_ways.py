@@ -12,10 +12,7 @@ from alpa_dejavu.training.initialization import Initialized, parallel_initialize
 from races._models import Task, batch
 
 SMOOTHED_STEPS = 40
-RULES = {
-    "halving": ("halving", "last_loss"),
-    "halving by trend": ("halving", "trend"),
-}
+RULES = {"halving": ("halving", "last_loss"), "halving by trend": ("halving", "trend")}
 """Who goes on, and by what. All starts see the same batches, so last losses differ by what the starts are worth."""
 STARTS = ("model", "sobol")
 METHODS = "methods"

@@ -11,18 +11,7 @@ from alpa_dejavu.training.initialization import Curve, Initialized
 from parallel_initialization import JUDGED, figures, overview, summaries
 from races import _ways
 from races._models import CHARACTERS, TASKS, batch, digits, source_text
-from races._ways import (
-    BUDGETS,
-    RULES,
-    SMOOTHED_STEPS,
-    STARTS,
-    Way,
-    of_contests,
-    race_of,
-    row,
-    steps_to,
-    ways,
-)
+from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, of_contests, race_of, row, steps_to, ways
 
 
 def test_a_second_run_goes_on_where_the_first_one_stopped(tmp_path, monkeypatch):
@@ -74,8 +63,6 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     # The second and the third are there as soon as it can be told.
     assert (found["reached"], found["compute"]) == (SMOOTHED_STEPS, 3 * SMOOTHED_STEPS)
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
-
-
 
 
 def test_who_diverges_does_not_reach_the_target(monkeypatch):

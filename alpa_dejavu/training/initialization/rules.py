@@ -133,10 +133,7 @@ def _is_pruned(optuna: Any, pruner: Any, standing: Standing, number: int) -> boo
     return bool(is_pruned)
 
 
-KNOWN: dict[str, type[RaceRule]] = {
-    "halving": Halving,
-    "optuna": OptunaPruner,
-}
+KNOWN: dict[str, type[RaceRule]] = {"halving": Halving, "optuna": OptunaPruner}
 
 
 def rule(choice: str | RaceRule) -> RaceRule:

@@ -76,11 +76,7 @@ class Mislabelled(DataFault):
         return inputs, jnp.where(hit, (targets + step) % self.classes, targets)
 
 
-DATA_FAULTS: dict[str, type[DataFault]] = {
-    "removed": RemovedSamples,
-    "doubled": Doubled,
-    "mislabelled": Mislabelled,
-}
+DATA_FAULTS: dict[str, type[DataFault]] = {"removed": RemovedSamples, "doubled": Doubled, "mislabelled": Mislabelled}
 """For each name the fault of training data, a frozen dataclass."""
 
 
