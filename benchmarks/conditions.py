@@ -40,10 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = Results(given.json, resumed_by={"rounds": given.rounds, "steps": given.steps})
     cells = [(job, condition) for condition in given.conditions for job in given.jobs]
     for job, condition in tqdm(cells if given.tries else [], desc="jobs under conditions"):
-        auto = result.known("auto", f"{job}, {condition}", lambda: _auto(job, condition))  # noqa: B023
+        auto = result.known("auto", f"{job}, {condition}", _auto, job, condition)
         for n in range(given.tries):
-            name = f"{job}, {condition}, {n + 1}"
-            result.known("runs", name, lambda: _run(job, condition, auto["stages"], given))  # noqa: B023
+            result.known("runs", f"{job}, {condition}, {n + 1}", _run, job, condition, auto["stages"], given)
     rows = [row for job, condition in cells if (row := _row(result, job, condition)) is not None]
     return result.shown(_table(rows), *_lines(result), figures=_figures(rows))
 

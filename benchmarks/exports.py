@@ -14,7 +14,6 @@ plan by over 1 %.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import pathlib
 import tempfile
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), metavar="NAME", help="these alone")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"micro_batches": MICRO_BATCHES}, simulated=True)
-    rows = [results.known("rows", name, functools.partial(_pair, PAIRS[name])) | {"pair": name} for name in given.pairs]
+    rows = [results.known("rows", name, _pair, PAIRS[name]) | {"pair": name} for name in given.pairs]
     return results.shown(_table(rows), *map(_plans, rows), figures=_figures(rows))
 
 

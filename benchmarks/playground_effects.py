@@ -91,7 +91,7 @@ class Effect:
 
             def known(rate: float, seed: int, which: str = which) -> Row:
                 name = f"{self.name}, {which}, rate {rate:g}, seed {seed}"
-                return results.known("runs", name, lambda: self.run(which, rate, seed))
+                return results.known("runs", name, self.run, which, rate, seed)
 
             rates[which] = min(self.rates, key=lambda rate: sum(known(rate, seed)["s"] for seed in TUNED))
             every = [known(rates[which], seed) for seed in range(1, seeds + 1)]

@@ -188,8 +188,8 @@ class Setting:
         parts = order[: size * self.replicas].reshape(self.replicas, size)
         return jnp.asarray(np.random.default_rng(0).permutation(parts))
 
-    def rows(self, name: str, attacks: Sequence[str], seeds: Sequence[int], tuning: Sequence[int]) -> list[Row]:
-        """The accuracies of a rule, seed by seed, without an attack and for each kind of them."""
+    def rows(self, name: str, attacks: Sequence[str], seeds: Sequence[int], tuning: Sequence[int]) -> Row:
+        """The `rows` of a rule: accuracies, seed by seed, without an attack and for each kind of them."""
         run = self.training(RULES[name](self.wrong))
         count = max(len(RATES), len(STRENGTHS), len(seeds))
 
@@ -210,7 +210,7 @@ class Setting:
             found = accuracies(kind, [rate], [strength], seeds)[: len(seeds)]
             rows.append({"setting": self.name, "rule": name, "attack": kind, "rate": rate, "strength": strength,
                          "accuracies": found.tolist()})  # fmt: skip
-        return rows
+        return {"rows": rows}
 
 
 def summary(rows: Sequence[Row], reference: Sequence[float]) -> Row:
@@ -263,11 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [(setting, name) for setting in settings
              for name in dict.fromkeys(["mean", *(given.by_label if setting.by_label else given.rules)])]  # fmt: skip
     for setting, name in tqdm(every, "rules"):
-
-        def known(setting: Setting = setting, name: str = name) -> Row:
-            return {"rows": setting.rows(name, given.attacks, seeds, tuning)}
-
-        rows = results.known("runs", f"{setting.name}, {name}", known)["rows"]
+        key = f"{setting.name}, {name}"
+        rows = results.known("runs", key, setting.rows, name, given.attacks, seeds, tuning)["rows"]
         if name == "mean":
             reference = rows[0]["accuracies"]
         summaries.append({**summary(rows, reference), "share": setting.wrong / setting.replicas})

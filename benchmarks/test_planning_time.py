@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -131,16 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folders = [str(folder) for name in ("alpa_dejavu", "patches") if (folder := tree / name).is_dir()]
             subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True, env=environment())
 
-        def measured(job: Job) -> Callable[[], dict[str, Any]]:
-            return lambda: pairs(job, first, asked.repeat, asked.limit_s)
-
+        how = first, asked.repeat, asked.limit_s
         if asked.growth:
             sizes = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
             for what, number, job in tqdm(sizes, unit="job"):
-                results.known(what, str(number), measured(job))
+                results.known(what, str(number), pairs, job, *how)
         else:
             for name in tqdm(asked.jobs, unit="job"):
-                results.known("jobs", name, measured(JOBS[name]))
+                results.known("jobs", name, pairs, JOBS[name], *how)
     if asked.growth:
         fits = {what: growth(results[what], figure) for what in SERIES}
         if asked.figure is not None:

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     asked = {"steps": given.steps, "micro_batches": given.micro_batches, "share": given.share}
     results = Results(given.json, {**asked, "sizes": list(SIZES)})
-    found = results.known("runs", "torch", lambda: _run(given.steps, given.micro_batches, given.share))
+    found = results.known("runs", "torch", _run, given.steps, given.micro_batches, given.share)
     columns = {
         "split": "{split}",
         "layers of each stage": "{layers}",

@@ -58,12 +58,12 @@ class Results(dict[str, Any]):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.file, json.dumps(self, indent=1, default=str) + "\n")
 
-    def known(self, kind: str, name: str, computed: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A row that is known by its kind and name; computed, with its `cpu_s`, and written, where it isn't."""
+    def known(self, kind: str, name: str, computed: Callable[..., Mapping[str, Any]], *args: Any) -> dict[str, Any]:
+        """A row that is known by its kind and name; computed of arguments, with its `cpu_s`, where it isn't."""
         rows: dict[str, dict[str, Any]] = self.setdefault(kind, {})
         if name not in rows:
             started = time.process_time()
-            row = computed()
+            row = computed(*args)
             rows[name] = {**row, "cpu_s": time.process_time() - started}
             self.write()
         return rows[name]
