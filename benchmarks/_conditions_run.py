@@ -32,14 +32,9 @@ _PATIENCE_S = 60.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """How the machine is while a job is planned and trained.
-
-    Attributes:
-        hosts: Ray nodes, all on this machine.
-        devices: of each.
-        busy: whether another program computes on the first core.
-        pinned: whether the worker of each stage keeps to the cores of its devices' numbers.
-        one_core: whether only the first core may be used.
+    """How the machine is while a job is planned and trained: so many Ray nodes with so many devices each, all on this
+    machine; whether another program computes on the first core, each stage's worker keeps to the cores of its devices'
+    numbers, and only the first core may be used.
     """
 
     hosts: int = 1

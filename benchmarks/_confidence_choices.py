@@ -66,15 +66,9 @@ class Option:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
-    """A job on a cluster with the plans that were measured for it.
-
-    Attributes:
-        source: the set of measurements.
-        group: the GPU, cluster or models that a split keeps together.
-        name: the job.
-        model: its layers, for a micro-batch of one sample.
-        cluster: by data sheets.
-        options: at least two.
+    """A job on a cluster, by data sheets, with at least two plans that were measured for it, by a model of a
+    micro-batch of one sample; the source is the set of measurements, the group what a split keeps together (GPU,
+    cluster or models).
     """
 
     source: str
@@ -205,18 +199,14 @@ def _vtrain(folder: Folder) -> Iterator[Choice]:
 
 
 def _unlike(rows: pd.DataFrame, job: list[str]) -> pd.DataFrame:
-    """The rows of one batch of each job, the one with most plans: an iteration is affine in its batch, so that others
-    would be the same job again.
-    """
+    """The rows of the batch with most plans of each job: an iteration is affine in its batch, others say the same."""
     plans = rows.groupby(job).size().reset_index(name="plans").sort_values(["plans", "global_batch"])
     most = plans.drop_duplicates(job[:-1], keep="last").drop(columns="plans")
     return rows.merge(most, on=job)
 
 
 def _eager_kernel_s(rows: pd.DataFrame) -> float:
-    """Seconds in which a framework that compiles nothing starts a kernel: with least to compute, a micro-batch takes as
-    long as its kernels take to start.
-    """
+    """Seconds in which a framework without a compiler starts a kernel, which a tiny micro-batch is bound by."""
     division = ["hidden", "gpus", "tp", "dp", "pp", "micro_batch"]
     least = []
     for (_, _, _, dp, pp, size), part in rows.groupby(division):

@@ -25,9 +25,7 @@ _BATCHES, _BATCH_S = 5, 0.5
 
 
 def _read(folder: Path, file: Mapping[str, Any]) -> Any:
-    """A computation as `jax.export` holds it: its StableHLO is good for five years, the rest of what older releases
-    serialize is not.
-    """
+    """A computation as `jax.export` holds it; its StableHLO is good for five years, unlike older releases' files."""
     import jax
     from jax import export
 
@@ -66,9 +64,7 @@ def _compiled(exported: Any) -> Any:
 
 
 def _drawn(program: Any, below: int, zeros: Sequence[int] = ()) -> list[Any]:
-    """Random arguments: integers of more than a scalar are indices below a number; those of `zeros` are zero, as an
-    optimizer's state begins.
-    """
+    """Random arguments: indices below a number for integers of an axis or more; zero those of `zeros`."""
     import jax
     import jax.numpy as jnp
 

@@ -18,21 +18,14 @@ from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
 Drawn = TypeVar("Drawn")
 REMAT, ZERO = ("none",), (0, 2)
-"""Of what takes longer to save memory one kind is measured, since there is enough."""
+"""One kind of what takes longer to save memory is measured, since there is enough."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is trained.
-
-    Attributes:
-        name: for people.
-        model: a model function, without its batch size.
-        batch: samples of a step.
-        layers: that the model is cut into.
-        counts: numbers of micro-batches that a plan may have.
-        complete: whether all plans are measured, not some that are drawn.
+    """A job to train: a model function without its batch size, the samples of a step, the layers that it is cut into,
+    and the numbers of micro-batches that a plan may have; whether all plans are measured, not some that are drawn.
     """
 
     name: str
@@ -116,7 +109,7 @@ def _costed(job: Job, cluster: Cluster, count: int, given: Sequence[GivenStage])
 
 
 def label(plan: Plan) -> str:
-    """What a plan is, so that the same plan has the same label."""
+    """A plan in words; the same plan has the same label."""
     stages = [
         f"{stage.layers[0]}-{stage.layers[1]} on {stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as "
         + "x".join(map(str, stage.logical_mesh))

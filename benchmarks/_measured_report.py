@@ -1,4 +1,4 @@
-"""What comes out of measured plans: regret, and how far the simulation is from what was measured."""
+"""The results of measured plans: regret, and how far the simulation is from what was measured."""
 
 from __future__ import annotations
 
@@ -28,14 +28,10 @@ def job_result(
 ) -> dict[str, Any]:
     """Everything of a job, for the JSON file.
 
-    Args:
-        name: of the job.
-        total: how many plans it has.
-        listed: the labels of those that were to be measured before ours was known.
-        roles: the labels of "ours" and, if there is one, "auto".
-        plans: all that were measured, by label.
-        runs: `compile_s`, `pinned`, `threads`; of each plan `steps`, its seconds by round, `waited_for_core`, in which
-            part of each turn its workers were ready while others had their cores, and `measured`.
+    Of its plans (`total`) those are `listed` that were to be measured before ours was known; `roles` has the labels of
+    "ours" and, if there is one, "auto"; `plans` are all that were measured. `runs` has `compile_s`, `pinned`,
+    `threads`; of each plan `steps`, its seconds by round, `waited_for_core`, in which part of each turn its workers
+    were ready while others had their cores, and `measured`.
     """
     rows = [_row(label, plan, label in listed, runs) for label, plan in plans.items()]
     times = {row["label"]: row["step_s"] for row in rows if "step_s" in row}

@@ -26,9 +26,9 @@ ENVIRONMENT = {
     # A device computes on the one thread that runs its program: the other threads that a process has, for oneDNN's
     # products and for parts of loops, are one pool for all of its devices, for which they would wait in turns.
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false "
-    "--xla_disable_hlo_passes=onednn-matmul-rewriter,cpu-parallel-task-assigner",
+    "--xla_disable_hlo_passes=onednn-matmul-rewriter,cpu-parallel-task-assigner"
 }
-"""What the processes of devices run with."""
+"""The environment of the devices' processes."""
 _PATIENCE_S = 60.0
 
 
@@ -168,9 +168,7 @@ def _plan(job: Job, count: int, option: Any) -> float:
 
     step, arguments = job.model(job.batch)
     method = alpa.PipeshardParallel(
-        num_micro_batches=count,
-        layer_option=alpa.AutoLayerOption(job.layers),
-        stage_option=option,
+        num_micro_batches=count, layer_option=alpa.AutoLayerOption(job.layers), stage_option=option
     )
     original = stage_construction.get_sliced_virtual_submeshes
 

@@ -1,4 +1,4 @@
-"""What training for resilience and outages come to: each method by itself, and who doesn't answer for a while.
+"""Training for resilience, each method by itself, and outages.
 
 In: a model of `resilience.py`, and seeds. Out: rows of its tables.
 """

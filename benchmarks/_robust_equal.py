@@ -41,7 +41,8 @@ def _difference(replicas: int, micro_batches: int, staged: bool) -> float:
     known = rule("suspicion", wrong=1 if replicas > 2 else 0)
     if staged:
         method: Any = alpa.PipeshardParallel(
-            num_micro_batches=micro_batches, layer_option=alpa.AutoLayerOption(2),
+            num_micro_batches=micro_batches,
+            layer_option=alpa.AutoLayerOption(2),
             stage_option=alpa.ManualStageOption([[0], [1]], [(1, 2), (1, 2)], [(2, 1), (2, 1)], [{}, {}]),
         )
     else:

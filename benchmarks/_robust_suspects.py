@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import statistics
@@ -46,7 +45,7 @@ def suspects_table(results: Results, seeds: Sequence[int]) -> Table:
         row: dict[str, Any] = {"name": name}
         for wrong in WRONG:
             key = f"{name}, {wrong}"
-            runs = results.known("suspects", key, functools.partial(_runs, name, wrong, seeds))["seeds"]
+            runs = results.known("suspects", key, _runs, name, wrong, seeds)["seeds"]
             for sign in ("gradients", "descents"):
                 row[f"{sign} {wrong}"] = _told([run[sign] for run in runs], 0 if name == "none" else wrong)
             row["loss"] = statistics.fmean(run["loss"] for run in runs)

@@ -23,7 +23,7 @@ BOTTOM = 9
 """The width of TransGAN's first feature map, by which its sequences grow: what AMP's logged estimates come out with."""
 ELEMENT_BYTES = 4.0
 OPTIMIZER_BYTES = 8.0
-"""Of a parameter: Adam's two moments, in single precision as everything here is."""
+"""The bytes of a parameter's state: Adam's two moments, in single precision as everything here is."""
 UNBATCHED = 2.0**-20
 """The share of a profiled layer's operations without a batch, by which its tensor-parallel degree is told."""
 
@@ -34,12 +34,9 @@ class LayerSizes:
     """One layer, of one sample.
 
     Attributes:
-        profile: its row in the profile.
-        flop: forward.
         parameters: trained ones; those of a layer with `tied_to` are that layer's.
         output: elements that it hands on.
         kept: elements that it keeps for its backward.
-        tied_to: the number of a layer.
         summed: elements of each all-reduce among tensor-parallel devices, forward and backward.
     """
 

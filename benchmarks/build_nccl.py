@@ -209,9 +209,7 @@ def gpus_left_out(nccl: Rows, rest: Rows) -> Errors:
 
 
 def ends(errors: Errors) -> list[list[float]]:
-    """The ends of 90 % intervals by errors, as logarithms, of short tensors and of long ones; where there are no errors
-    to go by, half and twice.
-    """
+    """The ends of 90 % intervals, as logarithms, of short and long tensors; without errors, half and twice."""
     return [_ends(errors, is_long) for is_long in (False, True)]
 
 

@@ -30,12 +30,13 @@ from published._step_figures import (
     LEFT_OUT,
     Values,
     figures_of_runtime,
+    fitted,
     kernels_in_steps,
     latency_of,
     overlap_text,
     profile_of,
+    values_of,
 )
-from published._step_fit import fitted, values_of
 from published._steps import estimated
 
 DATE = "2026-11-29"
@@ -43,7 +44,7 @@ DATE = "2026-11-29"
 VERSION, _DIGITS = 2, 4
 RUNTIMES = ("jax", "megatron", "nemo", "torchtitan", "fsdp", "deepspeed", "maxtext")
 OWN_BYTES = 1.6e9
-"""What CUDA's context, NCCL's buffers and the fragments of the allocator take of a device: an estimate."""
+"""The bytes of a device for CUDA's context, NCCL's buffers and the allocator's fragments: an estimate."""
 
 
 @wrong_input_told

@@ -40,10 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = Results(given.json, resumed_by={"rounds": given.rounds, "steps": given.steps})
     cells = [(job, condition) for condition in given.conditions for job in given.jobs]
     for job, condition in tqdm(cells if given.tries else [], desc="jobs under conditions"):
-        auto = result.known("auto", f"{job}, {condition}", lambda: _auto(job, condition))  # noqa: B023
+        auto = result.known("auto", f"{job}, {condition}", _auto, job, condition)
         for n in range(given.tries):
-            name = f"{job}, {condition}, {n + 1}"
-            result.known("runs", name, lambda: _run(job, condition, auto["stages"], given))  # noqa: B023
+            result.known("runs", f"{job}, {condition}, {n + 1}", _run, job, condition, auto["stages"], given)
     rows = [row for job, condition in cells if (row := _row(result, job, condition)) is not None]
     return result.shown(_table(rows), *_lines(result), figures=_figures(rows))
 
@@ -85,7 +84,7 @@ def _in_turns(ours: Remote, auto: Remote, rounds: int, steps: int) -> list[list[
 
 
 def _row(result: Results, job: str, condition: str) -> dict[str, Any] | None:
-    """What the runs of a job under a condition say together; None where there are none."""
+    """The joint answer of a job's runs under a condition; None where there are none."""
     runs = [run for name, run in result.get("runs", {}).items() if name.startswith(f"{job}, {condition}, ")]
     if not runs:
         return None

@@ -12,7 +12,6 @@ thirds by the probability that was said. A file that is there is gone on from.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     results = Results(given.json, resumed_by={"fitted": FITTED})
     rows = [
-        results.known("choices", f"{one.source}: {one.name}", functools.partial(judged, one))
+        results.known("choices", f"{one.source}: {one.name}", judged, one)
         for one in tqdm(list(choices(Folder(given.data))), unit="choice")
     ]
     fitted, held = ([row for row in rows if (row["group"] in FITTED) == on] for on in (True, False))

@@ -14,7 +14,6 @@ plan by over 1 %.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import pathlib
 import tempfile
@@ -44,13 +43,7 @@ MIXTRAL = Transformer(2048, 12, 16, 32000, 2048, kv_heads=8, feed_forward=3584, 
 @final
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A model on a cluster.
-
-    Attributes:
-        model: its name or its sizes.
-        machine: the kind of the cluster's hosts.
-        hosts: how many there are.
-    """
+    """A model, by name or by sizes, on so many hosts of a machine type."""
 
     model: str | Transformer
     machine: str
@@ -80,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), metavar="NAME", help="these alone")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"micro_batches": MICRO_BATCHES}, simulated=True)
-    rows = [results.known("rows", name, functools.partial(_pair, PAIRS[name])) | {"pair": name} for name in given.pairs]
+    rows = [results.known("rows", name, _pair, PAIRS[name]) | {"pair": name} for name in given.pairs]
     return results.shown(_table(rows), *map(_plans, rows), figures=_figures(rows))
 
 

@@ -20,7 +20,6 @@ References:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -74,10 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("published", _published(), "the published cases"), ("names", _named(), "the models by name"),
     ):  # fmt: skip
         if part in given.only:
-            known = [
-                results.known(part, " ".join(map(str, case[:3])), functools.partial(_compared, *case))
-                for case in tqdm(cases, part)
-            ]
+            known = [results.known(part, " ".join(map(str, case[:3])), _compared, *case) for case in tqdm(cases, part)]
             shown.append(Table.of(known, COLUMNS, title))
             figures += _figures(part, known)
     return results.shown(*shown, figures=figures)

@@ -47,15 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         clusters = _Clusters(stack, cores)
         for name in given.jobs:
-            job = JOBS[name]
-            result.known("jobs", name, lambda: _job(job, cluster, clusters, given))  # noqa: B023
+            result.known("jobs", name, _job, JOBS[name], cluster, clusters, given)
     jobs = [result["jobs"][name] for name in given.jobs]
     result["summary"] = summary(jobs)
     return result.shown(jobs_table(jobs), *result["summary"]["lines"], figures=figures(jobs))
 
 
 def _settings(given: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
-    """What a job's results depend on."""
+    """The settings that a job's results depend on."""
     names = ("plans", "most", "rounds", "steps", "tries", "auto", "profile", "seed")
     return {name: getattr(given, name) for name in names} | {"environment": ENVIRONMENT, "cores": cores}
 

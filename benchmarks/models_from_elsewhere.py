@@ -10,7 +10,6 @@ told so. Each is planned for one p3.8xlarge, all seconds are predicted. Exit sta
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import os
 from collections.abc import Sequence
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     asked = {"cluster": CLUSTER, "batch": BATCH, "micro_batches": MICRO_BATCHES, "layers": LAYERS}
     results = Results(given.json, asked, simulated=True)
-    rows = [results.known("rows", name, functools.partial(_row, name)) for name in given.models]
+    rows = [results.known("rows", name, _row, name) for name in given.models]
     columns = {
         "model": "{model}",
         "written with": "{written_with}",

@@ -129,7 +129,7 @@ def _is_named(row: Sequence[str], name: str) -> bool:
 
 
 def _all_text(run: Mapping[str, Any]) -> str:
-    """What the tables and lines of a run say, one after the other."""
+    """The tables and lines of a run, one after the other."""
     rows = [[[told]] if isinstance(told, str) else [[told["title"]], *told["rows"]] for told in run["tables"]]
     return "\n".join(cell for told in rows for row in told for cell in row)
 

@@ -91,7 +91,7 @@ def _measure(name: str, task: Task, result: Results, wanted: Sequence[Way], seed
 
 
 def summaries(rows: Rows, steps: int) -> dict[str, dict[str, Any]]:
-    """What rows say of each way of a network that is trained for so many steps, over seeds.
+    """The figures of each way of a network that is trained for so many steps, over seeds.
 
     Returns:
         for each way its "ratio" of steps to those of one start with the same seed (a geometric mean), the same of

@@ -82,6 +82,7 @@ class Bench:
 
     def run(self, exchange: str, way: Exchange, spread: str, cut: Split, moved: str, seed: int, rate: float) -> Row:
         """A run of a seed: steps, bytes and accuracy at each look."""
+
         def made() -> Row:
             job = Job(_problem("digits-mlp"), GRADIENT_S, BATCH, _sgd(rate), shards=cut, moves=MOVED[moved])
             history = simulate(job, example_cluster(WORKERS, 1), way, until=Until(steps=STEPS), seed=seed, looks=LOOKS)
@@ -99,6 +100,7 @@ class Bench:
 
     def rate(self, exchange: str, way: Exchange) -> float:
         """The learning rate of an exchange, by a seed that isn't judged."""
+
         def accuracy(rate: float) -> float:
             row = self.run(exchange, way, "independent", SPREAD["independent"], "full", 0, rate)
             return float(np.mean(row["accuracy"]))

@@ -74,9 +74,7 @@ class Effect:
     steps: int = 150
 
     def run(self, which: str, rate: float, seed: int) -> dict[str, float]:
-        """Virtual seconds of the "faster" or "slower" exchange to the loss, infinity where it isn't reached, and those
-        of a step of all workers.
-        """
+        """Virtual seconds of the "faster" or "slower" exchange to the loss (else infinity), and of all's step."""
         trained = problem("digits-mlp")
         shards = _few_digits(trained.train[1]) if self.few_digits else None
         job = Job(trained, self.compute_s, optimizer=optax.sgd(rate), spread=self.spread, shards=shards)
@@ -85,14 +83,15 @@ class Effect:
         return {"s": run.seconds_to(LOSS), "step_s": run.end_s / self.steps}
 
     def row(self, results: Results, seeds: int) -> Row:
-        """What comes out."""
+        """The result: a row of a table."""
         seconds: dict[str, list[float]] = {}
         steps_s: dict[str, list[float]] = {}
         rates: dict[str, float] = {}
         for which in ("faster", "slower"):
+
             def known(rate: float, seed: int, which: str = which) -> Row:
                 name = f"{self.name}, {which}, rate {rate:g}, seed {seed}"
-                return results.known("runs", name, lambda: self.run(which, rate, seed))
+                return results.known("runs", name, self.run, which, rate, seed)
 
             rates[which] = min(self.rates, key=lambda rate: sum(known(rate, seed)["s"] for seed in TUNED))
             every = [known(rates[which], seed) for seed in range(1, seeds + 1)]

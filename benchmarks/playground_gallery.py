@@ -9,7 +9,6 @@ one sign. Exit status 1 if fewer than two answers are no: a gallery in which all
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="only these files")
     given = parser.parse_args(arguments)
     results = Results(given.json, {})
-    rows = [results.known("answers", name, functools.partial(answered, name)) for name in tqdm(given.only, "scenarios")]
+    rows = [results.known("answers", name, answered, name) for name in tqdm(given.only, "scenarios")]
     columns = {
         "file": "{file}",
         "question": "{question}",

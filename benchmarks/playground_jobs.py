@@ -36,6 +36,7 @@ from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground.jobs import POLICIES, HostChange, Pool, StepCurve, Workload, planned_curve, schedule
 from alpa_dejavu.playground.jobs.trace import drawn_hosts, drawn_jobs, read_host_changes, read_jobs
+from alpa_dejavu.problem import Cluster
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 MODELS, BATCH, LAYERS, MICRO_BATCHES = ("gpt-350m", "wresnet-250m"), 64, 4, 8
@@ -101,23 +102,25 @@ def _curves(results: Results) -> list[StepCurve]:
     cluster = named_cluster("p3.16xlarge", HOSTS)
     curves = []
     for model in tqdm(MODELS, "planning"):
-        def planned(model: str = model) -> Row:
-            curve = planned_curve(model, cluster, BATCH, layers=LAYERS, micro_batches=MICRO_BATCHES)
-            return {"compute_s": {str(size): seconds for size, seconds in curve.compute_s.items()}}
-
-        row = results.known("curves", model, planned)
+        row = results.known("curves", model, _planned, model, cluster)
         curves.append(StepCurve({int(size): seconds for size, seconds in row["compute_s"].items()}))
     return curves
 
 
-def _known(results: Results, setting: str, seed: int, policy: str, curves: Sequence[StepCurve]) -> Row:
-    def run() -> Row:
-        found = schedule(_workload(setting, seed, curves), POLICIES[policy]())
-        return {"mean_s": found.mean_s, "high_s": found.high_s, "starved_s": float(found.starved_s.max()),
-                "never_ran": int(np.isinf(found.first_s).sum())}  # fmt: skip
+def _planned(model: str, cluster: Cluster) -> Row:
+    curve = planned_curve(model, cluster, BATCH, layers=LAYERS, micro_batches=MICRO_BATCHES)
+    return {"compute_s": {str(size): seconds for size, seconds in curve.compute_s.items()}}
 
-    row = results.known("runs", f"{setting}, seed {seed}, {policy}", run)
+
+def _known(results: Results, setting: str, seed: int, policy: str, curves: Sequence[StepCurve]) -> Row:
+    row = results.known("runs", f"{setting}, seed {seed}, {policy}", _run, setting, seed, policy, curves)
     return {key: row[key] for key in ("mean_s", "high_s", "starved_s", "never_ran")}
+
+
+def _run(setting: str, seed: int, policy: str, curves: Sequence[StepCurve]) -> Row:
+    found = schedule(_workload(setting, seed, curves), POLICIES[policy]())
+    return {"mean_s": found.mean_s, "high_s": found.high_s, "starved_s": float(found.starved_s.max()),
+            "never_ran": int(np.isinf(found.first_s).sum())}  # fmt: skip
 
 
 def _workload(setting: str, seed: int, curves: Sequence[StepCurve]) -> Workload:

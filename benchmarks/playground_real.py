@@ -109,15 +109,15 @@ def _measure(count: int, missing: Sequence[tuple[str, str]], results: Results) -
             [[getattr(link, name) for link in row] for row in cluster.links] for name in ("bytes_per_s", "latency_s")
         )
         told = {"compute_s": measured_job.compute_s, "bytes_per_s": rates, "latency_s": latencies}
+
+        def row(condition: str, policy: str) -> Row:
+            run: Any = {"faults": CONDITIONS[condition], "until": Until(steps=STEPS), "looks": LOOKS, "seed": SEED}
+            found = {"predicted": simulate(measured_job, cluster, policy, **run)}
+            found["measured"] = workers.run(policy, **run)
+            return {"policy": policy, "condition": condition, "workers": count, "told": told, **_row(**found)}
+
         for condition, policy in tqdm(missing, "runs"):
-            run = {"faults": CONDITIONS[condition], "until": Until(steps=STEPS), "looks": LOOKS, "seed": SEED}
-
-            def row(policy: str = policy, condition: str = condition, run: Any = run) -> Row:
-                found = {"predicted": simulate(measured_job, cluster, policy, **run)}
-                found["measured"] = workers.run(policy, **run)
-                return {"policy": policy, "condition": condition, "workers": count, "told": told, **_row(**found)}
-
-            results.known("runs", _name(count, condition, policy), row)
+            results.known("runs", _name(count, condition, policy), row, condition, policy)
 
 
 def _row(predicted: History, measured: History) -> Row:

@@ -10,7 +10,6 @@ missed.
 
 from __future__ import annotations
 
-import functools
 import math
 import multiprocessing
 import os
@@ -47,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "time alone, a quarter of the workers": (False, given.workers // 4, given.rounds),
         "gradients, a quarter of the workers": (True, given.workers // 4, given.rounds),
     }
-    rows = [results.known("runs", name, functools.partial(_apart, _gossip, name, *each))
+    rows = [results.known("runs", name, _apart, _gossip, name, *each)
             for name, each in asked.items()]  # fmt: skip
-    raced = [results.known("races", name, functools.partial(_apart, _raced, name)) for name in EXCHANGES]
+    raced = [results.known("races", name, _apart, _raced, name) for name in EXCHANGES]
     runs = {"run": "{run}", "workers": "{workers}", "rounds": "{rounds}", "seconds": "{wall_s:seconds}",
             "CPU for a worker's round": "{round_s:seconds}", "memory": "{memory_bytes:size}"}  # fmt: skip
     races = {"exchange": "{exchange}", f"to a loss of {LOSS}": "{to_s:seconds}", "accuracy": "{accuracy:.3f}",
@@ -77,7 +76,7 @@ def _figures(rows: list[Row]) -> list[Figure]:
 
 
 def _apart(work: Any, *given: Any) -> Row:
-    """What a function finds in a process of its own."""
+    """The result of a function in a process of its own."""
     pool = multiprocessing.get_context("spawn").Pool(1)
     found: Row = pool.apply(work, given)
     pool.close()

@@ -75,7 +75,7 @@ NETWORKS = {
 }
 WAYS = ("dropping", "waiting", "leaving out", "by speed")
 PARTS = {"dropping": "both", "dropping units": "units", "dropping blocks": "blocks"}
-"""What is left out in a way."""
+"""The parts that a way leaves out."""
 SETTINGS = ("samples of all", "own digits", "mostly own digits", "dirichlet 0.3")
 OTHERS = 5
 """One of so many samples of the other digits has a worker that has mostly its own."""
@@ -95,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trained = problem(given.network)
     parts = PARTS if trained.blocks else {"dropping": "units"}
     vectors = {
-        way: results.known("vector", f"{given.network}, {part}", functools.partial(_vector, trained, part))
-        for way, part in parts.items()
+        way: results.known("vector", f"{given.network}, {part}", _vector, trained, part) for way, part in parts.items()
     }
     ways = (*WAYS, *(way for way in vectors if way not in WAYS))
     rows = [
@@ -135,7 +134,7 @@ def _figures(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Figure]:
 def _row(results: Results, trained: Problem, vector: Row | None, setting: str, way: str, seeds: int, local: int) -> Row:
     def known(rate: float, seed: int) -> Row:
         name = f"{trained.name}, {setting}, {way}, rate {rate:g}, seed {seed}"
-        return results.known("runs", name, lambda: _run(trained, vector, setting, way, rate, seed, local))
+        return results.known("runs", name, _run, trained, vector, setting, way, rate, seed, local)
 
     rate = min(NETWORKS[trained.name].rates, key=lambda rate: float(known(rate, 0)["s"]))
     every = [known(rate, seed) for seed in range(1, seeds + 1)]

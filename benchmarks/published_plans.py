@@ -37,7 +37,7 @@ SIZES = {
     "moe": ("380m", "690m", "1.3b", "2.4b", "10b", "27b", "70b"),
     "wresnet": ("250m", "500m", "1b", "2b", "4b", "6.8b", "13b"),
 }
-"""Of the suites' cases, in their order: for 1, 2, 4 ... 64 GPUs."""
+"""The sizes of the suites' cases, in their order: for 1, 2, 4 ... 64 GPUs."""
 
 
 @dataclasses.dataclass(frozen=True)

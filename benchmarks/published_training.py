@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _predicted(
     file: Path, job: Callable[[dict[str, str]], Job], of: Callable[[Job], Predicted]
 ) -> tuple[list[Job], list[Predicted], list[Refused]]:
-    """What is predicted of each row of a file, and the rows of which nothing can be, with the reason."""
+    """The predictions of a file's rows, and the rows that have none, with the reason."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.DictReader(lines))
@@ -103,16 +103,12 @@ def _predicted(
     return jobs, found, refused
 
 
-def _steps(
-    results: Results, jobs: list[Job], rows: list[dict[str, Any]], refused: list[Refused]
-) -> list[Table | str]:
+def _steps(results: Results, jobs: list[Job], rows: list[dict[str, Any]], refused: list[Refused]) -> list[Table | str]:
     columns = {name: np.array([row[name] for row in rows]) for name in ("ours", "sheets", "peak", "measured_s")}
     sources, ends = [job.source for job in jobs], ([row["lower"] for row in rows], [row["upper"] for row in rows])
     results["steps"] = by_source(
         sources, columns["ours"], columns["measured_s"], ends, [row["fits"] for row in rows]
-    ) | {
-        name: by_source(sources, columns[name], columns["measured_s"]) for name in ("sheets", "peak")
-    }
+    ) | {name: by_source(sources, columns[name], columns["measured_s"]) for name in ("sheets", "peak")}
     results["steps"]["sources_nearer_than_sheets"] = _nearer(results["steps"])
     results["steps"]["regret"] = _regret(jobs, columns["ours"])
     results["steps"] |= {"rows_of": rows, "refused": refused}
@@ -139,9 +135,7 @@ def _compared(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _memory(
-    results: Results, jobs: list[Job], found: list[Estimated], refused: list[Refused]
-) -> list[Table | str]:
+def _memory(results: Results, jobs: list[Job], found: list[Estimated], refused: list[Refused]) -> list[Table | str]:
     models = [job.name.split()[0] for job in jobs]
     measured = [job.measured_bytes or 0.0 for job in jobs]
     peaks, seconds = [one.peak_bytes for one in found], [one.step_s for one in found]
@@ -187,9 +181,7 @@ def _nearer(steps: dict[str, Any]) -> float:
 
 
 def _regret(jobs: Sequence[Job], predicted_s: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
-    """How much longer a sample takes by the configuration that is predicted to be the fastest than by the one that was,
-    among those of one model on one cluster.
-    """
+    """How much longer a sample takes by the predicted-fastest configuration than by the one measured so."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for n, job in enumerate(jobs):
         groups[job.source, job.size, job.gpu.name, job.cluster.num_devices].append(n)

@@ -73,7 +73,7 @@ class Case:
 
     @property
     def held_out(self) -> tuple[Any, Any]:
-        """What accuracies are of."""
+        """The samples that accuracies are of."""
         inputs, targets = self.problem.held_out
         return inputs[: self.judged], targets[: self.judged]
 
@@ -126,21 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(given.json, {"seeds": given.seeds, "masks": given.masks})
     seeds, masks = range(1, given.seeds + 1), given.masks
     rows: dict[str, list[Row]] = {}
-    speed = results.known("speed", "masks", lambda: _speed(CASES[1]))
+    speed = results.known("speed", "masks", _speed, CASES[1])
     for case in tqdm(CASES, "models"):
-        share = results.known("drills", case.name, lambda case=case: _drill(case, masks))["share"]  # type: ignore[misc]
+        share = results.known("drills", case.name, _drill, case, masks)["share"]
         for seed in seeds:
-            name = f"{case.name}, seed {seed}"
-            row = results.known("rows", name, lambda c=case, s=seed, p=share: _row(c, s, p, masks))  # type: ignore[misc]
+            row = results.known("rows", f"{case.name}, seed {seed}", _row, case, seed, share, masks)
             rows.setdefault(case.name, []).append(row)
-        rows[case.name + "/more"] = [results.known("more", case.name, lambda c=case: _more(c, masks))]  # type: ignore[misc]
-    bound = results.known("bound", "digits-mlp", lambda: _bound(CASES[0]))["rows"]
-    data = results.known("data", "digits-mlp", lambda: _data(CASES[0]))["rows"]
-    alone = [
-        row
-        for case in tqdm(CASES, "ways of training")
-        for row in results.known("ways", case.name, lambda c=case: _ways(c, results, seeds, masks))["rows"]  # type: ignore[misc]
-    ]
+        rows[case.name + "/more"] = [results.known("more", case.name, _more, case, masks)]
+    bound = results.known("bound", "digits-mlp", _bound, CASES[0])["rows"]
+    data = results.known("data", "digits-mlp", _data, CASES[0])["rows"]
+    alone = [row for case in tqdm(CASES, "ways of training")
+             for row in results.known("ways", case.name, _ways, case, results, seeds, masks)["rows"]]  # fmt: skip
     lost = results.known("outages", "all", lambda: {"rows": outages(range(1, OUTAGES + 1))})["rows"]
     tables = _tables(rows, results["drills"], bound, data)
     return results.shown(*tables, _ways_table(alone), _outages_table(lost), figures=_figures(rows, speed))
@@ -185,7 +181,7 @@ def _harmless(case: Case, params: Any) -> Row:
 
 
 def _more(case: Case, masks: int) -> Row:
-    """Of the first seed: bits by field, other faults, layer by layer, and clipped activations."""
+    """The tables of the first seed: bits by field, other faults, layer by layer, and clipped activations."""
     params = case.trained(1)
     maps = {
         dtype: bit_map(

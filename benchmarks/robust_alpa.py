@@ -18,7 +18,6 @@ The demo's GPT with its batch is trained by `ShardParallel`, a replica on each d
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import re
 import statistics
@@ -87,6 +86,7 @@ class Program:
                 value, made = differentiate(loss)(params, batch)
                 signals: Any = ()
             else:
+
                 def tamper(each: Any) -> Any:
                     return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
 
@@ -151,8 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     for part in ("Alpa", "jit"):
         if part in given.parts:
-            measured = functools.partial(_costs, given.rounds, part == "Alpa")
-            rows += results.known("runs", f"cost, {part}", measured)["rows"]
+            rows += results.known("runs", f"cost, {part}", _costs, given.rounds, part == "Alpa")["rows"]
     figures = _cost_figures(rows)
     if "flip" in given.parts:
         flips = results.known("runs", "flip", lambda: {"seeds": _flipped(given.steps, given.seeds)})["seeds"]

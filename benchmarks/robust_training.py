@@ -77,6 +77,7 @@ Row = dict[str, Any]
 
 def _sending(name: str) -> Callable[..., Any]:
     """An attack on gradients as a branch; those of other strengths are tuned."""
+
     def send(gradients: Any, wrong: Any, key: Any, strength: Any) -> Any:
         # Those that are tuned are frozen dataclasses whose one attribute is their strength.
         attack: Any = ATTACKS[name]
@@ -92,7 +93,7 @@ def _unchanged(gradients: Any, wrong: Any, key: Any, strength: Any) -> Any:
 
 GRADIENTS = [name for name in ATTACKS if name != "stale"]
 KINDS = ("none", *GRADIENTS, "stale", "label-flip", "wrong-stage", "copied-sign-flip at times")
-"""What may go wrong; the first ones are branches of one compiled program."""
+"""The faults; the first ones are branches of one compiled program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +170,9 @@ class Setting:
     def _aggregated(self, known: Rule, sent: Any, state: Any, params: Any, rate: Any, loss: Any, fresh: Any) -> Any:
         if isinstance(known, type(rule("zeno"))):
             # One wrong value doesn't matter: it is left out as it isn't finite.
-            descent = -jax.vmap(
-                lambda g: loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh)
-            )(sent)
+            descent = -jax.vmap(lambda g: loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh))(
+                sent
+            )
             return known.aggregate(sent, state, Evidence(descent=descent))
         if isinstance(known, type(rule("zeno++"))):
             return known.aggregate(sent, state, Evidence(trusted=jax.grad(loss)(params, fresh)))
@@ -187,8 +188,8 @@ class Setting:
         parts = order[: size * self.replicas].reshape(self.replicas, size)
         return jnp.asarray(np.random.default_rng(0).permutation(parts))
 
-    def rows(self, name: str, attacks: Sequence[str], seeds: Sequence[int], tuning: Sequence[int]) -> list[Row]:
-        """The accuracies of a rule, seed by seed, without an attack and for each kind of them."""
+    def rows(self, name: str, attacks: Sequence[str], seeds: Sequence[int], tuning: Sequence[int]) -> Row:
+        """The `rows` of a rule: accuracies, seed by seed, without an attack and for each kind of them."""
         run = self.training(RULES[name](self.wrong))
         count = max(len(RATES), len(STRENGTHS), len(seeds))
 
@@ -209,7 +210,7 @@ class Setting:
             found = accuracies(kind, [rate], [strength], seeds)[: len(seeds)]
             rows.append({"setting": self.name, "rule": name, "attack": kind, "rate": rate, "strength": strength,
                          "accuracies": found.tolist()})  # fmt: skip
-        return rows
+        return {"rows": rows}
 
 
 def summary(rows: Sequence[Row], reference: Sequence[float]) -> Row:
@@ -262,10 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [(setting, name) for setting in settings
              for name in dict.fromkeys(["mean", *(given.by_label if setting.by_label else given.rules)])]  # fmt: skip
     for setting, name in tqdm(every, "rules"):
-        def known(setting: Setting = setting, name: str = name) -> Row:
-            return {"rows": setting.rows(name, given.attacks, seeds, tuning)}
-
-        rows = results.known("runs", f"{setting.name}, {name}", known)["rows"]
+        key = f"{setting.name}, {name}"
+        rows = results.known("runs", key, setting.rows, name, given.attacks, seeds, tuning)["rows"]
         if name == "mean":
             reference = rows[0]["accuracies"]
         summaries.append({**summary(rows, reference), "share": setting.wrong / setting.replicas})

@@ -1,4 +1,4 @@
-"""What each runtime refuses, checked on the files that are written for it.
+"""The rules of each runtime, checked on the files that are written for it.
 
 These checkers are written from the runtimes' documentation and argument checks alone, apart from the writers: they
 parse the files by themselves, and raise AssertionError with the rule that is broken.
@@ -221,7 +221,7 @@ def _maxtext(files: Files, plan: Plan) -> None:
 
 
 def _jaxpp(files: Files, plan: Plan) -> None:
-    """What `MpmdMesh`, `pipeline_enter_stage` and the schedules' classes ask for."""
+    """The rules of `MpmdMesh`, `pipeline_enter_stage` and the schedules' classes."""
     text = _text(files, "jaxpp_plan.py")
     tree = ast.parse(text)
     values = {

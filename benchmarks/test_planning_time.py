@@ -31,7 +31,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -57,7 +57,7 @@ LLAMA = (
 @final
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is planned: a model for a batch, on hosts of eight GPUs of a machine, or on those of a cluster of unlike
+    """A job to plan: a model for a batch, on hosts of eight GPUs of a machine, or on those of a cluster of unlike
     hosts, which is made then; and further options of `alpa-dejavu plan`.
     """
 
@@ -96,7 +96,7 @@ SERIES: Mapping[str, Mapping[int, Job]] = {
         count: Job("gpt-39b", "dgx-h100", 8, 4096, ("--micro-batches", str(count))) for count in (64, 256, 1024, 4096)
     },
 }
-"""What grows, and the job of each number of it."""
+"""The sizes that grow, and the job of each."""
 
 
 def unlike(hosts: int) -> Cluster:
@@ -136,16 +136,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folders = [str(folder) for name in ("alpa_dejavu", "patches") if (folder := tree / name).is_dir()]
             subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True, env=environment())
 
-        def measured(job: Job) -> Callable[[], dict[str, Any]]:
-            return lambda: pairs(job, first, asked.peer, asked.repeat, asked.limit_s)
-
+        how = first, asked.peer, asked.repeat, asked.limit_s
         if asked.growth:
             sizes = [(what, number, job) for what, jobs in SERIES.items() for number, job in jobs.items()]
             for what, number, job in tqdm(sizes, unit="job"):
-                results.known(what, str(number), measured(job))
+                results.known(what, str(number), pairs, job, *how)
         else:
             for name in tqdm(asked.jobs, unit="job"):
-                results.known("jobs", name, measured(JOBS[name]))
+                results.known("jobs", name, pairs, JOBS[name], *how)
     if asked.growth:
         fits = {what: growth(results[what], figure) for what in SERIES}
         if asked.figure is not None:

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     asked = {"steps": given.steps, "micro_batches": given.micro_batches, "share": given.share}
     results = Results(given.json, {**asked, "sizes": list(SIZES)})
-    found = results.known("runs", "torch", lambda: _run(given.steps, given.micro_batches, given.share))
+    found = results.known("runs", "torch", _run, given.steps, given.micro_batches, given.share)
     columns = {
         "split": "{split}",
         "layers of each stage": "{layers}",
@@ -84,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                abs(predicted / measured - 1) <= OFF),
         Figure("both splits", "gradients off one process's", f"at most {APART}", f"{apart:.1e}", apart <= APART),
     ]  # fmt: skip
-    return results.shown(
-        Table.of(rows, columns), f"PyTorch {found['torch']}; {found['layers']}", figures=figures
-    )
+    return results.shown(Table.of(rows, columns), f"PyTorch {found['torch']}; {found['layers']}", figures=figures)
 
 
 def _run(steps: int, micro_batches: int, share: float) -> dict[str, Any]:
@@ -145,9 +143,7 @@ def _even() -> Layers:
 
 def _uneven(layers: Sequence[LayerSeconds], micro_batches: int) -> Layers:
     """The stages of the exhaustive slicer, by the layers' seconds and the simulated step."""
-    forward, whole = (
-        _of_ranges([sum(one[:passes]) for one in layers])[:, :, None, None] for passes in (1, 2)
-    )
+    forward, whole = (_of_ranges([sum(one[:passes]) for one in layers])[:, :, None, None] for passes in (1, 2))
     objective = Balanced(Makespan(forward, sends="overlapped"))
     found = slicer("exhaustive").slice(SlicingProblem(whole, np.array([1]), STAGES, micro_batches, objective=objective))
     return [list(range(stage.first, stage.last + 1)) for stage in found.stages]
@@ -165,9 +161,7 @@ def _simulated_s(split: Layers, layers: Sequence[LayerSeconds], transfer_s: floa
     for stage in split:
         own = [layers[number] for number in stage]
         forward_s, backward_s, update_s = (sum(one[n] for one in own) for n in range(3))
-        times.append(
-            StageTimes(forward_s, backward_s, update_s, forward_send_s=transfer_s, backward_send_s=transfer_s)
-        )
+        times.append(StageTimes(forward_s, backward_s, update_s, forward_send_s=transfer_s, backward_send_s=transfer_s))
     return simulate(times, micro_batches, "1f1b", sends="overlapped").step_s
 
 

@@ -211,7 +211,8 @@ def _read(hint: Any, data: Any) -> Any:
     if origin is collections.abc.Mapping:
         return {key: _read_at(key, arguments[1], item) for key, item in data.items()}
     if origin in (typing.Union, types.UnionType):
-        return data if data is None or isinstance(data, str) else _read(arguments[0], data)
+        members = [member for member in arguments if member is not types.NoneType]
+        return data if data is None or len(members) > 1 else _read(members[0], data)
     if origin is Literal:
         return type(arguments[0])(data)
     return kind(data) if kind in (int, float) else data

@@ -18,7 +18,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.planning.inference.serving_plan import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData, ScenarioData
-    from alpa_dejavu.training.initialization.result_format import ResultData
+    from alpa_dejavu.training.initialization.result_file import ResultData
 
     formats: dict[str, tuple[str, type[object]]] = {
         "calibration-1": ("A calibration", calibration_format()),

@@ -85,9 +85,7 @@ def _given(side: int, num_bytes: int) -> list[Any]:
 
 
 def _program(exchanging: bool, count: int = _CHAIN) -> Any:
-    """A program of so many products of matrices on each device; an exchanging one adds up a row of all devices after
-    each.
-    """
+    """So many products of matrices on each device; an exchanging program adds up a row of all devices after each."""
     import jax
     from jax.experimental.shard_map import shard_map
     from jax.sharding import PartitionSpec

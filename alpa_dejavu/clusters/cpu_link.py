@@ -20,13 +20,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.clusters.cpu_exchange import (
-    CACHED_SHARE,
-    LOOPBACK,
-    all_reduce_between,
-    all_reduce_within,
-    large_bytes,
-)
+from alpa_dejavu.clusters.cpu_exchange import CACHED_SHARE, LOOPBACK, all_reduce_between, all_reduce_within, large_bytes
 from alpa_dejavu.clusters.cpu_probe import keep_figures, kept_figures
 from alpa_dejavu.problem import Device, Link
 
@@ -60,9 +54,7 @@ def _sending(link: Link, device: Device, where: str) -> Link:
     """The link with the latency and the rate of a tensor that goes through Ray."""
     bytes_per_s = device.uncached_bytes_per_s or device.memory_bytes_per_s
     return dataclasses.replace(
-        link,
-        send_latency_s=_SENT_STARTS[where] * device.dispatch_s,
-        send_bytes_per_s=bytes_per_s / _SENT_COPIES[where],
+        link, send_latency_s=_SENT_STARTS[where] * device.dispatch_s, send_bytes_per_s=bytes_per_s / _SENT_COPIES[where]
     )
 
 

@@ -48,9 +48,7 @@ def on_one_cpu() -> dict[str, Any]:
 
 
 def measured_cpu(num_devices: int) -> Device:
-    """Measures this machine's CPU, and returns as a device one of its shares for so many devices that compute at a
-    time.
-    """
+    """Measures this machine's CPU; returns as a device a share of it for so many devices that compute at a time."""
     core = _core()
     cores = usable_cores()
     # While all devices compute, each has its share of the cores' rates; alone, none starts sooner than a core does.

@@ -38,7 +38,6 @@ def link_map(hosts: Sequence[str], links: Sequence[Sequence[Link | None]], figur
     )
     chart = go.Figure(shown)
     chart.update_layout(
-        xaxis={"title": "to", "type": "category"},
-        yaxis={"title": "from", "type": "category", "autorange": "reversed"},
+        xaxis={"title": "to", "type": "category"}, yaxis={"title": "from", "type": "category", "autorange": "reversed"}
     )
     return chart

@@ -15,9 +15,7 @@ _WHOLE = (0.0, 1.0)
 
 
 def check_offload(choice: str, cluster: Cluster) -> None:
-    """Raises ValueError unless a choice of offload is one of `OFFLOAD_CHOICES`, and enough is known of a cluster's
-    hosts for it.
-    """
+    """Raises ValueError unless a choice is of `OFFLOAD_CHOICES`, and enough is known of the hosts for it."""
     if choice not in OFFLOAD_CHOICES:
         raise ValueError(f"offload is {choice!r}, but must be one of {', '.join(map(repr, OFFLOAD_CHOICES))}")
     if choice == "none":

@@ -239,9 +239,7 @@ def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[n
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
-    """Returns the index of a stage's submesh in a search space, by its shape and its hosts' kinds; None if it isn't
-    there.
-    """
+    """Returns the index of a stage's submesh in a search space, by its shape and hosts' kinds, or None."""
     if space.hosts is None:
         return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None
     kinds = kinds_of(cluster)

@@ -153,9 +153,7 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
 
 def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """Returns the part of a search space, whose submeshes may be on any hosts, that a cluster has the hosts for;
-    NoPlanError if there is none.
-    """
+    """Returns the part of a search space that a cluster has the hosts for; NoPlanError if there is none."""
     devices = sorted((host.num_devices for host in cluster.hosts), reverse=True)
     chosen = [
         s

@@ -18,9 +18,7 @@ Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitTask:
-    """Samples that are to be spread over workers, of each of which there are the index of its host and the seconds of a
-    gradient.
-    """
+    """Samples that are to be spread over workers, with each one's host and seconds of a gradient."""
 
     inputs: Values
     targets: Values
@@ -72,9 +70,7 @@ class Split(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Handed:
-    """Samples that a worker hands on, each as often as it does, and for each of them the number of the worker that gets
-    it.
-    """
+    """Samples that a worker hands on, each as often as it does, and who gets each of them."""
 
     rows: Rows
     targets: Counts
@@ -89,11 +85,8 @@ class Epoch:
 
     Attributes:
         worker, number: the number of the worker, and which of its epochs ends, from 1.
-        rows: the samples that the worker has.
         ages: how many epochs of the worker ended since each of these came; very many for the first ones.
-        live: the numbers of the workers that are there, in order.
         mean_samples: samples of a worker at the beginning, on the mean.
-        draws: returns the random numbers of a name, such as an epoch and a worker.
         losses: returns the loss of each of the worker's samples at its parameters; the worker's next gradient is later
             by a third of the seconds of their gradients.
     """

@@ -112,8 +112,6 @@ class WrongStage(Fault):
     Attributes:
         stage, stages: its number, from 0, and how many there are: consecutive leaves of the parameters' pytree, about
             as many in each.
-        factor: what the stage's parameters are multiplied by.
-        share: the share of a gradient's micro-batches that are wrong.
         found: the share of wrong gradients that the monitor finds, drawn for each; 0: there is no monitor.
     """
 

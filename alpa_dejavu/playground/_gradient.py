@@ -23,10 +23,8 @@ class WorkerGradient:
     wait; None: somebody else does.
 
     Attributes:
-        worker: the number of the worker.
         step: how many gradients the worker had begun before.
         version, at: the version of the worker's parameters, and these, that it is computed at.
-        rows: indices of its training samples.
         multipliers: of the parameters: 0 for those that the worker left out; None: none.
         spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
     """

@@ -24,11 +24,7 @@ _FILE_BYTES, _FILE_S = 2**26, 10.0
 
 @final
 class Journal:
-    """A list of results; those that are kept in a folder are read instead of computed.
-
-    Args:
-        folder: the folder; None: nothing is kept.
-        run: what the results depend on.
+    """A list of results; those that are kept in a folder are read instead of computed. The results depend on `run`.
 
     Raises:
         ValueError: the folder holds another run, or isn't there.

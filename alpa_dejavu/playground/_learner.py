@@ -26,9 +26,7 @@ class Learner:
     """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty.
 
     Attributes:
-        leaves: the sizes of the leaves of the parameters' pytree, in their order.
         shards: for each worker the samples that it draws from now; empty: all draw from all.
-        samples: the number of training samples.
     """
 
     samples = 0

@@ -42,9 +42,7 @@ class Mover:
                 self._ages[number] = np.concatenate([self._ages[number], young])
 
     def before(self, worker: Worker, step: int) -> float:
-        """Moves samples of a worker that has begun so many gradients, if an epoch is over; returns how many seconds it
-        computes for that.
-        """
+        """Moves samples of a worker if an epoch is over; returns the seconds that it computes for that."""
         if not step or step % self._every:
             return 0.0
         number, rows, computed_s = worker.number, self._rows[worker.number], [0.0]

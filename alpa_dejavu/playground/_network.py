@@ -174,9 +174,7 @@ class Network:
         return rates, touched
 
     def _without_bottleneck(self, rates: dict[Flow, tuple[float, int]], touched: dict[int, int]) -> list[Flow]:
-        """The flows outside of those just filled that have more than one beside them which is held back there, or that
-        lost the resource that held them back.
-        """
+        """Flows not just filled that lost their bottleneck, or have several beside them held back there."""
         unsettled: dict[Flow, None] = {}
         for resource, count in touched.items():
             on = self._on[resource]
@@ -229,9 +227,7 @@ class Paths:
         return self._known[a, b]
 
     def scale(self, a: int, b: int, factor: float) -> None:
-        """Multiplies the rate of the link between two hosts, in both directions, or of the ports within one, by a
-        factor of its own rate; 0 cuts it.
-        """
+        """Multiplies the rate between two hosts (both ways), or of a host's ports, by a factor; 0 cuts it."""
         for pair in dict.fromkeys(((a, b), (b, a))):
             self._factor[pair] = factor
             if a == b and not self._cluster.links[a][a].shares:

@@ -22,10 +22,7 @@ class Problem:
     """A model and its data.
 
     Attributes:
-        init: makes the parameters, of float32.
-        loss: the mean loss of the parameters on a batch.
         accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
-        train: what workers draw their batches from.
         held_out: that by which the history's loss and accuracy are told.
         coordinates: the indices of the parameters, flat, that the loss of each of some inputs depends on; None: all of
             them.

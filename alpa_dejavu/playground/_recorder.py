@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from alpa_dejavu.playground._arrays import Vector
 from alpa_dejavu.playground._gradient import WorkerGradient
-from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
@@ -19,37 +17,11 @@ from alpa_dejavu.playground.job import Job, Until
 if TYPE_CHECKING:
     from jaxtyping import Shaped
 
-
-class RecordedWorld(Protocol):
-    """The workers, the clock and the learner that a recorder looks at; `World` says more of them."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def live(self) -> tuple[int, ...]: ...
-
-    @property
-    def now_s(self) -> float: ...
-
-    @property
-    def shown(self) -> Vector | None: ...
-
-    @property
-    def learner(self) -> Learner: ...
-
-    @property
-    def workers(self) -> Mapping[int, Any]: ...
-
-    def computing_s(self) -> list[float]: ...
+    from alpa_dejavu.playground._world import World
 
 
 class Observer:
-    """An observer of a run, which the base class pays no heed to.
-
-    Attributes:
-        violated_s: when the condition was first violated; None: it wasn't.
-    """
+    """An observer of a run, which does nothing here. `violated_s` is when a condition was first violated."""
 
     violated_s: float | None = None
 
@@ -116,7 +88,7 @@ class Recorder:
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, WorkerTimeline(intervals)
-        self.world: RecordedWorld | None = None
+        self.world: World | None = None
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:

@@ -133,15 +133,11 @@ class VirtualWorld(World):
         change(self._slower[number], factor, ends)
 
     def spoil(self, number: int, spoiler: Callable[[WorkerGradient], float], ends: bool = False) -> None:
-        """Has a function change each gradient that a worker begins from now on, or ends that; it returns how many
-        seconds later the gradient comes.
-        """
+        """Has a function change each gradient begun from now on, or ends that; it returns the seconds of delay."""
         change(self._spoilers[number], spoiler, ends)
 
     def compute_again(self, number: int, share: float) -> tuple[int, float]:
-        """Has the next worker compute a share of a worker's gradient; returns which one, and the seconds. Its own next
-        gradient comes later by as many.
-        """
+        """Has the next worker compute a share of a gradient, late by so long; returns who, and the seconds."""
         helper = next((n for n in (*self.live, *self.live) if n > number), self.live[0])
         waits_s = share * self.compute_seconds(helper)
         if helper != number:

@@ -44,7 +44,6 @@ class Worker:
     Attributes:
         params, state: its parameters and its optimizer's state; never changed in place, but replaced.
         version: how many times its parameters were updated or replaced by newer ones.
-        world: all workers, and what an exchange may know of them.
     """
 
     def __init__(self, world: World, number: int, params: Vector, state: State, generator: np.random.Generator) -> None:
@@ -120,11 +119,9 @@ class World(abc.ABC):
     Attributes:
         size, hosts: the number of workers, and for each of them the index of its host.
         num_bytes: the bytes of the parameters, or of a gradient.
-        workers: the workers whose programs run here, by their numbers.
         live, present: the numbers of the workers that are there, in order, and whether each is; all know it at once.
         came_s: when each worker came the last time, 0 at the beginning.
         first_step: the step at which each worker came: one that nobody had begun by then.
-        now_s, ends_s: the time in seconds, and when it ends at the latest.
         shown: the parameters that the history is told of; None: the mean of the workers'.
         board: what exchanges share between workers without a message, such as a sum that all of them end up with; real
             workers have one each (`board_is_shared`).

@@ -44,9 +44,6 @@ class Connected(Condition):
     A pair counts in windows through which both were there; a worker that has had its steps counts no more. Messages of
     a worker that was lost meanwhile still connect others within the window.
 
-    Attributes:
-        window_s: the seconds T.
-
     References:
         Tsitsiklis, Bertsekas and Athans, IEEE Transactions on Automatic Control 31(9), 1986 (partial asynchronism).
         Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE Transactions on Automatic

@@ -67,9 +67,7 @@ class Join(Fault):
 @final
 @dataclasses.dataclass(frozen=True)
 class SlowDown(Fault):
-    """A worker whose gradients take longer for a while. They take `factor` times as long; those that are under way
-    already aren't changed.
-    """
+    """A worker whose gradients take `factor` times as long for a while; those under way aren't changed."""
 
     worker: int
     factor: float
@@ -222,9 +220,7 @@ class DrawnCongestion(_DrawnFactor):
 
 def _at_random_times(world: VirtualWorld, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
                      change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
-    """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
-    and ends it where it is called with True.
-    """
+    """The program of a fault that draws for each thing; `change` begins it, if not False, or (True) ends it."""
     last_s = min(until_s, world.ends_s)
     if per_s and last_s == math.inf:
         raise ValueError(f"{owner}: until_s is inf, but must be finite where Until.seconds is inf; give either: "

@@ -62,7 +62,6 @@ class History:
         links: indices of the sending and of the receiving host of each link that was used, shape (L, 2).
         link_bytes, link_messages: the bytes and messages on each of these, shape (L,).
         lost_updates: gradients that were dropped, or whose worker was lost while it computed.
-        params: the model at the end, shape (P,).
         timeline: the first intervals of workers' time, as many as were asked for, in the order in which they begin, a
             structured array of the dtype `TIMELINE`, shape (T,): who (`worker`), from when to when (`start_s`,
             `end_s`), and what (`kind`): `COMPUTING` a gradient, `SENDING` a message to the worker `other`, or `FAILED`.

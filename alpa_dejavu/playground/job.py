@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import Count, SecondsAboveZero
 from alpa_dejavu.playground._arrays import Rows
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
 from alpa_dejavu.playground._problem import Problem, compute_seconds, narrowable, narrowed_problem
@@ -28,12 +30,10 @@ __all__ = ["Job", "Problem", "Until", "local_batches"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Until:
-    """When a simulation ends: at virtual seconds, which may be infinite, or when each worker has computed so many
-    gradients; None: no number of them ends it.
-    """
+    """When a simulation ends: at virtual seconds, or when each worker has computed so many gradients."""
 
-    seconds: float = math.inf
-    steps: int | None = None
+    seconds: Rare[SecondsAboveZero] = math.inf
+    steps: Rare[Count | None] = None
 
     def __post_init__(self) -> None:
         if self.steps is not None:
@@ -53,7 +53,6 @@ class Job:
         problem: the model and its data; None: nothing is computed, and time alone is simulated.
         compute_s: seconds of one gradient, of all workers or of each.
         batch: samples of one gradient, of all workers or of each.
-        optimizer: None: plain gradient descent at a rate of 0.1.
         spread: one standard deviation of the logarithm of compute seconds, drawn anew for each step of each worker.
         hosts: for each worker the index of its host; None: a worker is a device, those of the first host first.
         num_bytes: the bytes of the parameters, or of a gradient; None: four for each parameter of the problem.
@@ -62,7 +61,6 @@ class Job:
         side_by_side: whether gradients of workers at the same point of the simulation are computed together, by `vmap`,
             or one by one, which takes longer and gives the bits of a loop over them.
         own_starts: whether each worker begins at parameters of its own instead of the same.
-        moves: a policy that moves samples from worker to worker at the end of each epoch; None: they stay.
         sample_bytes: the bytes of a sample that is moved; None: those of its arrays.
         drop: for each worker the shares of the units of the problem's layers and blocks that it leaves out of each
             gradient, drawn anew for each, and 1 for a block that it leaves out whole; `compute_s` is what the rest
@@ -165,11 +163,8 @@ class Job:
     def predicted(cls, problem: Problem, cluster: Cluster, batch: int | Sequence[int] = 16,
                   models: CostModels | None = None, **more: Any) -> Job:  # fmt: skip
         """Returns a job with a worker on each device, or on each of `hosts`, whose compute seconds the planner's cost
-        models predict: those of the problem without the units that the worker leaves out (`drop`).
-
-        Args:
-            models: the cost models; None: the analytic latency model.
-            **more: other attributes of the job.
+        models predict (None: the analytic latency model): those of the problem without the units that the worker leaves
+        out (`drop`). `more` are other attributes of the job.
         """
 
         @functools.cache
@@ -188,14 +183,9 @@ class Job:
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan | Sequence[Plan], cluster: Cluster, copies: int = 1,
                 **more: Any) -> Job:  # fmt: skip
-        """Returns a job whose workers are whole pipelines of a plan, or of several: each takes its plan's step time for
-        a gradient, and sends from the host of its first stage.
-
-        Args:
-            plan: the plan of one pipeline, or a plan for each of several that aren't alike.
-            cluster: the cluster of all copies; a pipeline's hosts follow those of the one before.
-            copies: how many pipelines there are of each plan.
-            **more: other attributes of the job.
+        """Returns a job whose workers are whole pipelines of a plan, or of several that aren't alike: each takes its
+        plan's step time for a gradient, and sends from the host of its first stage. There are so many copies of each; a
+        pipeline's hosts in the cluster follow those of the one before. `more` are other attributes of the job.
         """
         pipelines = ((plan,) if isinstance(plan, Plan) else tuple(plan)) * copies
         spans = [len({host for stage in pipeline.stages for host in stage.hosts}) for pipeline in pipelines]

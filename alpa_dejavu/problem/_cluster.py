@@ -25,10 +25,8 @@ class Host:
     """A machine of a cluster, with its devices.
 
     Attributes:
-        price_per_hour: what it costs an hour, in US dollars; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
-        memory: its own memory, to which stages may offload what they keep; None: nothing is known of it.
         slowdown: the factor by which its devices are slower than its machine type's figures say; `device` includes it.
     """
 
@@ -50,11 +48,8 @@ class Host:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinkKinds:
-    """The different links among H hosts, in the order in which the rows of `Cluster.links` first have them.
-
-    Attributes:
-        links: the different links.
-        numbers: shape (H, H), the place among them of the link from each host to each other, or within it.
+    """The different links among H hosts, in the order in which the rows of `Cluster.links` first have them, and the
+    place among them, shape (H, H), of the link from each host to each other, or within it.
     """
 
     links: tuple[Link, ...]
@@ -81,7 +76,6 @@ class Cluster:
     """The hosts that a plan may use, and the links between them.
 
     Attributes:
-        hosts: in Alpa's order.
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
         cores: the number of cores of the one CPU that all devices of all hosts are parts of; None: they aren't. What
             one device leaves idle, the others use, so a pipeline takes as long as all its stages have work together.
@@ -91,7 +85,6 @@ class Cluster:
         waiting: the share of its time, below 1, that a device waits for others of its process, where all share the
             cores of one CPU.
         checkpoint_bytes_per_s: the bytes per second at which all hosts together read a checkpoint; None: not known.
-        machine: the name of the machine type that all hosts are of; empty: they aren't of one.
     """
 
     name: str

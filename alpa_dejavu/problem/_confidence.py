@@ -23,7 +23,6 @@ class Confidence:
         expected_step_s: the middle (geometric mean) of the step over draws for this plan by itself, in which now one
             stage and now another is the slowest.
         candidates: how many plans were compared, the chosen one among them.
-        spread_from: where the size of the drawn errors is from, in a few words.
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in a few words; empty: not told.
         deviation_s: the standard deviation of the step in seconds over these draws; 0: not told.
 
@@ -102,7 +101,6 @@ class DrawnSeconds:
     """The mean and the standard deviation of predicted seconds over joint random draws of costs.
 
     Attributes:
-        mean_s, deviation_s: mean and standard deviation over the draws, in seconds.
         layers: the same for each layer of a stage, in their order; in every draw the layers' seconds add up to the
             stage's, so their means do, too. Empty: not told.
 
@@ -113,9 +111,7 @@ class DrawnSeconds:
     deviation_s: Seconds
     layers: Needed[
         Annotated[
-            tuple[DrawnSeconds, ...],
-            _WITHOUT_LAYERS,
-            listed("a list of mean and deviation of each layer of the stage"),
+            tuple[DrawnSeconds, ...], _WITHOUT_LAYERS, listed("a list of mean and deviation of each layer of the stage")
         ]
     ] = ()
 

@@ -52,7 +52,6 @@ class StridedReads:
     Attributes:
         bytes_per_s: the rate of an operator whose lines take eight times `cached_bytes`, or more.
         cached_bytes_per_s: the rate of an operator whose lines take `cached_bytes`.
-        cached_bytes: how much the cache of one core holds, in bytes.
         near_bytes_per_s: the rate of an operator whose lines take an eighth of `cached_bytes`, or less; None: the same
             as `cached_bytes_per_s`.
     """
@@ -96,7 +95,6 @@ class Device:
     """One accelerator, or one device's share of a CPU, with what it can do while all devices of its host compute.
 
     Attributes:
-        memory_bytes: the bytes of its memory that Alpa may use.
         flop_per_s: its rate of matrix products by dtype; "float32" must be given, and stands in for a dtype that isn't.
         vector_flop_per_s: operations per second of element-wise loops that stay in cache.
         memory_bytes_per_s: the bandwidth of its memory, reads and writes together.
@@ -173,12 +171,7 @@ def _slower(part: Any, factor: float) -> Any:
 @final
 @dataclasses.dataclass(frozen=True)
 class Nvme:
-    """The NVMe drives of a host, all together.
-
-    Attributes:
-        num_bytes: how many bytes they hold.
-        read_bytes_per_s, write_bytes_per_s: rates of large reads and writes, one of them at a time.
-    """
+    """The NVMe drives of a host together: the bytes that they hold, and their rates, one read or write at a time."""
 
     num_bytes: GivenPositive
     read_bytes_per_s: GivenPositive
@@ -194,12 +187,10 @@ class HostMemory:
     """The memory of a host, to which what is on its devices may be offloaded, and the links to these devices.
 
     Attributes:
-        num_bytes: the bytes of it that training may use.
         bytes_per_s: its bandwidth, reads and writes together, as the optimizer's update on the host's processors
             reaches it.
         device_bytes_per_s: the rate of copies between it and one device, each way, while the others copy nothing.
         shared_bytes_per_s: the rate of such copies of all devices of the host together, each way.
-        nvme: the host's NVMe drives; None: there are none, or nothing is known of them.
     """
 
     num_bytes: GivenPositive
@@ -232,8 +223,6 @@ class HostShare:
     """The part of a host's memory and drives that one of its devices has while all of them use these at a time.
 
     Attributes:
-        num_bytes: the bytes of the host's memory.
-        bytes_per_s: the bandwidth of that memory, reads and writes together.
         copied_bytes_per_s: the rate of copies to the device, and of those from it.
         nvme_bytes: the bytes of the drives; 0 without drives, as are the next two.
         read_bytes_per_s, written_bytes_per_s: the rates of the drives.

@@ -80,7 +80,6 @@ class Division(Protocol):
     @property
     def variants(self) -> Sequence[int]:
         """Returns for each variant (one way to shard one layer) the layer's number; the first L are 0..L-1 in order."""
-        ...
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
@@ -89,25 +88,21 @@ class Division(Protocol):
 
         None: each layer has one variant alone.
         """
-        ...
 
     def operators(self, phase: str) -> Sequence[Operators]:
         """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase:
         "forward", "backward", or "step", which is the optimizer's update.
         """
-        ...
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns, for each variant of a layer, the operators of its forward pass that its backward pass runs again,
         with a choice of rematerialisation; NoShardingError where the division hasn't that choice.
         """
-        ...
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of one variant of a layer (way to shard it) in a phase, one after the other; their
         arrays are of shape (number of unlike collectives,).
         """
-        ...
 
     def flow(self, variant: int, phase: str) -> PassFlow | None:
         """Returns what waits for what in a pass ("forward" or "backward") of one variant of a layer (way to shard it);
@@ -116,31 +111,20 @@ class Division(Protocol):
         Its operators are those of `operators`. Its collectives are among those of `exchanges`. Alike variants share
         one object.
         """
-        ...
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives that a stage of layers i..j does in a phase ("forward", "backward" or "step") once
-        for all its layers; arrays of shape (L, L).
-        """
-        ...
+        """Returns the collectives of a stage in a phase once for all its layers i..j; arrays of shape (L, L)."""
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each variant of a layer (way to shard it) adds to `combined` in a phase, one collective for each
         kind and mesh axis; arrays of shape (number of variants,).
         """
-        ...
 
     def memory(self, remat: str = "none") -> MemoryShares:
-        """Returns the fractions of parameters, gradients, optimizer state and activations that one device keeps, with
-        a choice of rematerialisation.
-        """
-        ...
+        """Returns the fractions of a stage's tensors that one device keeps, with a choice of rematerialisation."""
 
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
-        """Returns what a device keeps, part by part, with a choice of rematerialisation; empty where only the kinds are
-        known that `memory` has.
-        """
-        ...
+        """Returns what a device keeps, part by part; empty where only the kinds that `memory` has are known."""
 
 
 _NOTHING = Operators.of([])
@@ -164,15 +148,12 @@ class Sharding(Protocol):
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> Division:
         """Returns the layers as they are divided among the devices of one logical mesh, at the config's ZeRO level."""
-        ...
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
         """Does in advance the work, such as solving ILPs, that dividing layers on each of these configs will need."""
-        ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:
         """Returns the sharding of the same model for a micro-batch that is `ratio` times as large."""
-        ...
 
 
 @final
@@ -184,7 +165,6 @@ class PassFlow:
     `collectives`, in the order of its arrays, then those of the next.
 
     Attributes:
-        num_operators: how many operators there are.
         collectives: the collectives of activations. Whatever else the pass sends isn't in it.
         edges: pairs of nodes, the first of which must be done before the second begins; shape (edges, 2). What comes
             from outside of the pass is there when it begins.

@@ -29,11 +29,7 @@ def counted_name(num_hosts: int, machine: str) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostSummary:
-    """A summary of one host of a cluster, with the figures of it that a plan depends on.
-
-    Attributes:
-        slowdown: the factor by which its devices are slower than its machine type's figures say.
-    """
+    """A summary of one host of a cluster, with the figures of it that a plan depends on, as `Host` has them."""
 
     name: Text
     num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST)]
@@ -49,11 +45,7 @@ class HostSummary:
 @final
 @dataclasses.dataclass(frozen=True)
 class ClusterSummary:
-    """A summary of the cluster that a plan was made for: its hosts, including those that the plan leaves unused.
-
-    Attributes:
-        hosts: in Alpa's order.
-    """
+    """The cluster that a plan was made for: its hosts, in Alpa's order, with those that the plan leaves unused."""
 
     hosts: Annotated[tuple[HostSummary, ...], listed("a list of at least one host", min_length=1)]
     machine: Annotated[str, stated("text: the machine type that all hosts are of, empty if they aren't of one")] = ""

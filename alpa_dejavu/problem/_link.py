@@ -89,10 +89,8 @@ class Link:
 @final
 @dataclasses.dataclass(frozen=True)
 class ReductionServer:
-    """A host without accelerators that adds up gradients for the hosts that have some.
-
-    Attributes:
-        bytes_per_s: the rate at which it receives, and at the same time sends, to all hosts together.
+    """A host without accelerators that adds up gradients for the hosts that have some; its rate is that at which it
+    receives, and at the same time sends, to all hosts together.
     """
 
     name: Text

@@ -46,9 +46,7 @@ class Submesh:
 
 
 def is_plain(context_parallel: int, expert_parallel: int, sharded: int, remat: str) -> bool:
-    """Returns whether devices divide the batch and the operators alone, and whole layers are computed again, or none:
-    what every training framework can.
-    """
+    """Returns whether only batch and operators are divided, and whole layers recomputed or none."""
     return (context_parallel, expert_parallel, sharded) == (1, 1, 0) and remat != "selective"
 
 
@@ -66,7 +64,6 @@ class MeshConfig:
             sizes have.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
             and step, 3 the parameters and gradients too.
-        offload: the shares of what devices keep that are in the memory of their hosts instead.
         context_parallel: into how many parts the tokens of a sample are cut; these devices are among the data-parallel
             ones, next to each other.
         expert_parallel: among how many of the data-parallel devices experts are divided, instead of each having all.
@@ -113,9 +110,7 @@ class MeshConfig:
 
     @property
     def replicas(self) -> int:
-        """Returns how many samples are computed at the same time: the data-parallel devices but for those that share a
-        sample's tokens.
-        """
+        """Returns how many samples are computed at once: data-parallel devices over those that share tokens."""
         return self.data_parallel // self.context_parallel
 
     @property
@@ -124,9 +119,7 @@ class MeshConfig:
         return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
 
     def check_plain(self) -> None:
-        """Raises ValueError unless devices divide the batch and the operators alone, for a model whose costs know no
-        other division.
-        """
+        """Raises ValueError unless devices divide the batch and the operators alone."""
         if not self.plain:
             raise ValueError(
                 f"context_parallel is {self.context_parallel}, expert_parallel {self.expert_parallel}, sharded "

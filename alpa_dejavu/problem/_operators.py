@@ -37,9 +37,6 @@ Ways = float | NDArray[np.int64]
 class FusedAttention:
     """A kernel that computes attention without writing its scores to memory.
 
-    Attributes:
-        causal: whether a token looks at itself and those before it alone.
-
     >>> FusedAttention.of_text("cudnn causal backward")
     FusedAttention(library='cudnn', causal=True, backward=True)
     """
@@ -75,8 +72,6 @@ class Operator:
 
     Attributes:
         kind: one of `OPERATOR_KINDS`.
-        primitive: jax's name of the primitive.
-        input_shapes, output_shapes: the shapes of its operands and of its results.
         dtype: the dtype of its first result, by numpy's name ("bfloat16" too).
         flop: its operations as XLA counts them: two for each multiply-add of a product, one for each element of other
             results.
@@ -218,9 +213,7 @@ class Operators:
 
     @functools.cached_property
     def _divisible(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns what data-parallel devices divide, a row for each of `_EVENLY` and `_BATCHED`, and what of the latter
-        they don't.
-        """
+        """The part that data-parallel devices divide, a row for each of `_EVENLY` and `_BATCHED`, and the rest."""
         whole = np.stack([getattr(self, f"unbatched_{name}") for name in _BATCHED])
         batched = np.stack([getattr(self, name) for name in _BATCHED]) - whole
         return np.concatenate([[getattr(self, name) for name in _EVENLY], batched]), whole

@@ -37,7 +37,6 @@ class NoPlanError(RuntimeError):
     """An error that says that no plan fits: what is lacking where (such as memory), and what would help.
 
     Attributes:
-        why: what is lacking where.
         remedies: flags of the command line, each of which was tried and is enough; empty: none was found.
         advice: what may help, and wasn't tried; empty: nothing is known.
     """
@@ -78,7 +77,6 @@ class Plan:
         lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective, the closed form that slicers
             minimise, is smaller; 0 where none is known, as under schedules that Alpa hasn't. It is `step_s` at most,
             though the closed form may be more than the simulated step.
-        planning_s: seconds of each step of the planning, in order.
         layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
             user marked them.
         correction: what past runs taught; all seconds here have been multiplied by its factor. None: they are as
@@ -87,7 +85,6 @@ class Plan:
             single host, and where none was made.
         strategy: the name, in `alpa_dejavu.planning.rivals`, of the planner that made it, such as Megatron's;
             empty: this package's own search.
-        runs_on_alpa: False if the plan is only estimated, since Alpa's runtime can't run it.
     """
 
     model: Needed[Annotated[str, stated("text: a model's name or module:function, empty if Alpa made the layers")]] = ""

@@ -81,9 +81,7 @@ class Sites:
         return dataclasses.replace(self, packing=None, capacity=None)
 
     def crossing(self, layer: int, before: int, after: int) -> float:
-        """Returns the seconds that a micro-batch takes from a stage on the submesh `before` to the next stage, which
-        begins with `layer`, on the submesh `after`.
-        """
+        """Returns the seconds of a micro-batch from a stage's submesh to the next one's, which begins with `layer`."""
         return float(self.crossing_s[layer, self.links[before, after]])
 
     def hold(self, submeshes: Sequence[int], devices: str) -> bool:

@@ -30,7 +30,6 @@ class StagePlan:
         per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
         memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
             position in the pipeline asks for, and with what other stages on its submesh keep.
-        options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
         forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
             they are `compute_s` plus `collective_s`.
@@ -44,7 +43,6 @@ class StagePlan:
             step; they aren't part of the seconds above.
         drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
             of each layer; None: they aren't known.
-        context_parallel, expert_parallel, sharded: as `MeshConfig` has them.
         memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
     """
 
@@ -120,7 +118,6 @@ class Moves:
     Attributes:
         layers: the numbers of the layers of which a host receives parameters or the optimizer's state, since it hasn't
             got them.
-        seconds: how long that takes over the cluster's links, all hosts at a time.
         checkpoint_bytes: the further bytes that only lost hosts had, and that hosts read from a checkpoint.
         checkpoint_s: how long reading them takes; None: the checkpoint's rate isn't known.
     """
@@ -164,14 +161,9 @@ class Moves:
 @final
 @dataclasses.dataclass(frozen=True)
 class Contingency:
-    """The fallback of a plan for the loss of one host: the stages to run without it, with the plan's layers and
-    schedule.
-
-    Attributes:
-        stages: in the order of the layers, on the hosts that are left.
-        num_micro_batches: how many micro-batches its step has, which may be another number than the plan's.
-        moves: what the hosts must receive to change from the plan to these stages.
-        unused: the names of the hosts that are left but have no stage.
+    """The fallback of a plan for the loss of one host: the stages to run without it, on the hosts that are left, with
+    the plan's layers and schedule, but perhaps another number of micro-batches; what hosts must receive for it; and the
+    names of those that are left but have no stage.
     """
 
     stages: tuple[StagePlan, ...]

@@ -26,14 +26,9 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """Returns the cost, in seconds, that an objective gives all stages of a slicing together; less is better.
-
-        Args:
-            problem: the slicing problem whose layers are cut.
-            stages: the stages in the order of the layers; the problem allows them, each at a finite cost.
-
-        Returns:
-            Seconds, at least 0; infinite if the objective itself rules the stages out.
+        """Returns the cost, in seconds, that an objective gives all stages of a slicing together, at least 0; infinite
+        if the objective itself rules them out. The stages are in the order of the layers; the problem allows them, each
+        at a finite cost.
         """
 
 
@@ -243,10 +238,8 @@ class Slicing:
 
     Attributes:
         stages: in the order of the layers; empty if the problem has no solution, or the slicer found none.
-        cost_s: the value of the objective; infinite without stages.
         lower_bound_s: no slicing costs less; equal to `cost_s` if the slicer is exact.
         iterations: how many candidates, or rounds, the slicer took.
-        seconds: how long the slicer took, in wall time.
     """
 
     stages: tuple[StageChoice, ...]

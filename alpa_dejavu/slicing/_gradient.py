@@ -11,8 +11,7 @@ from alpa_dejavu.slicing._base import Slicer, best_of_families
 from alpa_dejavu.slicing.relaxation import Cost
 
 if TYPE_CHECKING:
-    from alpa_dejavu.slicing.relaxation._solve import AnnealEnd
-    from alpa_dejavu.slicing.relaxation._trace import Trace
+    from alpa_dejavu.slicing.relaxation._solve import AnnealEnd, Trace
 
 
 @final
@@ -71,7 +70,7 @@ class Gradient(Slicer):
         """Solves a slicing problem, and returns the slicing and the anneal's trace: the relaxed plan's probabilities
         and costs, round by round; None if there is no plan at all.
         """
-        from alpa_dejavu.slicing.relaxation._trace import trace
+        from alpa_dejavu.slicing.relaxation._solve import trace
 
         slicing, ended = self._solved(problem)
         return slicing, None if ended is None else trace(ended, slicing.cost_s)

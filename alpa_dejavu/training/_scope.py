@@ -23,12 +23,8 @@ SCOPES = ("whole", "stage", "leaf")
 def groups_of(
     params: PyTree, scope: str, stage_of: StageOf | None, owner: str = "robust value and grad"
 ) -> tuple[str, ...]:
-    """Returns for each leaf of the parameters its group.
-
-    Args:
-        params: a pytree; where it is a named tuple, each of its fields has layers of its own.
-        scope: one of `SCOPES`, a setting of the owner.
-        stage_of: the stage of a leaf; None: its layer.
+    """Returns for each leaf of the parameters its group, by a scope of `SCOPES`, a setting of the owner. In a named
+    tuple each field has layers of its own. `stage_of` gives the stage of a leaf; None: its layer.
     """
     checks.one_of(owner, "scope", scope, SCOPES)
     paths = _paths(params)

@@ -8,9 +8,8 @@ figures of README.md and docs/ from such files alone.
 
 from __future__ import annotations
 
-from harness._options import at_least, options, wrong_input_told
 from harness._remote import Remote, answer_all, peak_bytes
-from harness._results import Results
+from harness._results import Results, at_least, options, wrong_input_told
 from harness._tables import Figure, Table, show
 
 __all__ = [

@@ -56,9 +56,7 @@ class Remote:
     @classmethod
     @contextlib.contextmanager
     def started(cls, serve: Callable[..., object], *arguments: Any, name: str, patience_s: float) -> Iterator[Remote]:
-        """Starts a process that runs `serve(connection, *arguments)`, which ends in `answer_all`; it is gone when the
-        block ends.
-        """
+        """Starts a process that runs `serve(connection, *arguments)`, gone when the block ends."""
         with child_process(serve, *arguments, name=name, patience_s=patience_s) as connection:
             yield cls(connection, name)
 

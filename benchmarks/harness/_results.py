@@ -1,10 +1,13 @@
-"""The JSON file of a benchmark: its results, the run that they come from, and the tables that are made of them."""
+"""The command line of a benchmark, and its JSON file: results, the run that they come from, tables made of them."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import datetime
+import functools
 import json
+import logging
 import os
 import platform
 import shlex
@@ -55,12 +58,12 @@ class Results(dict[str, Any]):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.file, json.dumps(self, indent=1, default=str) + "\n")
 
-    def known(self, kind: str, name: str, computed: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A row that is known by its kind and name; computed, with its `cpu_s`, and written, where it isn't."""
+    def known(self, kind: str, name: str, computed: Callable[..., Mapping[str, Any]], *args: Any) -> dict[str, Any]:
+        """A row that is known by its kind and name; computed of arguments, with its `cpu_s`, where it isn't."""
         rows: dict[str, dict[str, Any]] = self.setdefault(kind, {})
         if name not in rows:
             started = time.process_time()
-            row = computed()
+            row = computed(*args)
             rows[name] = {**row, "cpu_s": time.process_time() - started}
             self.write()
         return rows[name]
@@ -89,3 +92,47 @@ def _run() -> dict[str, Any]:
             **{name: version for name in _VERSIONS if (version := installed_version(name)) is not None},
         },
     }
+
+
+Main = Callable[..., int]
+
+
+def options(doc: str | None, *, json: str | None = None) -> argparse.ArgumentParser:
+    """A parser that knows `--json`, with the docstring of a benchmark, and the file that results are written to where
+    nobody names one; None: none is written then.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    said = "write the results here" + (f" (default: {json})" if json else "")
+    default = None if json is None else Path(json)
+    parser.add_argument("--json", type=Path, metavar="FILE", default=default, help=said)
+    return parser
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number and not below the least one.
+
+    >>> at_least(1)("3")
+    3
+    """
+
+    def parsed(text: str) -> int:
+        if not text.strip().lstrip("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"it is {text!r}; give a whole number of {least} or more")
+        return int(text)
+
+    return parsed
+
+
+def wrong_input_told(main: Main) -> Main:
+    """Has a benchmark end with 2 where it raises ValueError or FileNotFoundError, and say on stderr what is wrong."""
+
+    @functools.wraps(main)
+    def told(arguments: Sequence[str] | None = None) -> int:
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        try:
+            return main(arguments)
+        except (ValueError, FileNotFoundError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+    return told

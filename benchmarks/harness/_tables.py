@@ -23,13 +23,7 @@ _WIDTH = 200
 @final
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Cells of text under headings.
-
-    Attributes:
-        columns: the headings.
-        rows: the cells of each row; missing ones at the end of a row are empty.
-        title: of the table.
-    """
+    """A table: headings, and the cells of each row; missing ones at the end of a row are empty."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -73,15 +67,7 @@ class Table:
 @final
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """An aim, and how far it was met.
-
-    Attributes:
-        of: the slicer, or another thing that is judged.
-        what: is measured, on which problem.
-        aim: in words.
-        measured: in words.
-        held: whether that meets the aim.
-    """
+    """A figure beside its aim, both in words: what is measured, and whether it meets the aim."""
 
     of: str
     what: str

@@ -12,8 +12,7 @@ from alpa_dejavu.problem import Plan
 from harness import Remote
 from hetero._cases import FAST, Case
 from hetero._layouts import label
-from hetero._meshes import Place, needed
-from hetero._runs import driver
+from hetero._runs import Place, driver, needed
 from real_hosts import HostNetwork, Quotas, network, nodes, quotas, shape
 
 

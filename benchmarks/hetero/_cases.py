@@ -17,7 +17,7 @@ NUM_HOSTS = 4
 FAST, SLOW = 40e6, 4e6
 """Bytes per second of a link, each way."""
 SHARE = 0.35
-"""Of a core, that a host's device has: together with the runtime's own work they fit on two cores."""
+"""The share of a core that a host's device has: together with the runtime's own work they fit on two cores."""
 
 _EVEN = Job("even", partial(perceptron, widths=(1024,) * 9), 1024, 8)
 _WAISTED = Job("waisted", partial(perceptron, widths=(*(1024,) * 4, 128, *(1024,) * 4)), 1024, 8)
@@ -30,12 +30,8 @@ class Case:
     """A cluster and a job.
 
     Attributes:
-        name, about: for people.
-        job: what is trained.
         bytes_per_s: `[a][b]` is the rate from host a to host b; the diagonal isn't looked at.
-        shares: of a core, for each host's device.
         to_win: whether plans that know the links are to be 1.5 times as fast as Alpa's here, if any is.
-        micro_batches: of a step.
     """
 
     name: str
@@ -48,7 +44,7 @@ class Case:
 
     @property
     def num_hosts(self) -> int:
-        """Of the cluster."""
+        """The number of the hosts of the cluster."""
         return len(self.shares)
 
 

@@ -1,18 +1,23 @@
-"""Plans written down by hand: which layers on which hosts; all of a case, and some that are drawn."""
+"""The plans of a case: written down by hand (which layers on which hosts), and chosen by the planner and by AMP."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.problem import Model, Plan, StagePlan, Submesh
+from alpa_dejavu.calibration import HostLinks
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.rivals import as_planned, strategy
+from alpa_dejavu.problem import Cluster, Device, Host, Link, Model, Plan, StagePlan, Submesh
 from hetero._cases import Case
-from hetero._meshes import Place
+from hetero._runs import Place
 
 _CUTS = 3
-"""Of each way of giving hosts to stages, so many cuts are in the enumeration, the most even ones."""
+"""So many cuts of each way of giving hosts to stages are in the enumeration, the most even ones."""
 _PARALLEL = {"force_batch_dim_to_mesh_dim": 0}
 
 
@@ -49,7 +54,7 @@ def plan_of(case: Case, stages: Sequence[StagePlan]) -> Plan:
 
 
 def label(plan: Plan, names: Sequence[str]) -> str:
-    """What a plan is, so that the same plan has the same label."""
+    """A plan in words; the same plan has the same label."""
     numbers = {name: number for number, name in enumerate(names)}
     parts = []
     for stage in plan.stages:
@@ -99,7 +104,7 @@ def _even_cuts(work: Sequence[float], speeds: Sequence[float]) -> list[tuple[tup
 
 
 def _likeness(case: Case, places: Sequence[Place]) -> object:
-    """What two ways of giving hosts to stages have in common that take equally long."""
+    """A key that two ways of giving hosts to stages share if they take equally long."""
     rates = case.bytes_per_s
 
     def slowest(here: Place, there: Place) -> float:
@@ -108,3 +113,53 @@ def _likeness(case: Case, places: Sequence[Place]) -> object:
     within = [(sorted(case.shares[host] for host in place), slowest(place, place)) for place in places]
     between = [(slowest(a, b), slowest(b, a)) for a, b in itertools.pairwise(places)]
     return repr((within, between))
+
+
+_BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
+"""Links before they are measured, as in `clusters/local-cpu.json`."""
+
+
+def cluster_of(case: Case, links: HostLinks) -> Cluster:
+    """The hosts with measured links: a core is measured, too, and each host has its share of one."""
+    core = measured_cpu(os.cpu_count() or 1)
+    hosts = tuple(Host(name, _part(core, share), 1) for name, share in zip(links.hosts, case.shares, strict=True))
+    unknown = tuple((_BEFORE,) * len(hosts) for _ in hosts)
+    return links.applied_to(Cluster(case.name, hosts, unknown), "links")
+
+
+def chosen_plan(case: Case, cluster: Cluster) -> Plan:
+    """The planner's choice with the number of micro-batches and the layers that all plans of the case have."""
+    job = case.job
+    return plan_model(
+        job.model,
+        cluster,
+        batch=job.batch,
+        micro_batches=case.micro_batches,
+        layers=job.layers,
+        remat=("none",),
+        zero=(0,),
+        communication="links",
+    ).plan
+
+
+def _part(device: Device, share: float) -> Device:
+    """A device that has a share of a core: everything takes so many times longer."""
+    return dataclasses.replace(
+        device,
+        name=f"{share:g} of a core",
+        flop_per_s={dtype: share * rate for dtype, rate in device.flop_per_s.items()},
+        vector_flop_per_s=share * device.vector_flop_per_s,
+        memory_bytes_per_s=share * device.memory_bytes_per_s,
+        kernel_s=device.kernel_s / share,
+        dispatch_s=device.dispatch_s / share,
+        step_s=device.step_s / share,
+    )
+
+
+def amps_plan(case: Case, model: Model, cluster: Cluster) -> Plan:
+    """AMP's choice for a case, knowing the links and the hosts, by layers for a micro-batch of it."""
+    job = case.job
+    samples = job.batch // case.micro_batches
+    made = strategy("amp").plan(model, cluster, batch=job.batch, samples=samples)
+    plan = as_planned(made, model, cluster, samples=samples, name=job.name).plan
+    return dataclasses.replace(plan, cluster=case.name)

@@ -1,4 +1,4 @@
-"""What was measured of a case, beside what it was to be."""
+"""The measurements of a case, beside what they were to be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness import Table
 SLOWER_THAN_ALPA, FROM_BEST, TO_WIN = 1.05, 1.10, 1.5
 """At most so many times Alpa's step; at most so many times the best one's; at least so many times as fast as Alpa's."""
 FINALISTS = 2
-"""Of an enumeration."""
+"""So many plans of an enumeration are compared again."""
 
 
 def finalists(case: Mapping[str, Any]) -> list[str]:
@@ -55,7 +55,7 @@ def figures(case: Mapping[str, Any]) -> dict[str, float]:
 
 
 def misses(case: Mapping[str, Any]) -> list[str]:
-    """What isn't as it was to be."""
+    """The aims that weren't met, in words."""
     found, name = figures(case), case["name"]
     said = []
     if found["ours_to_alpa"] > SLOWER_THAN_ALPA:
@@ -88,7 +88,7 @@ def cases_table(cases: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _ratio(case: Mapping[str, Any], one: str, other: str) -> float:
-    """Of two plans' steps in the finals."""
+    """The ratio of two plans' steps in the finals."""
     rounds = zip(case["finals_s"][one], case["finals_s"][other], strict=True)
     return statistics.median(statistics.median(mine) / statistics.median(its) for mine, its in rounds)
 

@@ -17,17 +17,14 @@ from alpa_dejavu.clusters.placement import alpas_hosts
 from alpa_dejavu.problem import Plan, Submesh
 from hetero._bench import Bench
 from hetero._cases import Case
-from hetero._chosen import amps_plan, chosen_plan, cluster_of
-from hetero._layouts import enumeration, label, plan_of, stage_of
+from hetero._layouts import amps_plan, chosen_plan, cluster_of, enumeration, label, plan_of, stage_of
 from hetero._report import finalists
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is measured: plans of an enumeration, rounds of all of them, steps of each in a round, warm-up steps;
-    and rounds of those alone that are compared.
-    """
+    """How much is measured: plans, rounds of all, steps of each in a round, warm-up steps; rounds of the compared."""
 
     plans: int
     rounds: int
@@ -43,9 +40,6 @@ def trial(
     """Everything that is measured of a case.
 
     Args:
-        case: that is measured.
-        bench: where.
-        effort: how much.
         autos: AutoStageOption's plans by job, which it makes once for each.
         written: is told the list of plans before ours is known, and again when AutoStageOption's is.
     """

@@ -42,7 +42,6 @@ def left_out(folder: Path, train: Path | None = None) -> dict[str, Any]:
     """How near the model comes to a folder's nccl.csv where it is fitted without what it predicts.
 
     Args:
-        folder: where nccl.csv is.
         train: the folder of the other measurements that take part in the fit; None: none does.
 
     Returns:
@@ -64,9 +63,7 @@ def left_out(folder: Path, train: Path | None = None) -> dict[str, Any]:
 def _held(
     errors: Errors, alike: Sequence[Hashable], turns: Sequence[Hashable], taken: Callable[[Errors], Errors]
 ) -> dict[str, Any]:
-    """The scores of errors, with intervals by the errors on rows that are alike and were left out in other turns, as
-    they are `taken`.
-    """
+    """The scores of errors, with intervals by the errors on like rows that other turns left out."""
     keys, ranges, tables = list(zip(alike, turns, strict=True)), {}, []
     for kin, turn in dict.fromkeys(keys):
         others = [a == kin and b != turn for a, b in keys]

@@ -30,9 +30,6 @@ def experts_seconds(
     the activation between them, and the dealing out and collecting of tokens.
 
     Args:
-        gpu: the data sheet.
-        dtype: the dtype of the products' operands.
-        figures: the generation's figures of the dtype's class.
         tokens: the tokens of the device's experts.
         all_tokens: the tokens of all devices among which experts are divided, shape (layers,).
         hidden: the elements of a token, shape (layers,).
@@ -58,10 +55,6 @@ def tokens_of_fullest(tokens: int, top_k: int, experts: int, expert_parallel: in
     """Returns the tokens of the most loaded of the devices among which experts are divided, as one row.
 
     Args:
-        tokens: the tokens of all devices.
-        top_k: to how many experts each of them goes.
-        experts: how many experts there are.
-        expert_parallel: among how many devices they are divided.
         exponent: of the power law that the experts' loads follow, between one token and most of them; 0: all experts
             have equally many.
     """

@@ -63,7 +63,7 @@ class Folder:
         return rows
 
     def document(self, name: str) -> Any:
-        """What a JSON file holds; numbers that aren't finite stay, for whoever knows which of them is to be named.
+        """The content of a JSON file; numbers that aren't finite stay, for whoever knows which of them is to be named.
 
         Raises:
             AbsentError: there is no such file.

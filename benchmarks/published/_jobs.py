@@ -35,17 +35,9 @@ class Job:
     """A training step that was measured.
 
     Attributes:
-        name: what it is, for people.
-        source: who published it.
-        gpu: the GPU's data sheet.
-        size: the model.
-        cluster: its hosts and links.
         config: how the devices of a stage divide it; by blocks that are computed again there may be several.
         configs: the choices of rematerialisation that are mixed in equal parts; usually one.
-        run: micro-batches and schedule.
         pipeline, batch: the pipeline's degree, and the samples of a step.
-        runtime: the training framework.
-        measured_s: the seconds of the step.
         measured_bytes: the largest allocation on a device; None: it wasn't measured.
         reduced_bytes: of a gradient while devices add it up; None: as the framework has it. fms-fsdp's own setting is
             half precision.
@@ -73,9 +65,7 @@ class Job:
 
     @property
     def model_flop(self) -> float:
-        """Operations of the model in a step, by the usual rule: six for each parameter of products and token, and
-        attention's.
-        """
+        """Operations of a step by the usual rule: six for each parameter of products and token, and attention's."""
         size = self.size
         routed = size.num_experts - size.experts_per_token
         unused = (size.num_blocks - size.dense_blocks) * routed * (2 + size.gated) * size.hidden * size.feed_forward

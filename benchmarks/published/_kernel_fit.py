@@ -26,7 +26,7 @@ _MOST_STEPS = 60
 @final
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """What is thought of a figure before any measurement.
+    """A figure's distribution before any measurement.
 
     Attributes:
         value: its middle.
@@ -51,13 +51,7 @@ class Prior:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernels(Generic[Figures]):
-    """Kernels that were measured on one GPU.
-
-    Attributes:
-        generation: of the GPU.
-        seconds: what figures predict, shape (kernels,).
-        measured_s: what was measured, shape (kernels,).
-    """
+    """The measured kernels of a GPU: its generation, what figures predict, and what was measured, shape (kernels,)."""
 
     generation: str
     seconds: Callable[[Figures], Array]
@@ -75,9 +69,6 @@ def fit(
     root: a kernel, or a generation, may be unlike all others.
 
     Args:
-        kind: makes figures of their names and values.
-        priors: what is thought of each figure before.
-        measured: the kernels, by GPU.
         noise: the standard deviation of what the model leaves open in a kernel's logarithm.
         apart: how far families are apart, relative to the spread of each figure.
     """

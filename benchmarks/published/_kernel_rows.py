@@ -58,7 +58,7 @@ PRODUCTS: dict[str, dict[str, Prior]] = {
     | {"cast_clocks": Prior(20000, 0.15), "cast_bytes": Prior(6, 0.3), "energy_j": Prior(4.2e-13, 0.15)},
     "float32": _PRODUCTS | {"floor_clocks": Prior(0, 0), "prologue": Prior(60, 0.4), "energy_j": Prior(4e-12, 0.5)},
 }
-"""What is thought of the figures of products, by the class of dtypes: of the order of data sheets and of what
+"""The prior figures of products, by the class of dtypes: of the order of data sheets and of what
 microbenchmarks say. An operation in 8 bits takes half the energy of one in 16, and one outside of tensor cores five
 times as much."""
 ATTENTION = {
@@ -79,7 +79,7 @@ STREAMS = {
 }  # fmt: skip
 """Launches from Python hide what the L2 cache is worth: its figures are those of microbenchmarks of A100 and H100."""
 NOISE = {"products": 0.05, "attention": 0.05, "grouped": 0.08, "streams": 0.05, "float32": 0.08}
-"""What the models leave open in the logarithm of a kernel's seconds, about."""
+"""The error of the models in the logarithm of a kernel's seconds, about."""
 
 
 @final
@@ -88,8 +88,6 @@ class Measured:
     """The kernels of one kind that were measured on one GPU in one class of dtypes.
 
     Attributes:
-        gpu: the data sheet.
-        dtypes: the class of dtypes.
         shapes: a number for each kernel that those of the same sizes have in common, on all GPUs, shape (kernels,).
         measured_s: their seconds, shape (kernels,).
         sheet_s: their seconds by the data sheet, as a roofline, shape (kernels,).

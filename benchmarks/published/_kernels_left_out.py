@@ -38,7 +38,7 @@ _FOLDS = 4
 _MIXED = 2654435761
 """A multiplier that scatters consecutive numbers over all bits."""
 _UNKNOWN = LeftOut(0.5, 0.4, 0.4, 1.0)
-"""What is assumed of the errors where nothing could be left out."""
+"""The errors that are assumed where nothing could be left out."""
 
 
 @final
@@ -47,8 +47,6 @@ class Predicted:
     """Measured kernels with what was predicted of them.
 
     Attributes:
-        gpu: the name of their GPU.
-        seconds: the predicted seconds, shape (kernels,).
         measured_s, sheet_s: the measured ones, and those by the data sheet, shape (kernels,).
         spread: how far they are off: standard deviations of the logarithm, in common and a kernel's own.
     """
@@ -73,7 +71,7 @@ class Predicted:
 def predicted(
     measured: Measured, figures: Any, spread: tuple[float, float] = (0.0, 0.0), chosen: Mask | None = None
 ) -> Predicted:
-    """What figures predict of measured kernels, all or those of a mask."""
+    """The predictions of measured kernels by figures, of all or those of a mask."""
     mask = np.ones(len(measured.measured_s), dtype=np.bool_) if chosen is None else chosen
     seconds = measured.seconds(figures, mask)
     return Predicted(measured.gpu.name, seconds, measured.measured_s[mask], measured.sheet_s[mask], spread)
@@ -127,7 +125,7 @@ def fit_grouped(
 
 
 def both_left_out(measured: Sequence[Measured], fitter: Fitter) -> tuple[list[Predicted], list[Predicted]]:
-    """What is predicted of each GPU by fits without it, and of each quarter of shapes by fits without them."""
+    """Predictions of each GPU by fits without it, and of each quarter of shapes by fits without them."""
     gpus, shapes = [], []
     for outside in measured:
         rest = [each for each in measured if each.gpu != outside.gpu]

@@ -16,14 +16,14 @@ _NEAR = 0.2
 
 
 def scored(
-    predicted: ArrayLike, measured: ArrayLike, ends: tuple[ArrayLike, ArrayLike] | None = None,
+    predicted: ArrayLike,
+    measured: ArrayLike,
+    ends: tuple[ArrayLike, ArrayLike] | None = None,
     fits: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
     """How near predictions are to measurements.
 
     Args:
-        predicted: what was predicted, shape (rows,).
-        measured: what was measured, shape (rows,).
         ends: the ends of each prediction's 90 % interval; None: there are none.
         fits: whether each row is said to fit its devices' memory; None: that isn't asked.
 
@@ -51,8 +51,11 @@ def scored(
 
 
 def by_source(
-    sources: Sequence[str], predicted: ArrayLike, measured: ArrayLike,
-    ends: tuple[ArrayLike, ArrayLike] | None = None, fits: Sequence[bool] | None = None,
+    sources: Sequence[str],
+    predicted: ArrayLike,
+    measured: ArrayLike,
+    ends: tuple[ArrayLike, ArrayLike] | None = None,
+    fits: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
     """The figures of all rows, and under `by_source` those of each source's."""
     names, rows = np.array(sources), [np.asarray(column) for column in (predicted, measured)]

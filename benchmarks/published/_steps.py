@@ -26,9 +26,7 @@ _SHEETS: Models = ("analytic", "alpha-beta")
 @final
 @dataclasses.dataclass(frozen=True)
 class Estimated:
-    """What is predicted of a job: the seconds of its step with their 90 % interval, the bytes of its fullest device,
-    and whether these fit.
-    """
+    """A prediction of a job: its step's seconds with their 90 % interval, the fullest device's bytes."""
 
     step_s: float
     lower_s: float
@@ -38,9 +36,7 @@ class Estimated:
 
 
 def by_default(job: Job) -> Estimated:
-    """Estimates a job as anybody's is; one of a source that figures were fitted to by those that were fitted without
-    it.
-    """
+    """Estimates a job as anybody's; one of a source that figures were fitted to, by those without it."""
     values = left_out_of(job.source)
     if values is None:
         return estimated(job)

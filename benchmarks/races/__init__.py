@@ -1,1 +1,1 @@
-"""What `parallel_initialization.py` is made of: models on real data, ways to train them, and what comes out."""
+"""The parts of `parallel_initialization.py`: models on real data, ways to train them, and what comes out."""

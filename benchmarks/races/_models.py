@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 SOURCES = ("argparse.py", "ast.py", "difflib.py", "doctest.py", "inspect.py", "pydoc.py", "tarfile.py", "typing.py")
-"""Of Python's standard library."""
+"""Files of Python's standard library, whose text is learned."""
 TEST_PART = 0.2
 CHARACTERS = 97
 """Printable ASCII, the end of a line, and all others as one."""
@@ -35,13 +35,7 @@ CHARACTERS = 97
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Data:
-    """Rows to learn from and rows to be tested on: inputs, shape (N, ...), and what is to be told of them.
-
-    Attributes:
-        inputs, labels: to learn from.
-        test_inputs, test_labels: others.
-        mark: a hash of all.
-    """
+    """Inputs and labels to learn from, others to be tested by, and a hash of all."""
 
     inputs: NDArray[Any]
     labels: NDArray[Any]
@@ -95,7 +89,7 @@ def batch(data: Data, rows: int, seed: int, step: int) -> tuple[NDArray[Any], ND
 
 
 LENGTH = 16
-"""Of a run of characters."""
+"""The characters of one sample of text."""
 TEST_ROWS = 1000
 """At most."""
 
@@ -158,16 +152,7 @@ class Recurrent(nn.Module):
 @final
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A network, its data, its optimizer at a learning rate, and the steps of one training.
-
-    Attributes:
-        network: of flax.
-        data: makes what is learned.
-        optimizer: "sgd" with momentum, or "adam".
-        rate: of learning.
-        rows: of a batch.
-        steps: of a training.
-    """
+    """A job to train: a network of flax on data, by "sgd" with momentum or "adam", in batches, for so many steps."""
 
     network: nn.Module
     data: Callable[[], Data]

@@ -12,10 +12,7 @@ from alpa_dejavu.training.initialization import Initialized, parallel_initialize
 from races._models import Task, batch
 
 SMOOTHED_STEPS = 40
-RULES = {
-    "halving": ("halving", "last_loss"),
-    "halving by trend": ("halving", "trend"),
-}
+RULES = {"halving": ("halving", "last_loss"), "halving by trend": ("halving", "trend")}
 """Who goes on, and by what. All starts see the same batches, so last losses differ by what the starts are worth."""
 STARTS = ("model", "sobol")
 METHODS = "methods"
@@ -27,7 +24,7 @@ BUDGETS = ("small", "full")
 LARGER_RATES = (0.0, 0.5, 1.0)
 """Powers of how much larger a batch is, by which the learning rate grows with it."""
 LONGER = {"small": 1.25, "full": 2.0}
-"""Of how many trainings the compute of one is that stands beside the races of a budget."""
+"""How many times the compute of one training is spent on the one that stands beside the races of a budget."""
 
 
 @final
@@ -36,8 +33,6 @@ class Way:
     """How a network is trained.
 
     Attributes:
-        name: in the table.
-        starts: so many; each worker has one.
         init, keep, judge, budget: as `parallel_initialize` takes them.
         pruned: whether poor starts are dropped before the end.
         longer: steps next to those of the task.
@@ -96,7 +91,7 @@ def race_of(rule: str, init: str, budget: str) -> str:
 
 
 def trained(task: Task, way: Way, seed: int, **more: Any) -> Initialized:
-    """What `parallel_initialize` gives for it; all ways of a seed take their batches from the same order."""
+    """The result of `parallel_initialize`; all ways of a seed take their batches from the same order."""
     data, rows, steps = task.data(), task.rows * way.larger, round(task.steps * way.longer)
     chosen = task if way.faster == 1 else task.at(way.faster * task.rate)
     given: dict[str, Any] = {"rungs": None if way.pruned else (steps,), "lanes": way.starts, **more}
@@ -122,7 +117,7 @@ def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
 
 
 def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
-    """What came of a way: steps per worker and total compute to a target, and where the training ended.
+    """The result of a way: steps per worker and total compute to a target, and where the training ended.
 
     Compute is in steps with the task's batch.
     """

@@ -40,10 +40,7 @@ class Status(NamedTuple):
 
     Attributes:
         passive: whether nothing happens there until a message comes.
-        done: whether it has had its steps.
-        waits: tags of messages that programs wait for.
         sent, came: for each other worker how many messages were sent to it, and came from it.
-        error: what went wrong; empty if nothing did.
     """
 
     passive: bool
@@ -62,14 +59,7 @@ def learner_of(job: Job, seed: int) -> JaxLearner:
 
 @final
 class RealWorker:
-    """One worker. Calls take turns; a run is a thread beside them.
-
-    Args:
-        number: its number.
-        host: its own address.
-        key: the secret of all connections.
-        job: the file of the job, as ray pickles it.
-    """
+    """One worker, of a job's pickled file, with the secret of all connections. A run is a thread beside its calls."""
 
     def __init__(self, number: int, host: str, key: bytes, job: pathlib.Path) -> None:
         import ray.cloudpickle

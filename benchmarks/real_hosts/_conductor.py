@@ -39,9 +39,6 @@ class WorkersSetting(NamedTuple):
         job: the file of the job, as ray pickles it: through Ray a large one would have to come from its owner.
         num_bytes: the bytes of the parameters, or of a gradient.
         processor_s: for each worker the seconds of a processor that a gradient is to take.
-        shaped: the hosts' links and the workers' shares.
-        ray_address: where Ray's cluster is.
-        environment: of all processes.
     """
 
     job: pathlib.Path
@@ -54,12 +51,7 @@ class WorkersSetting(NamedTuple):
 
 @final
 class _Conductor:
-    """The methods that a process answers, which starts workers by Ray and has them run.
-
-    Args:
-        setting: the hosts and the job.
-        connection: to the process that asks; where it is closed, a run ends.
-    """
+    """A process that starts workers by Ray and has them run; where the connection to who asks closes, a run ends."""
 
     def __init__(self, setting: WorkersSetting, connection: Connection) -> None:
         self._connection, self._shaped, self._net = connection, setting.shaped, setting.shaped.net
@@ -78,12 +70,7 @@ class _Conductor:
             return compute_s, {pair: self._link(*pair) for pair in itertools.permutations(self._actors, 2)}
 
     def run(self, orders: bytes, faults: bytes) -> tuple[list[Told], str]:
-        """Returns what happened in a run, and why it ended.
-
-        Args:
-            orders: `Orders`, as ray pickles them.
-            faults: a sequence of `Fault`, as ray pickles it.
-        """
+        """Returns what happened in a run by `Orders` with faults, both as ray pickles them, and why it ended."""
         import ray.cloudpickle
 
         told, given = list[Told](), ray.cloudpickle.loads(orders)
@@ -145,9 +132,7 @@ class _Conductor:
             inbox.close()
 
     def _link(self, a: int, b: int) -> tuple[float, float]:
-        """Returns the latency from one worker to another one, and the bytes per second of a message of the size of the
-        parameters.
-        """
+        """The latency between two workers, and the bytes per second of a message as long as the parameters."""
         num_bytes = max(round(self._setting.num_bytes), 2**16)
         round_trip_s = min(self._of(a, "transferred_s", b, 1) for _ in range(_ECHOES))
         longer_s = self._of(a, "transferred_s", b, num_bytes) - round_trip_s

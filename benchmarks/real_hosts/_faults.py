@@ -22,14 +22,7 @@ __all__ = ["RealFaults", "Shaped"]
 
 @final
 class Shaped:
-    """Hosts whose links have rates, and whose workers have shares of a core.
-
-    Args:
-        net: the hosts.
-        limits: a group for each worker.
-        bytes_per_s: `[a][b]` is from host a to host b.
-        shares: of a core, for each worker.
-    """
+    """Hosts whose links have rates (`[a][b]` from a to b), and whose workers, a group each, have shares of a core."""
 
     def __init__(self, net: HostNetwork, limits: Quotas, bytes_per_s: Sequence[Sequence[float]],
                  shares: Sequence[float]) -> None:  # fmt: skip
@@ -47,16 +40,7 @@ class Shaped:
 
 @final
 class RealFaults:
-    """The workers and links as faults change them: by kills, slow-downs and links' rates.
-
-    Args:
-        hosts: for each worker the index of its host.
-        pids: for each worker its process.
-        shaped: links and shares.
-        seed: the run's seed.
-        ends_s: when the run ends at the latest.
-        lost: is told of a worker that was killed, and when.
-    """
+    """The workers and links as faults change them: by kills, which `lost` is told of, slow-downs and links' rates."""
 
     def __init__(self, hosts: Sequence[int], pids: Sequence[int], shaped: Shaped, seed: int, ends_s: float,
                  lost: Callable[[int, float], None]) -> None:  # fmt: skip

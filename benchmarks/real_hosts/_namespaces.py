@@ -183,7 +183,7 @@ def _end_all(namespace: str) -> None:
 
 _BURST, _LIMIT = "32kb", "256kb"
 _PACKET_BYTES = 16000
-"""What the kernel hands over at once is kept below the bucket, which would be filled anew by each."""
+"""The bytes that the kernel hands over at once are kept below the bucket, which would be filled anew by each."""
 
 
 def shape(net: HostNetwork, bytes_per_s: Sequence[Sequence[float]]) -> None:

@@ -26,8 +26,6 @@ class Inbox:
     """A port that other processes connect to, and what they send.
 
     Args:
-        host: the address of one's own that it is opened on; nobody else reaches another one.
-        key: the secret.
         came: is called by a thread with the sender's number and each object that it has sent.
         gone: is called by a thread with the number of a sender whose connection has ended.
     """
@@ -81,13 +79,7 @@ class Inbox:
 
 @final
 class Outbox:
-    """A connection to another process's `Inbox`; nobody waits for what is sent.
-
-    Args:
-        address: of the inbox.
-        key: the secret.
-        sender: one's own number.
-    """
+    """A connection to another process's `Inbox`, from a sender by its number; nobody waits for what is sent."""
 
     def __init__(self, address: Address, key: bytes, sender: int) -> None:
         self._connection = Client(address, authkey=key)
@@ -99,12 +91,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, sent: Any, num_bytes: int = 0) -> None:
-        """Sends an object once all before it are sent.
-
-        Args:
-            sent: the object; its bytes are those of pickle.
-            num_bytes: how many bytes are sent, or as many as the object has, if these are more.
-        """
+        """Sends an object, pickled, once all before it are sent; at least `num_bytes` are sent."""
         text = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
         self._waiting.put(text + bytes(max(num_bytes - len(text), 0)))
 

@@ -129,19 +129,7 @@ class Log:
 
 @final
 class RealWorld(World):
-    """All workers as one of them sees them, whose programs run here.
-
-    Args:
-        number: the number of the worker.
-        hosts: for each worker the index of its host.
-        num_bytes: the bytes of the parameters, or of a gradient.
-        learner: gives batches and updates.
-        log: is told what happens.
-        until: when each worker has had its steps.
-        seed: the run's seed.
-        work: computes gradients.
-        outboxes: connections to the other workers.
-    """
+    """All workers as one of them sees them, whose programs run here."""
 
     board_is_shared = False
 

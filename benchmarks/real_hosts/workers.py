@@ -36,7 +36,7 @@ from real_hosts._world import LOST, PARAMS, SHOWN, Told
 __all__ = ["RealWorkers", "real_workers"]
 
 _MOST_SHARE, _MOST_OF_ALL = 0.35, 0.75
-"""Of a core for a worker, and of all cores for all of them: Ray and the system have work, too."""
+"""The shares of a core for a worker, and of all cores for all workers: Ray and the system have work, too."""
 _PATIENCE_S = 10.0
 _WITHIN = Link(1e-6, 1e10)
 _ENVIRONMENT = {
@@ -78,14 +78,8 @@ class RealWorkers:
 
     def run(self, exchange: str | Exchange, *, faults: Sequence[Fault] = (), until: Until, seed: int = 0,
             looks: int = 50) -> History:  # fmt: skip
-        """Trains for real, and returns the history, in seconds of the clock on the wall, without a timeline.
-
-        Args:
-            exchange: how workers train together, by messages alone.
-            faults: workers that are killed or slowed down, and links whose rates change, meanwhile.
-            until: the steps after which it ends.
-            seed: of parameters, batches, and what exchanges draw.
-            looks: at how many moments the model is looked at, besides the first and the last.
+        """Trains for real, by messages alone, and returns the history, in seconds of the clock on the wall, without a
+        timeline. Arguments are those of `simulate`; faults kill and slow down workers, and change links' rates.
 
         Raises:
             RuntimeError: a process failed.

@@ -80,7 +80,7 @@ def data_of(sizes: Sizes, micro_batches: int, seed: int = 0) -> tuple[torch.Tens
 
 
 def passed(sizes: Sizes) -> torch.Tensor:
-    """What one layer hands to the next, of the right shape."""
+    """The activations between two layers, of the right shape."""
     return torch.zeros(sizes.samples, sizes.tokens, sizes.width)
 
 

@@ -109,9 +109,7 @@ def _serve(pipe: Connection, rank: int, count: int, port: int, sizes: model.Size
 
     torch.set_num_threads(1)
     try:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count
-        )
+        torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
         worker = _Worker(rank, count, sizes, micro_batches)
         pipe.send((True, None))
         while True:

@@ -1,6 +1,5 @@
 """The benchmark of said probabilities: its scores by hand, its choices, and what a choice without errors comes to."""
 
-
 import numpy as np
 import pytest
 

@@ -15,11 +15,10 @@ from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
 from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.problem import Device, Link
-from hetero import _chosen
+from hetero import _layouts
 from hetero._bench import bench
 from hetero._cases import CASES, Case
-from hetero._chosen import amps_plan, cluster_of
-from hetero._layouts import Layout, enumeration, label
+from hetero._layouts import Layout, amps_plan, cluster_of, enumeration, label
 from hetero._report import figures, finalists, misses
 from real_hosts import HostNetwork, NotShownError, Quotas, network, shape
 from real_hosts._leftovers import own_name
@@ -66,7 +65,7 @@ def links_of(case):
 def test_the_planners_cluster_is_the_cases(monkeypatch):
     core, case = Device("core", 1e9, {"float32": 1e10}, 1e9, 1e10, kernel_s=1e-6), CASES["both"]
     asked = []
-    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: asked.append(count) or core)
+    monkeypatch.setattr(_layouts, "measured_cpu", lambda count: asked.append(count) or core)
     cluster = cluster_of(case, links_of(case))
     assert asked == [os.cpu_count()], "a device of one core, not of the machine"
     whole = cluster.hosts[0].device
@@ -78,7 +77,7 @@ def test_the_planners_cluster_is_the_cases(monkeypatch):
 
 def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
     core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
-    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
+    monkeypatch.setattr(_layouts, "measured_cpu", lambda count: core)
     plan = amps_plan(case, models[case.name], cluster_of(case, links_of(case)))
     assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
     assert case.job.batch % plan.num_micro_batches == 0

@@ -11,18 +11,7 @@ from alpa_dejavu.training.initialization import Curve, Initialized
 from parallel_initialization import JUDGED, figures, overview, summaries
 from races import _ways
 from races._models import CHARACTERS, TASKS, batch, digits, source_text
-from races._ways import (
-    BUDGETS,
-    RULES,
-    SMOOTHED_STEPS,
-    STARTS,
-    Way,
-    of_contests,
-    race_of,
-    row,
-    steps_to,
-    ways,
-)
+from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, of_contests, race_of, row, steps_to, ways
 
 
 def test_a_second_run_goes_on_where_the_first_one_stopped(tmp_path, monkeypatch):
@@ -61,7 +50,8 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(tmp_path, monkeypatch)
 def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     falling = np.concatenate([np.ones(60), np.zeros(40)])
     curves = (curve(0, falling), curve(1, np.ones(20), dropped=20), curve(2, np.ones(10), dropped=10))
-    result = Initialized({}, 0, 100, curves, (10, 20), 136, 2, 0, 0, 0, 1.0, 0)
+    result = Initialized(state={}, chosen=0, steps=100, total_steps=136, padded_steps=2, diverged=0, lost=0, restarts=0,
+                         seconds=1.0, seed=0, rungs=(10, 20), curves=curves)  # fmt: skip
     monkeypatch.setattr(_ways, "trained", lambda *_: result)
     task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
     found = row(task, Way("it", 3), 0, 0.5)
@@ -75,8 +65,6 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
 
 
-
-
 def test_who_diverges_does_not_reach_the_target(monkeypatch):
     def diverging(*_):
         raise RuntimeError("all 1 candidates are dropped")
@@ -88,7 +76,7 @@ def test_who_diverges_does_not_reach_the_target(monkeypatch):
 
 
 def curve(number, losses, dropped=None):
-    return Curve(number, losses, losses, dropped, "")
+    return Curve(number=number, dropped_step=dropped, why="", losses=losses, relative_gradients=losses)
 
 
 def rows_of(reached, steps, small=1.25):

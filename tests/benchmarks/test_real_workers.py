@@ -15,6 +15,7 @@ from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.testing import example_cluster
 from real_hosts import NotShownError, network, quotas
 from real_hosts._faults import RealFaults
+from real_hosts._leftovers import is_leftover, own_directory, own_name
 from real_hosts.workers import real_workers
 
 STEPS = Until(steps=4)
@@ -151,3 +152,22 @@ class Watched:
 
     def scale(self, rates):
         self.changed.append(("links", rates(0, 1)))
+
+
+def test_what_a_process_that_is_gone_has_made_is_left_over():
+    name = own_name("0")
+    assert not is_leftover(name)
+    prefix, pid, started, rest = name.split("-")
+    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
+    assert not is_leftover("somebody's")
+
+
+def test_a_directory_goes_with_its_block_and_takes_leftovers_along():
+    prefix, pid, started, _ = own_name("").split("-")
+    left = pathlib.Path("/tmp", f"{prefix}-{pid}-{int(started) - 1}-left")
+    left.mkdir()
+    with own_directory() as one, own_directory() as other:
+        assert one != other
+        assert one.is_dir()
+        assert not left.exists()
+    assert not one.exists()

@@ -18,8 +18,10 @@ def made():
         weights = generator.standard_normal((2, 30))
         why = "chosen" if number == 0 else "place 2 of 3"
         losses, dropped = 3.0 / np.arange(1, steps + 1), None if number == 0 else steps
-        curves.append(Curve(number, losses, losses, dropped, why, (), weights[0], weights[1]))
-    return Initialized({}, 0, 50, tuple(curves), (10,), 60, 0, 1, 0, 0, 1.0, 0)
+        curves.append(Curve(number=number, dropped_step=dropped, why=why, losses=losses, relative_gradients=losses,
+                            started=weights[0], ended=weights[1]))  # fmt: skip
+    return Initialized(state={}, chosen=0, steps=50, total_steps=60, padded_steps=0, diverged=1, lost=0, restarts=0,
+                       seconds=1.0, seed=0, rungs=(10,), curves=tuple(curves))  # fmt: skip
 
 
 def test_smoothed_losses_are_means_of_what_came_before():

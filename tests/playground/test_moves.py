@@ -16,10 +16,7 @@ from alpa_dejavu.playground.testing import check_move
 from alpa_dejavu.testing import example_cluster
 from seen_training import simulated
 
-CASES = [
-    *map(move, MOVES),
-    move("random-share", share=1.0),
-]
+CASES = [*map(move, MOVES), move("random-share", share=1.0)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

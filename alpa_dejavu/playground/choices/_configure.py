@@ -34,9 +34,7 @@ class Configured:
     Attributes:
         time_s: moments in virtual seconds: the beginning, after each step of the mix, and those of what followed. The
             mix's own seconds are in: of all options' segments, of means, and of looking ahead.
-        loss: the held-out loss at each moment.
         shares: each option's share in each step, and at last; 0: it is out.
-        mixing_s: the virtual seconds of the mix.
         history: the training by that option alone, from second 0 on; None: no time was left.
     """
 
@@ -74,7 +72,6 @@ def configure_while_training(
         until: the virtual seconds of it all, the mix's own included.
         weight_of_seconds: the loss that a virtual second is worth; None: by how much the mix changes it in one, at
             each step.
-        looks: at how many moments the model is looked at once one option is left.
 
     Raises:
         ValueError: the job has no problem, its optimizer keeps something between steps, the end isn't one of seconds

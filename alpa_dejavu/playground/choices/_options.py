@@ -57,9 +57,7 @@ class Mixing:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-    """A row of numbers for each kind of choice, under a softmax; minus infinity is a choice that is out. `places` are
-    those of each option's choices in the rows.
-    """
+    """Rows of numbers under a softmax, one for each kind; minus infinity is out. `places` are options' choices."""
 
     rows: tuple[Float[np.ndarray, " choices"], ...]
     places: Int[np.ndarray, "options rows"]

@@ -109,11 +109,8 @@ def _dirichlet_shares(
 @final
 @dataclasses.dataclass(frozen=True)
 class Clusters(Split):
-    """Each worker has samples whose inputs are near each other, by k-means: clusters that are cut, or joined, to as
-    many pieces as there are workers. It needs no labels.
-
-    Attributes:
-        clusters: the number of clusters; None: one for each worker.
+    """Each worker has samples whose inputs are near each other, by k-means: so many clusters (None: one for each
+    worker) that are cut, or joined, to as many pieces as there are workers. It needs no labels.
 
     References:
         Lloyd, Least Squares Quantization in PCM, IEEE Transactions on Information Theory 28(2), 1982.
@@ -145,11 +142,9 @@ class MovedPoints(Split):
     are the farthest from the worker's, one after the other, each farthest from the ones before, too.
 
     Attributes:
-        base: the split whose points are moved.
         share: how many of a worker's points are moved.
         step: how much of the way they are moved.
         projection: "pca" or "umap".
-        dimensions: coordinates of the projection.
 
     References:
         Gonzalez, Clustering to Minimize the Maximum Intercluster Distance, Theoretical Computer Science 38, 1985
@@ -196,9 +191,7 @@ class MovedPoints(Split):
 
 
 def farthest_first(points: Points, begun: Points, count: int) -> Int[np.ndarray, " count"]:
-    """Returns the indices of points, each the farthest from all before it, and from those that are begun with; without
-    any of these the first point comes first.
-    """
+    """Returns points' indices, each the farthest from all before it and the given ones; else the first begins."""
     away = np.full(len(points), np.inf)
     for point in begun:
         away = np.minimum(away, np.square(points - point).sum(axis=1))

@@ -125,9 +125,7 @@ def check_hosts(world: World, algorithm: str) -> None:
 
 def _ring_passes(worker: Worker, tag: Hashable, ring: Sequence[int], num_bytes: float, passes: int,
                  carried: list[Vector] | None = None) -> Program:  # fmt: skip
-    """Rounds in which each sends to the next one, n - 1 for each pass: in the first one each part is added up on its
-    way, in the second one the sums go around.
-    """
+    """Rounds, n - 1 a pass, in which each sends to the next: first parts add up, then sums go around."""
     place, count = ring.index(worker.number), len(ring)
     for step in range(passes * (count - 1)):
         out, into = (place - step) % count, (place - step - 1) % count
@@ -206,7 +204,6 @@ class LocalSteps(Exchange):
 
     Attributes:
         steps: the steps between two means; 1 is synchronous, for plain gradient descent.
-        algorithm: of the all-reduce.
 
     References:
         Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.

@@ -35,7 +35,6 @@ class CheckpointedAllReduce(Exchange):
     worker, and counts when all have written it.
 
     Attributes:
-        steps: the steps between two checkpoints.
         write_s: seconds that writing one takes, while nobody trains.
         restart_s: seconds from the loss of a worker, or the taking in of one, until training goes on.
     """

@@ -24,9 +24,6 @@ class Gossip(Exchange):
     """Each worker computes a gradient while its parameters are on the way to its neighbours, mixes theirs with its own,
     and updates by its gradient (D-PSGD). With Adam the second moment's tracker is mixed, too.
 
-    Attributes:
-        topology: who sends to whom in a round, with which weights: a name of `TOPOLOGIES`, or an object.
-
     References:
         Lian and others, Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017.
         Chen and others, Toward Communication Efficient Adaptive Gradient Method, 2021 (the second moment).
@@ -58,9 +55,6 @@ class PushSum(Exchange):
     """Each worker updates, and sends shares of its parameters and of a weight to others, which add up what they get;
     gradients are computed at parameters over weight (stochastic gradient push). Messages need no answer, so who sends
     to whom may be one-sided. With Adam the second moment's tracker is shared, too.
-
-    Attributes:
-        topology: who sends to whom in a round; a sender keeps a share as large as each receiver's.
 
     References:
         Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep Learning, ICML 2019.

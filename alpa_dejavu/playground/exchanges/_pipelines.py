@@ -35,7 +35,6 @@ class PipeDream(Exchange):
     that is lost in the midst of a ring, or comes back, has the others wait for ever.
 
     Attributes:
-        stages: S, the number of stages.
         remedy: "stash": none. "2bw": updates are by the mean of S gradients, all at the parameters of one update
             before. "predict": a stage computes at its old parameters plus S - i times the moving average of their
             changes. "rate": a stage's changes are divided by S - i, where that is above 1.

@@ -25,8 +25,6 @@ class _Role:
             that were asked have them.
         term: how many times it was lost; what is left from earlier terms counts no more.
         moments: for each worker the version and state of the last copy of the optimizer's moments that it had.
-        sizes: of each update the number of gradients.
-        servers: each worker's program that serves.
     """
 
     holder: int
@@ -60,9 +58,6 @@ class RollingServer(Exchange):
     Where the holder is lost, the next worker takes the role: it is sent the newest parameters that any worker has, and
     the last copy of the moments that travelled, and asks all for the gradients that they sent in vain. An update that
     reached nobody is lost. All know at once who is lost, and who has which copy.
-
-    Attributes:
-        updates: how many updates a worker makes before it hands on the role.
     """
 
     updates: int = 1

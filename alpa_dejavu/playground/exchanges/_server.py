@@ -33,7 +33,6 @@ class SynchronousServer(Exchange):
         backups: how many workers an update doesn't wait for.
         server: the number of the worker that the server is on, as of all exchanges with a server.
         rule: the name of a rule of `alpa_dejavu.training.robust` that makes one gradient of all, or "mean".
-        wrong: how many workers the rule takes to be wrong.
 
     References:
         Chen, Monga, Bengio and Jozefowicz, Revisiting Distributed Synchronous SGD, 2016 (backup workers).
@@ -112,11 +111,8 @@ class AsynchronousServer(Exchange):
 @final
 @dataclasses.dataclass(frozen=True)
 class StaleSynchronousServer(Exchange):
-    """A worker may be so many steps ahead of the slowest one; a step's gradients are applied together, as their mean,
+    """A worker may be `bound` steps ahead of the slowest one; a step's gradients are applied together, as their mean,
     when all workers' are there. At a bound of 0 all go in step.
-
-    Attributes:
-        bound: how many updates the parameters of a worker may lack when it computes.
 
     References:
         Ho and others, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013.

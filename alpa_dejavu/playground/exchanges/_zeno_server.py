@@ -28,11 +28,7 @@ class ZenoServer(Exchange):
     at least, over half weren't.
 
     Attributes:
-        samples: of a trusted gradient.
         every: after how many gradients of workers the next trusted one is begun.
-        rate: the learning rate that the condition has.
-        penalty: the weight of a gradient's squared length.
-        slack: how much a gradient may disagree.
 
     References:
         Xie, Koyejo and Gupta, Zeno++: Robust Fully Asynchronous SGD, ICML 2020.

@@ -23,10 +23,6 @@ class ExactSearch(Policy):
     It tries at each event all numbers of devices for all jobs, each with cores and memory in proportion to devices, and
     with cores and memory for what the jobs need in each order of them; and what the rivals would do. So it is never
     worse than they are. Parts change at events alone: a schedule that changes them in between may be better yet.
-
-    Attributes:
-        rivals: policies whose decisions are tried, too.
-        most_states: so many states it looks at, at most.
     """
 
     rivals: tuple[Policy, ...] = (Fifo(), EqualShares(), Synergy())

@@ -40,8 +40,6 @@ class Outcome:
         completion_s: seconds from a job's arrival to its end; infinity: it never ended.
         first_s: seconds from a job's arrival to its first step; infinity: it never ran.
         starved_s: the longest time in which a job that was there had no devices, or started again.
-        device_s: device seconds that each job was given.
-        end_s: when the last event was.
     """
 
     completion_s: Float[np.ndarray, " J"]

@@ -101,7 +101,6 @@ class ClusterJob:
     Attributes:
         steps: how many steps it takes; a share of a step is one, too.
         devices: how many devices it asks for; it is never given more.
-        curve: the seconds of a step.
         checkpoint_steps: a lost host takes it back to its last checkpoint, one after so many steps; 0: nothing is lost.
     """
 

@@ -59,7 +59,6 @@ def read_jobs(
     has as many steps as make the seconds that it took.
 
     Args:
-        curves: of which the seconds of computing are taken.
         checkpoint_s: seconds between two checkpoints of a job that has all that it asked for.
 
     Raises:
@@ -200,12 +199,8 @@ def drawn_jobs(seed: int, jobs: int = 60, between_s: float = 60.0) -> str:
 
 
 def drawn_hosts(seed: int, hosts: int, until_s: float, per_s: float, back_after_s: float) -> str:
-    """Returns a CSV file of hosts in the columns of `machine_meta`: each is lost at a rate, and comes back.
-
-    Args:
-        until_s: nothing is lost later.
-        per_s: losses of a host per second that it is there.
-        back_after_s: mean seconds until it is back; both times are exponential.
+    """Returns a CSV file of hosts in the columns of `machine_meta`: each is lost `per_s` times a second that it is
+    there, until `until_s`, and comes back after `back_after_s` on the mean; both times are exponential.
     """
     checks.count("drawn hosts", "hosts", hosts)
     for field, value in (("until_s", until_s), ("per_s", per_s), ("back_after_s", back_after_s)):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
-"""What curves and targets are told by, and a history's field of it."""
+"""The measures of curves and targets, and a history's field of each."""
 _POINTS = 200
 
 
@@ -42,13 +42,8 @@ class Compared:
     """One exchange over its seeds: its runs, and figures with intervals over them.
 
     Attributes:
-        target: what they are timed to; None: nothing.
         curves: by measure, "loss" or "accuracy", and axis, one of `AXES`; none where nothing was computed.
-        reached: how many runs reached the target.
         to_target: by axis, the interval over those that reached it; empty if none did, or there is no target.
-        last: by measure, the interval at the end.
-        end_s, sent_bytes: the virtual seconds and the bytes of the whole run.
-        idle: the share of time in which workers don't compute.
         conditions: the names of what the runs were checked against; none where they weren't.
     """
 
@@ -130,7 +125,6 @@ class Answer:
 
     Attributes:
         verdict: "yes", "no", or "not sure" where the 90 % interval over seeds has both signs.
-        text: by how much, and when, in sentences.
         ratio: of the better one's figure to the other's, by seeds; None: some runs have no figure.
     """
 

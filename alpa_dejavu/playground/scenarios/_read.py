@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.format_fields import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
@@ -23,13 +24,12 @@ from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
 from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster, name_and_settings, object_named
 from alpa_dejavu.playground.scenarios._scenario import Question, RunTarget, Scenario
-from alpa_dejavu.playground.scenarios.runs_file import ScenarioData
+from alpa_dejavu.playground.scenarios.runs_file import ScenarioData, ScenarioFile, TargetPart
 from alpa_dejavu.problem import Cluster
 
 T = TypeVar("T")
 _REMEDY = "docs/guides/playground-scenarios.md has every key, and `alpa-dejavu playground list` has all names"
 _BEGINNING = Until(seconds=1e-300)
-_LOOKS = 50
 
 
 def read_scenario(path: str | os.PathLike[str]) -> Scenario:
@@ -43,78 +43,67 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
         RuntimeError: it needs a package that isn't installed; says how to install it.
     """
     need("playground", "scipy", "tqdm")
-    file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
+    file: CheckedFile[Any] = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
-        return dataclasses.replace(_asking(_with_variants(file), file.data), text=file.text)
+        return dataclasses.replace(_with_variants(file), text=file.text)
     except WrongDataError as error:
         raise file.problem(error.where, str(error)) from None
 
 
-def _with_variants(file: CheckedFile[ScenarioData]) -> Scenario:
+def _with_variants(file: CheckedFile[Any]) -> Scenario:
     """The scenario; where it has variants, each is one with some keys in place of the scenario's own."""
-    data, folder = file.data, file.path.parent
+    data, folder, name = file.data, file.path.parent, file.path.stem
+    own = object_of(ScenarioFile, data)
     variants: list[Scenario] = []
-    for name, keys in data.get("variants", {}).items():
-        changed: Any = {**data, **keys}
+    for variant, keys in data.get("variants", {}).items():
         try:
-            variants.append(_scenario(changed, folder, name))
+            variants.append(_scenario(object_of(ScenarioFile, {**data, **keys}), folder, variant))
         except WrongDataError as error:
-            own = error.where[:1] and error.where[0] in keys
-            raise WrongDataError(("variants", name, *error.where) if own else error.where, str(error)) from None
-    if not variants:
-        return _scenario(data, folder, file.path.stem)
-    return dataclasses.replace(variants[0], name=file.path.stem, variants=tuple(variants))
+            inside = ("variants", variant) if error.where[:1] and error.where[0] in keys else ()
+            raise WrongDataError((*inside, *error.where), str(error)) from None
+    scenario = variants[0] if variants else _scenario(own, folder, name)
+    scenario = dataclasses.replace(scenario, name=name, variants=tuple(variants), question=own.question)
+    if own.question is not None:
+        _check_question(scenario, own.question)
+    return scenario
 
 
-def _asking(scenario: Scenario, data: ScenarioData) -> Scenario:
-    """The scenario with its question.
-
-    Raises:
-        WrongDataError: the question is of runs that there aren't, or of a figure that they haven't.
-    """
-    if "question" not in data:
-        return scenario
-    asked, trained = Question(**data["question"]), scenario.job.problem
+def _check_question(scenario: Scenario, question: Question) -> None:
+    """Raises WrongDataError where a question is of runs that there aren't, or of a figure that they haven't."""
+    trained = scenario.job.problem
     for key in ("better", "than"):
-        if getattr(asked, key) not in scenario.names:
-            raise WrongDataError(("question", key), f"{key} is {getattr(asked, key)!r}, but must be one of "
+        if getattr(question, key) not in scenario.names:
+            raise WrongDataError(("question", key), f"{key} is {getattr(question, key)!r}, but must be one of "
                                  f"{', '.join(map(repr, scenario.names))}; take it from these")  # fmt: skip
-    if asked.better == asked.than:
-        raise WrongDataError(("question", "than"), f"better and than are both {asked.than!r}; ask of two")
-    if asked.by in AXES and scenario.target is None:
-        raise WrongDataError(("question", "by"), f"by is {asked.by!r}, the {asked.by} to a target, but there is none; "
-                             "add a target, or ask by loss")  # fmt: skip
-    if asked.by not in AXES and (trained is None or (asked.by == "accuracy" and trained.accuracy is None)):
-        raise WrongDataError(("question", "by"), f"by is {asked.by!r}, which these runs haven't; ask by seconds")
-    return dataclasses.replace(scenario, question=asked)
+    if question.better == question.than:
+        raise WrongDataError(("question", "than"), f"better and than are both {question.than!r}; ask of two")
+    if question.by in AXES and scenario.target is None:
+        raise WrongDataError(("question", "by"), f"by is {question.by!r}, the {question.by} to a target, but there is "
+                             "none; add a target, or ask by loss")  # fmt: skip
+    if question.by not in AXES and (trained is None or (question.by == "accuracy" and trained.accuracy is None)):
+        raise WrongDataError(("question", "by"), f"by is {question.by!r}, which these runs haven't; ask by seconds")
 
 
-def _scenario(data: ScenarioData, folder: pathlib.Path, name: str) -> Scenario:
-    job, cluster = job_and_cluster(data, folder)
-    with at("until"):
-        until = Until(**data["until"])
-    target = _target(data, job.problem)
-    seeds = tuple(data.get("seeds", [0]))
-    for n, seed in enumerate(seeds):
-        if seed in seeds[:n]:
+def _scenario(file: ScenarioFile, folder: pathlib.Path, name: str) -> Scenario:
+    job, cluster = job_and_cluster(file, folder)
+    target = None if file.target is None else _target(file.target, job.problem)
+    for n, seed in enumerate(file.seeds):
+        if seed in file.seeds[:n]:
             raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
     with at("data"):
-        for seed in seeds:  # one may leave a worker without samples
+        for seed in file.seeds:  # one may leave a worker without samples
             job.split(cluster, seed)
-    faults = tuple(
-        object_named("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
-    )
-    exchanges = _by_name("exchange", data["exchanges"], EXCHANGES)
-    conditions = _by_name("condition", data.get("conditions", []), CONDITIONS)
+    faults = tuple(object_named("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(file.faults))
+    exchanges = _by_name("exchange", file.exchanges, EXCHANGES)
+    conditions = _by_name("condition", file.conditions, CONDITIONS)
     for n, fault in enumerate(faults):
-        _try(job, cluster, _Idle(), [fault], until, ("faults", n))
+        _try(job, cluster, _Idle(), [fault], file.until, ("faults", n))
     for n, condition in enumerate(conditions.values()):
-        _try(job, cluster, _Idle(), [], until, ("conditions", n), [condition])
+        _try(job, cluster, _Idle(), [], file.until, ("conditions", n), [condition])
     for n, exchange in enumerate(exchanges.values()):
         _check_survives(exchange, faults, ("exchanges", n))
         _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
-    looks = data.get("looks", _LOOKS)
-    return Scenario(name, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
+    return Scenario(name, job, cluster, exchanges, faults, file.until, file.seeds, file.looks, target, conditions)
 
 
 def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) -> dict[str, T]:
@@ -128,17 +117,15 @@ def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) ->
     return by_name
 
 
-def _target(data: ScenarioData, trained: Problem | None) -> RunTarget | None:
-    if "target" not in data:
-        return None
-    asked: dict[str, Any] = {**data["target"]}
+def _target(part: TargetPart, trained: Problem | None) -> RunTarget:
+    asked = {name: value for name, value in vars(part).items() if value is not None}
     if len(asked) != 1:
         raise WrongDataError(("target",), "target has both or neither of loss and accuracy, but must have one of them")
     ((measure, value),) = asked.items()
     if trained is None or (measure == "accuracy" and trained.accuracy is None):
         whose = "time alone is simulated" if trained is None else f"{trained.name} has no classes"
         raise WrongDataError(("target", measure), f"there is no {measure} to reach: {whose}; leave it out")
-    return RunTarget(measure, float(value))
+    return RunTarget(measure, value)
 
 
 def _name_for_people(entry: Any) -> str:

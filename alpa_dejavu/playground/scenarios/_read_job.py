@@ -20,7 +20,7 @@ from alpa_dejavu.plans import read_plan
 from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.job import Job, Problem
 from alpa_dejavu.playground.problems import problem
-from alpa_dejavu.playground.scenarios.runs_file import ScenarioData, WorkersData
+from alpa_dejavu.playground.scenarios.runs_file import OptimizerPart, ScenarioFile, WorkersPart
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 from alpa_dejavu.problem import Cluster, Plan
 
@@ -28,93 +28,90 @@ if TYPE_CHECKING:
     import optax
 
 
-def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
+def job_and_cluster(file: ScenarioFile, folder: pathlib.Path) -> tuple[Job, Cluster]:
     """Returns what a scenario trains, and on which cluster; files that it names lie in the folder."""
-    if data.get("problem") is None and "num_bytes" not in data:
+    if file.problem is None and file.num_bytes is None:
         raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
-    if data.get("problem") is None and data["compute_s"] == "predicted":
+    if file.problem is None and file.compute_s == "predicted":
         raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
     with at("problem"):
-        name = data.get("problem")
-        trained = None if name is None else problem(name)
-    part = data["cluster"]
-    own_file = folder / part["name"]
+        trained = None if file.problem is None else problem(file.problem)
+    part = file.cluster
+    own_file = folder / part.name
     with at("cluster", "name"):
-        machine = str(own_file) if own_file.is_file() else part["name"]
-        cluster = named_cluster(machine, part.get("hosts", 1), part.get("devices_per_host"))
-    return _job(data, trained, cluster, folder), cluster
+        machine = str(own_file) if own_file.is_file() else part.name
+        cluster = named_cluster(machine, part.hosts, part.devices_per_host)
+    return _job(file, trained, cluster, folder), cluster
 
 
-def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster, folder: pathlib.Path) -> Job:
-    plain = ("batch", "spread", "num_bytes", "sample_bytes", "drop")
-    more: dict[str, Any] = {key: value for key, value in data.items() if key in plain}
-    more |= _data(data, trained)
+def _job(file: ScenarioFile, trained: Problem | None, cluster: Cluster, folder: pathlib.Path) -> Job:
+    plain = {name: getattr(file, name) for name in ("batch", "spread", "num_bytes", "sample_bytes", "drop")}
+    more: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    more |= _data(file, trained)
     if trained is not None:
-        more["optimizer"] = _optimizer(data)
-    workers, plans = data.get("workers", {}), _plans(data, folder)
-    if "hosts" in workers:
-        more["hosts"] = tuple(workers["hosts"])
+        more["optimizer"] = _optimizer(file.optimizer or OptimizerPart("sgd", 0.1))
+    workers, plans = file.workers or WorkersPart(), _plans(file, folder)
+    if workers.hosts:
+        more["hosts"] = workers.hosts
     if plans:
         with at("workers"):
-            pipelines = Job.of_plan(None, plans, cluster, workers.get("copies", 1), num_bytes=0.0)
+            pipelines = Job.of_plan(None, plans, cluster, workers.copies or 1, num_bytes=0.0)
         more["hosts"] = pipelines.hosts
     for key, field in (("workers", "hosts"), ("batch", "batch"), ("drop", "drop")):
         with at(*((key, field) if key == "workers" else (key,))):
             fields = {name: more[name] for name in {"hosts", field} if name in more}
             Job(trained, 0.0, num_bytes=0.0, **fields).worker_hosts(cluster)
-    compute_s = data["compute_s"]
     with at("compute_s"):
-        if compute_s == "predicted":
+        if file.compute_s == "predicted":
             assert trained is not None, "it is checked"
             return Job.predicted(trained, cluster, **more)
-        job = Job(trained, pipelines.compute_s if compute_s == "planned" else compute_s, **more)
+        job = Job(trained, pipelines.compute_s if plans else file.compute_s, **more)
         job.worker_hosts(cluster)
         return job
 
 
-def _plans(data: ScenarioData, folder: pathlib.Path) -> tuple[Plan, ...]:
+def _plans(file: ScenarioFile, folder: pathlib.Path) -> tuple[Plan, ...]:
     """The plans of workers that are whole pipelines; none where workers aren't."""
-    workers: WorkersData = data.get("workers", {})
-    if "workers" in data and ("hosts" in workers) == ("plans" in workers):
+    workers = file.workers or WorkersPart()
+    if file.workers is not None and bool(workers.hosts) == bool(workers.plans):
         raise WrongDataError(("workers",), "workers has both or neither of hosts and plans, but must have one of them")
-    if "copies" in workers and "plans" not in workers:
+    if workers.copies is not None and not workers.plans:
         raise WrongDataError(("workers", "copies"), "copies is there without plans; name the plans, or leave it out")
-    if ("plans" in workers) != (data["compute_s"] == "planned"):
-        raise WrongDataError(("compute_s",), f"compute_s is {data['compute_s']!r}, but must be 'planned' where workers "
+    if bool(workers.plans) != (file.compute_s == "planned"):
+        raise WrongDataError(("compute_s",), f"compute_s is {file.compute_s!r}, but must be 'planned' where workers "
                              "are the pipelines of plans, and only there; set workers: {plans: [...]}")  # fmt: skip
     plans = []
-    for n, name in enumerate(workers.get("plans", ())):
+    for n, name in enumerate(workers.plans):
         with at("workers", "plans", n):
             plans.append(read_plan(folder / name))
     return tuple(plans)
 
 
-def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
+def _data(file: ScenarioFile, trained: Problem | None) -> dict[str, Any]:
     """The job's split and its policy of moving samples."""
     for key in ("data", "moves", "sample_bytes"):
-        if key in data and trained is None:
+        if getattr(file, key) is not None and trained is None:
             raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
                                  "or gradients; name a problem, or leave it out")  # fmt: skip
     settings: dict[str, Any] = {}
-    if "data" in data:
-        settings["shards"] = object_named("split", data["data"], SPLITS, ("data",))
-    if "moves" in data:
-        if "data" not in data:
+    if file.data is not None:
+        settings["shards"] = object_named("split", file.data, SPLITS, ("data",))
+    if file.moves is not None:
+        if file.data is None:
             raise WrongDataError(("moves",), "moves is there without data: each worker draws from all samples; add a "
                                  "split, such as data: independent")  # fmt: skip
-        settings["moves"] = object_named("policy of moving samples", data["moves"], MOVES, ("moves",))
+        settings["moves"] = object_named("policy of moving samples", file.moves, MOVES, ("moves",))
     return settings
 
 
-def _optimizer(data: ScenarioData) -> optax.GradientTransformation:
+def _optimizer(part: OptimizerPart) -> optax.GradientTransformation:
     import optax
 
-    asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})
-    if asked["name"] == "adam":
-        if "momentum" in asked:
-            raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
-        return optax.adam(asked["rate"])
-    return optax.sgd(asked["rate"], asked.get("momentum"))
+    if part.name == "sgd":
+        return optax.sgd(part.rate, part.momentum)
+    if part.momentum is not None:
+        raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
+    return optax.adam(part.rate)
 
 
 @contextlib.contextmanager
@@ -133,7 +130,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
     bool: ("true or false", "true or false"), type(None): ("null", "null"),
 }  # fmt: skip
-"""What one value of a type is, and several."""
+"""The words for one value of a type, and for several."""
 TOPOLOGY_WORDS: Mapping[str, type[Topology]] = {**TOPOLOGIES, "graph": Graph}
 """For each word of a scenario the topology; `topology` has those alone that need no settings."""
 _REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS, Split: SPLITS, DataMove: MOVES}
@@ -153,9 +150,7 @@ def name_and_settings(entry: str | Mapping[str, Mapping[str, Any] | None]) -> tu
 
 
 def object_named(what: str, entry: Any, kinds: Mapping[str, type[T]], where: Path) -> T:
-    """Returns the object of an entry's name with its settings, of dataclasses by name; errors have the noun `what`, and
-    the entry's place in the file.
-    """
+    """Returns the object of an entry's name with its settings; errors have the noun `what` and the entry's place."""
     name, settings = name_and_settings(entry)
     if name not in kinds:
         raise WrongDataError(where, f"there is no {what} {name!r}{near(name, kinds)} (known are {', '.join(kinds)})")

@@ -59,10 +59,8 @@ class Scenario:
     Attributes:
         exchanges: by their names for people, which have the settings that aren't the usual ones.
         looks: at how many moments the model is looked at, besides the first and the last.
-        target: what runs are timed to; None: nothing.
         conditions: what runs are checked against, by their names for people.
         variants: scenarios that differ from this one in some keys, and are run in its place; none: it is run itself.
-        question: what its runs answer; None: nothing.
         text: what its file says, by which runs that a folder keeps are told from another scenario's.
     """
 
@@ -105,7 +103,6 @@ class Runs:
 
     Attributes:
         problem: the name of the problem; None: time alone was simulated.
-        hosts: for each worker the name of its host.
         conditions: the names of what runs were checked against, in the order of `History.violated_s`.
         runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
     """

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, final
 
 import numpy as np
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._util.dataclass_format import data_of, object_of, typed_dict_of
+from alpa_dejavu._util.dataclass_format import Rare, Stored, chosen, data_of, object_of, typed_dict_of
 from alpa_dejavu._util.format_fields import (
     WHOLE,
     Bytes,
-    Count,
     Index,
     NotNegative,
     Number,
     Positive,
     Seconds,
-    SecondsAboveZero,
     Size,
     Text,
     at_most,
-    file_format,
     listed,
     stated,
     whole,
 )
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.playground.history import TIMELINE, History
+from alpa_dejavu.playground.job import Until
 from alpa_dejavu.playground.scenarios._scenario import Question, Runs, ScenarioRun
 
-__all__ = ["RunsData", "read_runs", "runs_text", "write_runs"]
+__all__ = ["RunsData", "ScenarioData", "ScenarioFile", "read_runs", "runs_text", "write_runs"]
 
 _SecondsList: TypeAlias = Annotated[list[Seconds], listed("a list of seconds, as many as its neighbours have")]
 _Workers: TypeAlias = Annotated[
@@ -143,115 +142,124 @@ def _read_run(file: CheckedFile[Any], n: int) -> ScenarioRun:
     return ScenarioRun(data["exchange"], data["seed"], history)
 
 
-Settings: TypeAlias = dict[str, Any]
-Named: TypeAlias = Annotated[
-    Text | Annotated[dict[str, Settings | None], stated("", min_length=1, max_length=1), at_most(1)],
+_Named: TypeAlias = Annotated[
+    Text | Annotated[dict[str, dict[str, Any] | None], stated("", min_length=1, max_length=1), at_most(1)],
     stated("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
 ]
-
 _ComputeSeconds: TypeAlias = Annotated[
-    Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
+    Any,
+    Stored(Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)]),
     stated('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
 ]
-_Question = typed_dict_of(Question)
-_Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
+_LeftOut: TypeAlias = Annotated[float, stated("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]
+_Seed: TypeAlias = Annotated[int, whole("a whole number of at least 0", 0, 2**31 - 1), WHOLE]
+_Exchanges: TypeAlias = Annotated[tuple[_Named, ...], listed("a list of at least one exchange", min_length=1)]
 
 
-class ClusterPartData(TypedDict):
+@final
+@dataclasses.dataclass(frozen=True)
+class ClusterPart:
     """The cluster of a scenario: a machine type by name, or a file, and how much of it is used."""
 
     name: Annotated[str, stated("a known machine, such as p3.16xlarge, or a machine or cluster file", min_length=1)]
-    hosts: NotRequired[Size]
-    devices_per_host: NotRequired[Size]
+    hosts: Rare[Size] = 1
+    devices_per_host: Rare[Size | None] = None
 
 
-class WorkersData(TypedDict):
+@final
+@dataclasses.dataclass(frozen=True)
+class WorkersPart:
     """The workers of a scenario, where they aren't the devices of all hosts: on given hosts, or whole pipelines."""
 
-    hosts: NotRequired[Annotated[list[Index], listed("a list of the index of each worker's host", min_length=1)]]
-    plans: NotRequired[Annotated[list[Text], listed("a list of plan files, a pipeline of each", min_length=1)]]
-    copies: NotRequired[Size]
+    hosts: Rare[Annotated[tuple[Index, ...], listed("a list of the index of each worker's host", min_length=1)]] = ()
+    plans: Rare[Annotated[tuple[Text, ...], listed("a list of plan files, a pipeline of each", min_length=1)]] = ()
+    copies: Rare[Size | None] = None
 
 
-class OptimizerData(TypedDict):
+@final
+@dataclasses.dataclass(frozen=True)
+class OptimizerPart:
     """The optimizer of a scenario, by name, with its rate."""
 
-    name: Annotated[Literal["sgd", "adam"], stated('"sgd" or "adam"')]
+    name: Annotated[str, chosen(("sgd", "adam")), stated('"sgd" or "adam"')]
     rate: Positive
-    momentum: NotRequired[Annotated[float, stated("a number of at least 0 and below 1", ge=0, lt=1)]]
+    momentum: Rare[Annotated[float | None, stated("a number of at least 0 and below 1", ge=0, lt=1)]] = None
 
 
-class UntilData(TypedDict):
-    """When the runs of a scenario end: at virtual seconds, or when each worker has computed so many gradients."""
-
-    seconds: NotRequired[SecondsAboveZero]
-    steps: NotRequired[Count]
-
-
-class TargetData(TypedDict):
+@final
+@dataclasses.dataclass(frozen=True)
+class TargetPart:
     """A figure that the runs of a scenario are timed to: a held-out loss, or a share of predictions that are right."""
 
-    loss: NotRequired[Number]
-    accuracy: NotRequired[Annotated[float, stated("a share above 0 and at most 1", gt=0, le=1)]]
+    loss: Rare[Number | None] = None
+    accuracy: Rare[Annotated[float | None, stated("a share above 0 and at most 1", gt=0, le=1)]] = None
 
 
-class _ChangeableData(TypedDict):
-    """The keys that a scenario needn't have, and that its variants may change."""
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _ChangeablePart:
+    """The keys that a scenario needn't have, and that its variants may change; None: a key isn't there."""
 
-    spread: NotRequired[NotNegative]
-    batch: NotRequired[
+    spread: Rare[NotNegative | None] = None
+    batch: Rare[
         Annotated[
-            Size | Annotated[list[Size], listed("", min_length=1)],
+            Any,
+            Stored(Size | Annotated[list[Size], listed("", min_length=1)]),
             stated("samples of a gradient: of all workers, or a list with those of each"),
         ]
-    ]
-    drop: NotRequired[
+    ] = None
+    drop: Rare[
         Annotated[
-            list[list[Annotated[float, stated("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]],
+            tuple[tuple[_LeftOut, ...], ...] | None,
             listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
         ]
-    ]
-    data: NotRequired[Annotated[Named, stated("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
-    moves: NotRequired[Annotated[Named, stated("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
-    optimizer: NotRequired[Annotated[OptimizerData, stated("an object such as {name: sgd, rate: 0.1}")]]
-    faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
+    ] = None
+    data: Rare[Annotated[_Named | None, stated("a split, such as independent or {dirichlet: {alpha: 0.1}}")]] = None
+    moves: Rare[
+        Annotated[_Named | None, stated("a policy of moving samples, such as {random-share: {share: 0.1}}")]
+    ] = None
+    optimizer: Rare[Annotated[OptimizerPart | None, stated("an object such as {name: sgd, rate: 0.1}")]] = None
+    faults: Rare[Annotated[tuple[_Named, ...], listed("a list of faults")]] = ()
 
 
-class VariantData(_ChangeableData):
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class VariantPart(_ChangeablePart):
     """The keys of a scenario that one of its variants has in their place."""
 
-    compute_s: NotRequired[_ComputeSeconds]
-    exchanges: NotRequired[_Exchanges]
+    compute_s: Rare[_ComputeSeconds] = None
+    exchanges: Rare[_Exchanges] = ()
 
 
-@file_format
-class ScenarioData(_ChangeableData):
+@final
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ScenarioFile(_ChangeablePart):
     """A scenario of the playground: what is trained, on which workers, by which exchanges, and what goes wrong."""
 
-    version: Annotated[Literal[1], stated("1, the version of scenarios that this release reads"), WHOLE]
-    problem: NotRequired[Annotated[Text | None, stated("the name of a problem, or null: time alone is simulated")]]
-    num_bytes: NotRequired[Bytes]
-    cluster: Annotated[ClusterPartData, stated("an object such as {name: p3.16xlarge, hosts: 2}")]
-    workers: NotRequired[
-        Annotated[WorkersData, stated("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]
-    ]
+    problem: Rare[
+        Annotated[Any, Stored(Text | None), stated("the name of a problem, or null: time alone is simulated")]
+    ] = None
+    num_bytes: Rare[Bytes | None] = None
+    cluster: Annotated[ClusterPart, stated("an object such as {name: p3.16xlarge, hosts: 2}")]
+    workers: Rare[
+        Annotated[WorkersPart | None, stated("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]
+    ] = None
     compute_s: _ComputeSeconds
-    sample_bytes: NotRequired[Bytes]
+    sample_bytes: Rare[Bytes | None] = None
     exchanges: _Exchanges
-    conditions: NotRequired[Annotated[list[Named], listed("a list of conditions")]]
-    until: Annotated[UntilData, stated("an object with seconds, or steps, or both")]
-    seeds: NotRequired[
-        Annotated[
-            list[Annotated[int, whole("a whole number of at least 0", 0, 2**31 - 1), WHOLE]],
-            listed("a list of one to 1000 whole numbers", min_length=1, max_length=1000),
-        ]
-    ]
-    looks: NotRequired[Index]
-    target: NotRequired[Annotated[TargetData, stated("an object with either loss or accuracy")]]
-    variants: NotRequired[
-        Annotated[
-            dict[str, Annotated[VariantData, stated("an object with keys of the scenario, such as {data: sorted}")]],
-            stated("an object with the keys that differ, by the variants' names", min_length=1),
-        ]
-    ]
-    question: NotRequired[Annotated[_Question, stated("an object with text, better, than and by")]]  # type: ignore[valid-type]
+    conditions: Rare[Annotated[tuple[_Named, ...], listed("a list of conditions")]] = ()
+    until: Annotated[Until, stated("an object with seconds, or steps, or both")]
+    seeds: Rare[
+        Annotated[tuple[_Seed, ...], listed("a list of one to 1000 whole numbers", min_length=1, max_length=1000)]
+    ] = (0,)
+    looks: Rare[Index] = 50
+    target: Rare[Annotated[TargetPart | None, stated("an object with either loss or accuracy")]] = None
+    question: Rare[Annotated[Question | None, stated("an object with text, better, than and by")]] = None
+
+
+_VARIANT: Any = typed_dict_of(VariantPart)
+_VARIANTS: Any = Annotated[
+    dict[str, Annotated[_VARIANT, stated("an object with keys of the scenario, such as {data: sorted}")]],
+    stated("an object with the keys that differ, by the variants' names", min_length=1),
+]
+_VERSION_READ = Annotated[Literal[1], stated("1, the version of scenarios that this release reads"), WHOLE]
+ScenarioData: Any = typed_dict_of(ScenarioFile, {"version": _VERSION_READ}, variants=NotRequired[_VARIANTS])

@@ -132,9 +132,7 @@ def _history_lacks(planned: PlanningResult, devices: int) -> str:
 
 
 def _exchange_s(planned: PlanningResult, cluster: Cluster, points: int, devices: int) -> float:
-    """Each part sends its gradient's shards to all others, over the slowest link, and reads its history for each
-    point.
-    """
+    """Each part sends its gradient's shards to all others, over the slowest link, and reads its whole history."""
     num_bytes = _gradient_bytes(planned)
     link = cluster.slowest_link(range(len(cluster.hosts)))
     sent_s = (points - 1) * (link.latency_s + num_bytes / devices / link.bytes_per_s)

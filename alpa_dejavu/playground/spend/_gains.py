@@ -53,7 +53,6 @@ class Gain:
             a geometric mean over seeds with its 90 % interval.
         race: the part of them that is a race of starts; 0: none is.
         unreached: how many trainings didn't come to it; they count as if they took twice a training.
-        why: why the way wasn't tried; empty: it was.
     """
 
     steps: Interval
@@ -127,9 +126,7 @@ def _steps_to_target(way: Way, runs: Trainings, rate: float, target: float, tria
 
 
 def _larger_rate(times: int, runs: Trainings, rate: float, target: float, trial: Trial) -> float:
-    """The rate by which training with a larger batch is first at the target, by the mean of two seeds; all go on side
-    by side until one is.
-    """
+    """The rate by which a larger batch is first at the target, by the mean of two seeds; all train until one is."""
     rates = [rate * times**power for power in (0.0, 0.5, 1.0)]  # powers by which it may grow with the batch
     pairs = [[means(runs.batches(times, tried, TUNING_SEED + n)) for n in range(2)] for tried in rates]
     trainings = [map(statistics.fmean, zip(*pair, strict=True)) for pair in pairs]

@@ -21,7 +21,6 @@ class SpendRow:
     """A way to spend the devices, with its predicted cost and its measured gain.
 
     Attributes:
-        steps: how many steps it takes in the seconds that were asked for, those of a race included.
         to_loss_s: seconds to the loss that plain training has after the seconds that were asked for, by the gain's
             mean and interval.
     """
@@ -44,13 +43,8 @@ class Spending:
     """The ways to spend a cluster's devices for some seconds, the fastest to the same loss first.
 
     Attributes:
-        batch, seconds: samples of a plain step, and the seconds that were asked for.
-        rows: of all ways; those that can't be taken are last.
-        trained: what the trial trained.
         stands_in: why that isn't the model itself; empty: it is.
-        num_parameters: of what was trained.
         seeds, trial_steps: how many trainings each way had, and of how many steps.
-        trial_s: the seconds that the trial took on this machine.
         target: the loss that the trial's plain trainings came to.
     """
 
@@ -99,7 +93,6 @@ def spend(
         model: a known model's name, "module:function" or a function that takes a batch size.
         batch, seconds: samples of a plain step, and how long the devices are there.
         plan: plans for a model, a cluster and a batch, as `alpa_dejavu.planning.plan_model` with its other arguments.
-        own: whether the model itself may be trained.
         on_way: is called with "plan" or "try" and the way, before it is done.
 
     Raises:

@@ -47,18 +47,13 @@ class Trainings:
         self._raced = functools.cache(self._racing_step)  # all seeds of a rate share a program
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
-        """Yields the loss of each step of a training, which takes so many batches of the model's; first weights and
-        batches are those of the seed.
-        """
+        """Yields the loss of each step of a training, which takes so many of the model's batches at once."""
         vector = self._begun(seed)
         return self._trained(vector, self._optimizer.init(vector), times, rate, seed, 0)
 
     def race(self, starts: int, rate: float, seed: int, race_steps: int) -> Iterator[float]:
-        """Yields the loss of each step of the start that is chosen and trained on.
-
-        Args:
-            starts: how many Sobol scales of first weights race by their last losses; a power of two.
-            race_steps: after so many steps, or a few less, one start is left.
+        """Yields the loss of each step of the start that is chosen and trained on: so many Sobol scales of first
+        weights, a power of two, race by their last losses until after `race_steps`, or a few less, one is left.
         """
         from alpa_dejavu.training.initialization import parallel_initialize
 

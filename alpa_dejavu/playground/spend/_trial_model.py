@@ -22,13 +22,7 @@ ROWS = 8
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrialModel:
-    """A model and data that are small enough to be trained here.
-
-    Attributes:
-        loss: the mean loss of parameters on a batch, some of the data's samples.
-        rows: samples of one batch.
-        why: why it isn't the user's model; empty: it is.
-    """
+    """A model and data, small enough to train here, and its batch's rows; why it isn't the user's model, or ""."""
 
     name: str
     init: Init

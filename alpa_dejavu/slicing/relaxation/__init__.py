@@ -25,8 +25,6 @@ class RelaxedPlan(NamedTuple):
             back.
         devices: shape (K,), the share of all devices that a stage has.
         risk: shape (K,), by how many stages too many follow for the stage's memory.
-        num_stages: how many stages there are.
-        num_micro_batches: how many micro-batches a step has.
     """
 
     forward_s: Any

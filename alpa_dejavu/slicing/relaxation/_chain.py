@@ -48,7 +48,6 @@ class Annealed(NamedTuple):
         history: both at each temperature, shapes (T, N) and (T, N, R).
         values: shape (T, N), the relaxed costs.
         rest, later: shape (3, N, L + 1, G), what `soft` returns at the end, at the temperatures of `DRAWN_AT`.
-        temperatures: shape (T,).
     """
 
     end: BoundAndPrices

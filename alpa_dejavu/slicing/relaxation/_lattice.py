@@ -50,7 +50,6 @@ class Arrays(NamedTuple):
             1.
         per_stage: how often the bound counts for each stage: once in inference, else never.
         exact, offered: shape (R,), 1 where all of a resource has to be used; 1 where there is any.
-        num_layers: the number of layers, before it is rounded up.
     """
 
     cost: Any
@@ -81,11 +80,7 @@ class Lattice:
     Attributes:
         choices: the problem's arrays by Q classes of sites (submeshes with the same devices and links).
         way: shape (L, L, Q, W), for layers i..j, which ways to run them on a class (a submesh and config) are kept.
-        unit_s: the seconds of a unit of time, which is about one step.
         reference, highest: about how much the largest stage costs at least, and at most, in units of time.
-        num_kinds: how many kinds of hosts there are.
-        limited: whether memory says how many stages may follow.
-        feasible: whether each layer can be in some stage.
     """
 
     def __init__(self, problem: SlicingProblem) -> None:
@@ -186,9 +181,7 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Returns N plans as a `Batch`, given one past each stage's last layer and each stage's choice, both of shape
-        (N, K), and the number of stages, (N,).
-        """
+        """Returns N plans as a `Batch`, given each stage's end and choice, shape (N, K), and the numbers of stages."""
         of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)

@@ -25,7 +25,6 @@ class PlanCost:
     """A function from plans to seconds, by which they are compared; infinite where a plan isn't allowed.
 
     Attributes:
-        table: the arrays of the slicing problem.
         cost: the function of a relaxed plan by which plans are annealed and compared; None: the problem's objective is.
         forward_s: shape (L, L, S, C), the forward part of the problem's costs.
         final: whether the best plans have to be compared once more, by the problem's objective itself.

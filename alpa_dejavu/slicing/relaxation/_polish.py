@@ -76,9 +76,7 @@ def _cuts(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
 
 
 def _rechosen(stages: IntArray, ends: IntArray, submesh: IntArray, config: IntArray, choices: tuple[int, ...]) -> Batch:
-    """Returns plans, each with one of `stages` on each submesh with each config, its own included; the arrays are of
-    one plan, or of one for each of the stages.
-    """
+    """Returns plans with one of `stages` (of one plan, or one for each) on each submesh with each config."""
     row, s, c = (index.ravel() for index in np.indices((len(stages), *choices)))
     every = [np.broadcast_to(part, (len(stages), part.shape[-1]))[row] for part in (ends, submesh, config)]
     at = np.arange(len(row)), stages[row]

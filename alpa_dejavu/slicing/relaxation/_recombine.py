@@ -25,18 +25,11 @@ STEEP, FAR = 8.0, 1.3
 
 def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batch | None:
     """Returns for each bound on the largest stage the cheapest plan that can be put together from given segments of
-    layers, each as a stage, with any submeshes and configs.
+    layers, each as a stage, with any submeshes and configs; None if there are too many combinations to look at.
 
     Memory limits how many stages may follow one, which is only checked against the cheapest continuation: a dearer one
-    with fewer stages isn't kept.
-
-    Args:
-        lattice: the slicing problem, prepared for the relaxations.
-        segments: shape (E, 2), first and last layer, each pair once.
-        bounds: shape (B,), bounds on the largest stage, in units of time; being over one is penalised.
-
-    Returns:
-        A plan for each bound for which there is one; None if there are too many combinations to look at.
+    with fewer stages isn't kept. Segments have shape (E, 2), first and last layer, each pair once; bounds, shape (B,),
+    are in units of time, and being over one is penalised.
     """
     choices, size, num_bounds = lattice.choices, lattice.problem.num_layers, len(bounds)
     dims = tuple((choices.available + 1).tolist())
@@ -120,7 +113,7 @@ def _put_before(
     there (a submesh and config).
 
     Args:
-        layer: the layer that the plans begin with.
+        layer: the first layer.
         lasts: shape (J,), the last layers of their first stages.
         cost: shape (B, J, Q, W), costs of first stages for each of B bounds on the largest stage; inf if not allowed.
         spare: shape (J, Q, W), how many stages may follow such a stage.
@@ -182,11 +175,8 @@ def _traced(lattice: Lattice, chosen: Any, state: IntArray, back: IntArray) -> B
 
 def _covered_room(weights: FloatArray, spare: IntArray) -> IntArray:
     """Returns for each way to run a stage how many following stages some cheaper way that weighs no more allows; -1 if
-    there is none.
-
-    Args:
-        weights: shape (..., W), what a way adds to a sum; ways are in the order of their costs.
-        spare: shape (..., W), how many stages may follow it for its memory's sake.
+    there is none. Ways, in the order of their costs, have weights, what they add to a sum, and how many stages may
+    follow them for memory's sake, both of shape (..., W).
 
     >>> _covered_room(np.array([1.0, 5.0, 2.0]), np.array([1, 3, 3])).tolist()
     [-1, 1, 1]

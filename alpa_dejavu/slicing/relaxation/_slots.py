@@ -43,8 +43,6 @@ class Features(NamedTuple):
         parts: shape (3, L, L, Z), a stage's seconds forward, backward, and once a step, for layers i..j.
         crossing: shape (L, G, Z), seconds of the transfer from a group to a stage that begins with layer l.
         devices: shape (Z,), the share of all devices that a choice takes.
-        unit_s: the seconds of a unit of time.
-        num_micro_batches: how many micro-batches a step has.
     """
 
     parts: Any

@@ -12,10 +12,10 @@ References:
 
 from __future__ import annotations
 
-from alpa_dejavu.training.initialization._curve import Curve, Initialized, read_result, write_result
 from alpa_dejavu.training.initialization._initialize import parallel_initialize
 from alpa_dejavu.training.initialization._judge import Judge, LastLoss, Measure, Trend, judge, measured
 from alpa_dejavu.training.initialization._run import Progress
+from alpa_dejavu.training.initialization.result_file import Curve, Initialized, read_result, write_result
 
 __all__ = [
     "Curve", "Initialized", "Judge", "LastLoss", "Measure", "Progress", "Trend", "judge", "measured",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -10,18 +11,75 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._curve import RacingCandidate
+from alpa_dejavu.training.initialization._judge import Judge, Measure, measured
 from alpa_dejavu.training.initialization._layout import flat
-from alpa_dejavu.training.initialization._setting import RaceSetting
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, width_of
-from alpa_dejavu.training.initialization.rules import Standing
-from alpa_dejavu.training.initialization.starts import Ask, name_of_start
+from alpa_dejavu.training.initialization.result_file import Curve
+from alpa_dejavu.training.initialization.rules import RaceRule, Standing
+from alpa_dejavu.training.initialization.starts import Ask, Start, name_of_start
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from alpa_dejavu.training.initialization._layout import Leaves
 
 _log = logging.getLogger("alpa_dejavu")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RaceSetting:
+    """The checked options of one run of `parallel_initialize`, as that takes them, and what follows from them: all but
+    the chosen candidate may take `extra_steps` together, and so many lanes fit side by side.
+    """
+
+    num_candidates: int
+    budget_steps: int
+    rungs: tuple[int, ...]
+    extra_steps: float
+    start: Start
+    rule: RaceRule
+    judge: Judge
+    seed: int
+    lanes: int
+    checkpoint_steps: int
+    keep_weights: bool
+
+
+@final
+@dataclasses.dataclass(eq=False)
+class RacingCandidate:
+    """One of the initializations that are trained side by side, in its present state, with the attributes of a
+    `Curve`; `reached` has its measures at the rungs (steps of judging) that it has reached.
+    """
+
+    number: int
+    method: str = ""
+    point: tuple[float, ...] = ()
+    losses: list[float] = dataclasses.field(default_factory=list)
+    relative_gradients: list[float] = dataclasses.field(default_factory=list)
+    reached: list[Measure] = dataclasses.field(default_factory=list)
+    dropped_step: int | None = None
+    why: str = ""
+    started: Float[np.ndarray, " D"] | None = None
+    ended: Float[np.ndarray, " D"] | None = None
+
+    @property
+    def is_living(self) -> bool:
+        return self.dropped_step is None
+
+    @property
+    def step(self) -> int:
+        return len(self.losses)
+
+    def measure(self, horizon: int) -> Measure:
+        """Returns the measure of its curve, whose trend is followed to a step."""
+        return measured(np.array(self.losses), np.array(self.relative_gradients), 0, horizon)
+
+    def curve(self) -> Curve:
+        values = {field.name: vars(self)[field.name] for field in dataclasses.fields(Curve)}
+        return Curve(**values | {name: np.array(values[name]) for name in ("losses", "relative_gradients")})
 
 
 @final
@@ -121,9 +179,7 @@ class Field:
         self.on_change()
 
     def best_so_far(self) -> int | None:
-        """Returns the number of the candidate that the judge puts first among those that came farthest; None if none
-        has begun.
-        """
+        """Returns which candidate the judge puts first of those that came farthest; None if none has begun."""
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._util.json_file import check_folder
-from alpa_dejavu.training.initialization._curve import Initialized
-from alpa_dejavu.training.initialization._field import Field
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.initialization._field import Field, RaceSetting
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
 from alpa_dejavu.training.initialization._layout import RacedModel, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import InitializationRun, Progress
-from alpa_dejavu.training.initialization._setting import RaceSetting, extra_allowed, race_rungs
 from alpa_dejavu.training.initialization._store import StateStore
-from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, fitting_lanes
+from alpa_dejavu.training.initialization._trainer import LocalRunner, Runner, Trainer
+from alpa_dejavu.training.initialization.result_file import Initialized
 from alpa_dejavu.training.initialization.rules import RaceRule, rule
 from alpa_dejavu.training.initialization.starts import Start, start
 
 if TYPE_CHECKING:
     from alpa_dejavu.training.initialization._layout import Batches, InitFn, Parameters, TrainStep
+
+FEWEST_STEPS = 4
+"""The fewest losses that a curve says anything by."""
+RACE = 0.25
+"""The fraction of the training in which candidates race, where compute isn't limited."""
+EXTRA = 0.25
+"""The steps that budget="small" allows besides the training itself, as a fraction of it."""
+BUDGETS = ("full", "small")
 
 
 def parallel_initialize(
@@ -63,14 +73,12 @@ def parallel_initialize(
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
             norm lets a judge look for large gradients.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
-        num_candidates: how many candidates begin.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
         init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
             docs/results/parallel-initialization.md "sobol" saves steps on all four networks, and several methods do on
             three; the others are experimental.
         keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `RaceRule`.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
-        seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
@@ -136,16 +144,63 @@ def parallel_initialize(
         return run.result(runner)
 
 
-@final
-class LocalRunner(Runner):
-    """A runner that trains candidates in this process, on its default device, without workers."""
+def race_rungs(
+    rungs: Sequence[int] | None, num_candidates: int, budget_steps: int, eta: int, budget: str
+) -> tuple[int, ...]:
+    """Returns the steps at which candidates are judged: the wanted ones, checked, else those that the budget gives."""
+    checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
+    if rungs is None:
+        return rungs_of(num_candidates, budget_steps, eta, budget)
+    steps = tuple(rungs)
+    ascend = all(a < b for a, b in itertools.pairwise(steps))
+    if not steps or steps[0] < 1 or not ascend or steps[-1] > budget_steps:
+        raise ValueError(f"rungs is {steps}, but must be ascending steps from 1 to budget_steps, {budget_steps}")
+    extra, first = extra_allowed(budget_steps, budget), (num_candidates - 1) * steps[0]
+    if first > extra:
+        raise ValueError(
+            f'budget="small" lets candidates take {extra:g} extra steps, but {num_candidates} of them take {first} to '
+            f"the first rung, {steps[0]}; give an earlier rung"
+        )
+    return steps
 
-    def __init__(self, trainer: Trainer, store: StateStore) -> None:
-        self._trainer, self._store = trainer, store
 
-    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        return fitting_lanes(self._trainer, lanes, memory_bytes)
+def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:
+    """Returns the rungs, the steps at which candidates are judged: each is about eta times the one before; at the
+    last, one candidate is left. Budgets are as `parallel_initialize` has them.
 
-    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
-        while (task := next_task()) is not None:
-            yield self._trainer.train(task, self._store.side_by_side(task.numbers))
+    >>> rungs_of(8, 400, 2, "full")
+    (25, 50, 100)
+    >>> rungs_of(8, 400, 2, "small")
+    (8, 16, 32)
+    """
+    if num_candidates == 1:
+        return (budget_steps,)
+    count = max(1, math.ceil(math.log(num_candidates) / math.log(eta) - 1e-9))
+    if budget == "small":
+        # What all but the best candidate take, where the first rung is one step.
+        extra, before, alive = 0, 0, num_candidates
+        for rung in (eta**n for n in range(count)):
+            extra += (alive - 1) * (rung - before)
+            before, alive = rung, -(-alive // eta)
+        first = min(int(EXTRA * budget_steps / extra), budget_steps // eta ** (count - 1))
+        if first < FEWEST_STEPS:
+            raise ValueError(
+                f'budget="small" lets candidates take {EXTRA * budget_steps:g} steps besides the {budget_steps} of the '
+                f"training, too few to judge {num_candidates}; give {math.ceil(FEWEST_STEPS * extra / EXTRA)} "
+                'budget_steps, fewer candidates, or budget="full"'
+            )
+    else:
+        while count > 1 and RACE * budget_steps / eta ** (count - 1) < FEWEST_STEPS:
+            count -= 1
+        first = int(RACE * budget_steps / eta ** (count - 1))
+        if first < FEWEST_STEPS:
+            raise ValueError(
+                f"budget_steps is {budget_steps}, but a race of candidates needs {math.ceil(FEWEST_STEPS / RACE)}"
+                " at least; give more steps, or one candidate"
+            )
+    return tuple(first * eta**n for n in range(count))
+
+
+def extra_allowed(budget_steps: int, budget: str) -> float:
+    """Returns how many training steps a budget allows besides those of the candidate that is trained on."""
+    return EXTRA * budget_steps if budget == "small" else math.inf

@@ -31,10 +31,7 @@ class Measure:
     training.
 
     Attributes:
-        steps: how many steps the curve has.
-        last: the last loss.
-        loss: the trend's loss at the last step.
-        promised: the trend's loss at the end of the training.
+        loss, promised: the trend's loss at the last step, and at the end of the training.
         on_plateau: whether the trend falls by no more than the noise might explain.
         relative_gradient: the median over the trend of the gradient's norm over the weights'; NaN: unknown.
     """
@@ -48,14 +45,9 @@ class Measure:
 
 
 def measured(losses: Course, relative_gradients: Course, first_step: int, horizon: int) -> Measure:
-    """Fits the trend of a loss curve, and returns the measure of it with the loss that it promises for the end of the
-    training.
-
-    Args:
-        losses: the loss of each step, finite, one at least.
-        relative_gradients: the gradient's norm over the weights'; NaN where unknown.
-        first_step: where the curve begins, counted from 0.
-        horizon: the number of steps of the whole training.
+    """Returns the measure of a loss curve that begins at a step: its fitted trend, and the loss that this promises for
+    the end of the training, `horizon` steps. Losses are finite, and one at least; gradients' norms over the weights'
+    are NaN where they are unknown.
     """
     at = np.log2(np.arange(first_step + 1, first_step + len(losses) + 1, dtype=float))
     falls_by_power = bool((losses > 0).all())
@@ -77,14 +69,10 @@ def measured(losses: Course, relative_gradients: Course, first_step: int, horizo
 
 
 def end_of_drop(at: Course, values: Course) -> int:
-    """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best; 0 if it
-    has none.
+    """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best;
+    0 if it has none. `at` is the logarithm of each step's number.
 
     A short curve has too few points for two lines: the index is then about its middle.
-
-    Args:
-        at: the logarithm of each step's number.
-        values: the losses, or their logarithms.
     """
     count = len(values)
     if count < 4 * FEWEST:
@@ -123,9 +111,7 @@ class Judge(abc.ABC):
 
     @abc.abstractmethod
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
-        """Returns the numbers of the candidates, the best first, by their measures; the same measures always give the
-        same order.
-        """
+        """Returns the candidates' numbers, the best first, by their measures; the same ones give the same order."""
 
 
 @final
@@ -143,13 +129,9 @@ class Trend(Judge):
     """A judge that prefers candidates with a small loss at the end of their curve's fitted trend, and with a large
     gradient relative to the weights.
 
-    Both count by their rank among the candidates, so neither needs a scale. On a plateau, where no fall stands out of
-    the noise, a large gradient is no promise: it counts as the smallest.
-
-    Attributes:
-        gradient_weight: how much a rank by gradient counts against a rank by loss; 0: nothing.
-
-    Raises ValueError for a negative weight.
+    Both count by their rank among the candidates, so neither needs a scale; a rank by gradient counts `gradient_weight`
+    times, at least 0. On a plateau, where no fall stands out of the noise, a large gradient is no promise: it counts as
+    the smallest.
     """
 
     gradient_weight: float = 0.25

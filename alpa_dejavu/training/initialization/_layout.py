@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True)
 class TensorLayout:
-    """The name, shape and dtype of one array in a training state, without its numbers.
-
-    Attributes:
-        name: its path in the state, as `jax.tree_util.keystr` writes it.
-        shape: its shape, without an axis for candidates.
-        dtype: its dtype, of numpy, or of ml_dtypes for numbers that numpy hasn't.
-        is_float: whether it holds real numbers, as weights do.
+    """The name (`jax.tree_util.keystr`), shape and dtype of one array in a training state, without an axis for
+    candidates; numbers that numpy hasn't have a dtype of ml_dtypes.
     """
 
     name: str
@@ -47,12 +42,8 @@ class TensorLayout:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateLayout:
-    """The layout of a training state as a flat list of arrays.
-
-    Attributes:
-        structure: jax's treedef, to make a state of leaves again.
-        leaves: name, shape and dtype of each array, in jax's order.
-        places: the indices of the parameters among the leaves, in jax's order for the parameters alone.
+    """The layout of a training state: jax's treedef, its arrays in jax's order, and the places of the parameters among
+    them, in jax's order for the parameters alone.
     """
 
     structure: PyTreeDef
@@ -71,9 +62,7 @@ class StateLayout:
         return tuple(leaves[place] for place in self.places)
 
     def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
-        """Returns the leaves of a training state with its parameters replaced; the rest, as an optimizer's state,
-        stays.
-        """
+        """Returns a training state's leaves with its parameters replaced; an optimizer's state stays."""
         replaced = list(leaves)
         for place, weight in zip(self.places, weights, strict=True):
             replaced[place] = np.asarray(weight, self.leaves[place].dtype)
@@ -92,11 +81,8 @@ def layout_of(init_fn: InitFn, parameters: Parameters | None = None) -> StateLay
 
 
 def layout(state: PyTree, parameters: Parameters | None = None) -> StateLayout:
-    """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone.
-
-    Args:
-        state: a pytree of arrays, or of their shapes, as `jax.eval_shape` gives them.
-        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+    """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone;
+    `parameters` is as `parallel_initialize` takes it.
 
     Raises:
         ValueError: the state holds no array, or a key of the new style, or `parameters` doesn't pick some of it.
@@ -145,14 +131,7 @@ def _default_parameters(state: PyTree) -> PyTree:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class RacedModel:
-    """A model as its user gives it, to be trained from many initializations.
-
-    Attributes:
-        init_fn: gives a training state for a random key.
-        train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
-        batches: a sequence, which begins again at its end, or a function of the step.
-        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
-    """
+    """A model as its user gives it to `parallel_initialize`, to be trained from many initializations."""
 
     init_fn: InitFn
     train_step: TrainStep

@@ -9,9 +9,9 @@ import pathlib
 import time
 from typing import final
 
-from alpa_dejavu.training.initialization._curve import Curve, Initialized, state_file_of, write_result
 from alpa_dejavu.training.initialization._field import Field, race
 from alpa_dejavu.training.initialization._trainer import Runner
+from alpa_dejavu.training.initialization.result_file import Curve, Initialized, state_file_of, write_result
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -19,12 +19,11 @@ _log = logging.getLogger("alpa_dejavu")
 @final
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run of `parallel_initialize`: how many steps and candidates it is at.
+    """The progress of a run of `parallel_initialize`.
 
     Attributes:
         step: the step of the candidate that has come farthest.
-        living: how many candidates aren't dropped.
-        begun: how many candidates there are.
+        living, begun: how many candidates aren't dropped, and how many there are.
         total_steps: the steps of all candidates so far.
     """
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.training.initialization._layout import RacedModel, StateLayout, layout_of
+from alpa_dejavu.training.initialization._store import StateStore
 
 if TYPE_CHECKING:
     from jax.stages import Wrapped
@@ -66,9 +67,7 @@ class Runner(abc.ABC):
     """So many tasks were begun again, because their worker had died."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """Returns how many candidates (`lanes` at most) fit into memory side by side wherever tasks are done, and a
-        note if it is fewer.
-        """
+        """Returns how many candidates (of `lanes`) fit into memory side by side, and a note if it is fewer."""
         return lanes, ""
 
     @abc.abstractmethod
@@ -114,9 +113,7 @@ class Trainer:
         return TaskOutcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
     def memory_bytes(self, width: int) -> int:
-        """Returns how many bytes of a device's memory training `width` candidates side by side takes, by the compiler's
-        figures, else an estimate.
-        """
+        """Returns the bytes that training `width` candidates at once takes, by the compiler, else estimated."""
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
@@ -197,3 +194,18 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     if fitting == lanes:
         return lanes, ""
     return fitting, f"{lanes} candidates side by side don't fit in {units.size(limit)} of memory, {fitting} do"
+
+
+@final
+class LocalRunner(Runner):
+    """A runner that trains candidates in this process, on its default device, without workers."""
+
+    def __init__(self, trainer: Trainer, store: StateStore) -> None:
+        self._trainer, self._store = trainer, store
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        return fitting_lanes(self._trainer, lanes, memory_bytes)
+
+    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
+        while (task := next_task()) is not None:
+            yield self._trainer.train(task, self._store.side_by_side(task.numbers))

@@ -20,11 +20,8 @@ class Standing:
     """The state of a race between candidate initializations, by which a rule decides which of them go on.
 
     Attributes:
-        rungs: the steps at which candidates are judged, ascending.
         reached: for each candidate, dropped ones too, its measures at the rungs that it has reached.
         waiting: the candidates that can go on; all have reached the same rung.
-        judge: the judge that orders candidates by their measures.
-        seed: the seed for rules that draw random numbers.
     """
 
     rungs: tuple[int, ...]
@@ -41,12 +38,7 @@ class Standing:
 @final
 @dataclasses.dataclass(frozen=True)
 class RaceDecision:
-    """A rule's decision on which of the waiting candidates go on.
-
-    Attributes:
-        kept: the waiting candidates that go on, the best first.
-        why: how the rule chose, for people.
-    """
+    """A rule's decision on which of the waiting candidates go on, the best first, and why, for people."""
 
     kept: tuple[int, ...]
     why: str = ""
@@ -141,10 +133,7 @@ def _is_pruned(optuna: Any, pruner: Any, standing: Standing, number: int) -> boo
     return bool(is_pruned)
 
 
-KNOWN: dict[str, type[RaceRule]] = {
-    "halving": Halving,
-    "optuna": OptunaPruner,
-}
+KNOWN: dict[str, type[RaceRule]] = {"halving": Halving, "optuna": OptunaPruner}
 
 
 def rule(choice: str | RaceRule) -> RaceRule:

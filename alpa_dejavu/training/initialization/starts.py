@@ -34,11 +34,8 @@ _SCALES_SALT = 0x5CA1E
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Started:
-    """The first weights of a candidate.
-
-    Attributes:
-        weights: the values of the parameters, in the order and shapes of the tensors that were asked for.
-        point: the coordinates that the weights were made from, such as scales of tensors; (): none.
+    """The first weights of a candidate, in the order and shapes of the tensors that were asked for, and the coordinates
+    that they were made from, such as scales of tensors; (): none.
     """
 
     weights: Leaves
@@ -53,8 +50,6 @@ class Ask:
     Attributes:
         tensors: name, shape and dtype of the model's parameters.
         own: gives the weights with which the model itself begins, for a candidate's number.
-        numbers: the candidates to begin, ascending.
-        seed: the seed of the run.
     """
 
     tensors: tuple[TensorLayout, ...]
@@ -73,9 +68,7 @@ class Start(abc.ABC):
 
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns the first weights of each candidate that was asked for; the same request always gets the same
-        answer.
-        """
+        """Returns the first weights of each candidate asked for; the same request always gets the same answer."""
 
 
 @final
@@ -90,13 +83,7 @@ class Own(Start):
 @final
 @dataclasses.dataclass(frozen=True)
 class Mixed(Start):
-    """A start by which candidates begin by several starts in turn, so that these race against each other.
-
-    Attributes:
-        starts: candidate n begins by `starts[n % len(starts)]`.
-
-    Raises ValueError for no start, or for one that is made of several itself.
-    """
+    """A start by several in turn, which so race against each other: candidate n by `starts[n % len(starts)]`."""
 
     starts: tuple[Start, ...]
 
@@ -159,14 +146,7 @@ class ByShape(Start):
 
 @dataclasses.dataclass(frozen=True)
 class Scales(Start):
-    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale, spread evenly in
-    its logarithm.
-
-    Attributes:
-        lowest, highest: the range of the scales.
-
-    Raises ValueError unless 0 < lowest < highest.
-    """
+    """A start that multiplies each of the model's tensors of two axes or more by a log-uniform scale of a range."""
 
     name: ClassVar[str]
     lowest: float = 0.25

@@ -23,9 +23,7 @@ _SHAPES = {"bias": (5,), "kernel": (4, 5), "window": (3, 3, 2, 4)}
 
 
 def check_start(start: Start) -> None:
-    """Checks that a start keeps its contract: it gives each candidate finite weights of the asked shapes and dtypes,
-    the same each time.
-    """
+    """Checks that a start gives each candidate finite weights of the asked shapes and dtypes, the same each time."""
     tensors = tuple(TensorLayout(name, shape, np.dtype(np.float32), True) for name, shape in _SHAPES.items())
     tensors += (TensorLayout("count", (), np.dtype(np.int32), False),)
 
@@ -42,9 +40,7 @@ def check_start(start: Start) -> None:
 
 
 def check_rule(rule: RaceRule) -> None:
-    """Checks that a rule keeps its contract: it keeps only waiting candidates, and the same standing gets the same
-    decision.
-    """
+    """Checks that a rule keeps only waiting candidates, and decides the same of the same standing."""
     assert rule.eta >= 2, f"eta is {rule.eta}: candidates don't become fewer"
     for seed in range(5):
         standing = _standing(seed)
@@ -56,9 +52,7 @@ def check_rule(rule: RaceRule) -> None:
 
 
 def check_judge(judge: Judge) -> None:
-    """Checks that a judge keeps its contract: it orders all candidates, the same each time, and prefers one that is
-    better in everything.
-    """
+    """Checks that a judge orders all candidates, the same each time, and prefers one that is better in everything."""
     assert judge.order({}) == (), "nobody is in no order"
     measures = _standing(3).reached
     first = {number: reached[0] for number, reached in measures.items()}

@@ -85,17 +85,9 @@ def _pick(size: int, share: float, seed: list[int]) -> Int[np.ndarray, " picked"
 
 
 class GradientHistory(NamedTuple):
-    """The last T points that were evaluated, in the order of slots.
-
-    Attributes:
-        anchor: for each leaf the picked coordinates of the point that others are kept as differences from.
-        offsets: for each leaf the differences, in float32.
-        gradients: for each leaf the gradients.
-        lengths: the squared length of the differences.
-        distances: the squared distances of points.
-        products: the products of gradients.
-        age: the number of each slot's point; -1: the slot is empty.
-        count: how many points there have been.
+    """The last T points that were evaluated, in the order of slots: for each leaf the picked coordinates of the anchor,
+    differences from it in float32, and gradients; squared lengths of differences and distances of points, and products
+    of gradients; the number of each slot's point, -1 where it is empty, and how many points there have been.
     """
 
     anchor: tuple[Leaf, ...]

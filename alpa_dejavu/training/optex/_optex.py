@@ -80,7 +80,6 @@ class OptEx:
     inside, to the bit.
 
     Attributes:
-        optimizer: any optax optimizer.
         parallel: how many points a step has at most, N.
         history: of how many points the gradients are kept, T.
         kernel: how alike the gradients of two points are.
@@ -92,11 +91,9 @@ class OptEx:
         applied: which gradients are applied where a step began: "all" one after another; or "last", the last one where
             the walk had come to, as the paper has it. The optimizer's moments see all of them.
         scope: "whole": all parameters have one kernel; "stage": each layer or stage has its own; "leaf": each array.
-        stage_of: the stage of a parameter by its path; None: its layer.
         share: the share of coordinates by which distances and products are measured, of each leaf.
         dtype: in which gradients are kept, "float32" or "bfloat16"; points are in float32, so that near ones differ.
         refit: length scale and noise are chosen anew every so many steps.
-        seed: of the choice of coordinates.
         memory_bytes: what the history may take on each device; None: what the device has.
         in_place: whether `step` reuses the arrays of the state that it is given, to save a copy of the history.
 
@@ -166,9 +163,7 @@ class OptEx:
         It may be called inside of `jit`, if the evaluator may.
 
         Args:
-            params: the parameters.
             state: that of the last step, or by `init`; with `in_place` its arrays can't be used after.
-            evaluator: computes the true gradients.
             batches: a pytree with leaves [N, ...], a batch for each point; None: the loss needs none.
 
         Raises:

@@ -103,9 +103,7 @@ def _process(
 
 
 def log_likelihood(process: FittedProcess, seen: Seen) -> Float[Array, ""]:
-    """Returns the log of the marginal likelihood of all gradients for the likeliest amplitude, over the number of
-    coordinates, up to a constant.
-    """
+    """Returns the gradients' log marginal likelihood by the likeliest amplitude, per coordinate, up to a constant."""
     count = jnp.sum(seen.is_known)
     logs = jnp.sum(jnp.where(seen.is_known, jnp.log(jnp.diag(process.factor)), 0))
     return -count / 2 * jnp.log(jnp.maximum(process.amplitude, jnp.finfo(jnp.float32).tiny)) - logs

@@ -28,8 +28,6 @@ class Walk(NamedTuple):
         weights: of the history's gradients in the estimate at each point; zeros where there is none.
         expected: the error of the estimate at each point that the kernel expects, over the estimate's length; infinite
             where there is no estimate.
-        scale: the length scale of each group.
-        noise: the level of noise of each group, over the variance of gradients.
     """
 
     points: PyTree[Float[Array, "N ..."]]
@@ -112,13 +110,10 @@ class OptExState(NamedTuple):
     """The state between steps; a pytree of arrays, for checkpoints too.
 
     Attributes:
-        optimizer: the state of the optimizer inside.
         history: points and their gradients; None where one point is evaluated at a time.
-        scale: the length scale of each group.
-        noise: of each group: the variance of a gradient by its replicas, or the level that was fitted.
-        steps: how many there were.
-        dropped: how many gradients weren't finite.
-        lost: how many points haven't arrived.
+        scale, noise: the length scale of each group, and the variance of its gradient by its replicas, or the level
+            that was fitted.
+        steps, dropped, lost: how many steps there were, gradients that weren't finite, and points that haven't arrived.
     """
 
     optimizer: PyTree
@@ -136,14 +131,12 @@ class StepReport(NamedTuple):
     Attributes:
         loss: at the parameters where it began.
         losses: at all points; NaN where none was evaluated.
-        walked: how many points were evaluated.
         kept: how many of them have a part in the new parameters, the dropped ones among them; 0: they are the old ones.
         dropped: how many gradients weren't finite.
         lost: how many points haven't arrived.
         expected: the error of the estimate at each point that the kernel expected, over the estimate's length.
         errors: the error of the estimate at each point over the true gradient's length; NaN where there is none. On the
             picked coordinates, as `expected`.
-        cosines: of the angle between both.
     """
 
     loss: Float[Array, ""]

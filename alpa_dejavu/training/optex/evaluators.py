@@ -37,8 +37,6 @@ class Evaluated(NamedTuple):
     """The losses and gradients of N points.
 
     Attributes:
-        losses: at each point.
-        gradients: a pytree like the parameters.
         noise: for each leaf the variance of the gradient, all its coordinates together; None: it isn't known.
         has_arrived: which points are there at all; None: all.
     """
@@ -54,12 +52,8 @@ class Evaluator(abc.ABC):
 
     @abc.abstractmethod
     def evaluate(self, points: Points, batches: PyTree, count: Int[Array, ""]) -> Evaluated:
-        """Returns the losses and gradients at points.
-
-        Args:
-            points: a pytree like the parameters.
-            batches: a pytree with leaves [N, ...], a batch for each point; None: the loss needs none.
-            count: how many of the points matter, from the first on: others needn't be evaluated.
+        """Returns the losses and gradients at points, of which `count` matter, from the first on: others needn't be
+        evaluated. Batches have leaves [N, ...], a batch for each point; None: the loss needs none.
         """
 
 
@@ -84,12 +78,7 @@ def gradient_of_point(loss: Loss, replicas: int) -> Callable[[PyTree, PyTree], t
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _OfLoss(Evaluator):
-    """An evaluator of a loss.
-
-    Attributes:
-        loss: the mean loss of parameters on a batch.
-        replicas: into how many parts each batch is cut to estimate the gradient's noise; 1: it isn't.
-    """
+    """An evaluator of a loss; each batch is cut into `replicas` parts to estimate the gradient's noise, 1: not."""
 
     loss: Loss
     replicas: int = 1
@@ -142,13 +131,9 @@ class OneByOne(_OfLoss):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sharded(Evaluator):
-    """Points over several devices of this process, as many on each.
+    """Points over several devices of this process (None: all), as many on each.
 
     What comes back is where the points were, so that the step goes on there. It isn't for use inside of `jit`.
-
-    Attributes:
-        loss, replicas: as `OneByOne` has them.
-        devices: the devices; None: all of them.
     """
 
     loss: Loss
@@ -190,13 +175,8 @@ class RayWorkers(Evaluator):
         self, loss: Loss, workers: int, options: Mapping[str, Any] | None = None,
         replicas: int = 1, patience_s: float | None = None,
     ) -> None:  # fmt: skip
-        """Starts the workers.
-
-        Args:
-            loss, replicas: as `OneByOne` has them.
-            workers: how many there are.
-            options: Ray's options of each worker, as `num_gpus`; a CPU each by default.
-            patience_s: points that haven't arrived after so long are left out; None: they are waited for.
+        """Starts so many workers, by Ray's options, such as `num_gpus`: a CPU each by default. Points that
+        haven't arrived after `patience_s` are left out; None: they are waited for.
 
         Raises:
             RuntimeError: Ray isn't installed, or this process isn't connected to it.

@@ -28,14 +28,8 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def covariance(self, between: Pairs, left: Pairs, right: Pairs) -> Pairs:
-        """Returns the covariances of pairs of points.
-
-        All distances are squared, and over the squared length scale.
-
-        Args:
-            between: the distance r² of the two points of each pair.
-            left: the distance of each pair's first point from the point of reference, which broadcasts to `between`.
-            right: that of its second point.
+        """Returns the covariances of pairs of points, by the squared distance between the two, and that of
+        each from the point of reference, which broadcast; all over the squared length scale.
         """
 
 
@@ -80,13 +74,11 @@ class Matern52(Kernel):
 @final
 @dataclasses.dataclass(frozen=True)
 class DotProduct(Kernel):
-    """Gradients are affine in the parameters, as those of a quadratic are: <x, y> + bias.
+    """Gradients are affine in the parameters, as those of a quadratic are: <x, y> + bias, which is the variance
+    of the gradient at the point of reference.
 
     Products are those of differences from the point of reference: in exact numbers the estimate is the same for each,
     where points determine it.
-
-    Attributes:
-        bias: the variance of the gradient at the point of reference.
     """
 
     bias: float = 1.0

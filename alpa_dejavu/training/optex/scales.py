@@ -36,23 +36,13 @@ class Scale(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, kernel: Kernel, seen: Seen, noises: Levels) -> Choice:
-        """Returns the length scale and the noise.
-
-        Args:
-            kernel: the kernel.
-            seen: the history.
-            noises: levels of noise to choose from.
-        """
+        """Returns the length scale, and one of the levels of noise."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Fixed(Scale):
-    """A given length scale, with the first level of noise.
-
-    Attributes:
-        value: in the unit of the parameters.
-    """
+    """A given length scale, in the unit of the parameters, with the first level of noise."""
 
     value: float
 
@@ -66,11 +56,7 @@ class Fixed(Scale):
 @final
 @dataclasses.dataclass(frozen=True)
 class MedianDistance(Scale):
-    """The median distance of the history's points times a factor, or 1 where no two differ, with the first noise.
-
-    Attributes:
-        factor: of the median.
-    """
+    """The median distance of the history's points times a factor, or 1 where no two differ, with the first noise."""
 
     factor: float = 1.0
 

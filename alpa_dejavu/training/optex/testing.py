@@ -25,10 +25,6 @@ __all__ = ["check_evaluator", "check_kernel"]
 def check_kernel(kernel: Kernel, dimension: int = 5) -> None:
     """Checks that a kernel is one: covariances are symmetric and positive semidefinite, and no point has more with
     another one than both have with themselves. It runs under `jit`.
-
-    Args:
-        kernel: the kernel.
-        dimension: of the points that it is tried on.
     """
     points = np.random.default_rng(0).standard_normal((12, dimension))
     between = ((points[:, None] - points) ** 2).sum(axis=-1).astype(np.float32)
@@ -43,16 +39,10 @@ def check_kernel(kernel: Kernel, dimension: int = 5) -> None:
 
 
 def check_evaluator(evaluator: Evaluator, loss: Loss, params: PyTree, batches: PyTree) -> None:
-    """Checks that an evaluator keeps its contract.
+    """Checks that an evaluator of a mean loss keeps its contract.
 
-    Losses and gradients are those of `jax.value_and_grad` to six digits, each point's on its own batch, and the same
-    when they are asked for again. Of points that don't matter it may tell anything.
-
-    Args:
-        evaluator: of the loss.
-        loss: the mean loss of parameters on a batch.
-        params: a pytree, of which points are made by noise.
-        batches: leaves [N, ...].
+    Losses and gradients are those of `jax.value_and_grad` to six digits, each point's on its own batch, leaves [N,
+    ...], and the same when they are asked for again. Of points that don't matter it may tell anything.
     """
     n = jax.tree.leaves(batches)[0].shape[0]
     draw = np.random.default_rng(0)

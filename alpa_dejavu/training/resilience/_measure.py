@@ -32,10 +32,7 @@ class Point:
     """A model judged with a share of its parts faulty, under many masks.
 
     Attributes:
-        fault: its name.
         group: the group of parts that was struck; empty: all.
-        share, count: of the units, and how many these are.
-        judged: what the judge says under each mask.
         not_finite: the share of samples with an output that is NaN or infinite, under each mask.
     """
 
@@ -72,10 +69,7 @@ class Resilience:
 
     Attributes:
         kind: the word for the parts.
-        groups: the names of their groups.
-        units: how many there are.
         base: what the judge says of the model without faults.
-        points: for each fault, group and share.
     """
 
     kind: str
@@ -130,19 +124,16 @@ def resilience(
 
     Args:
         apply_fn: the model: takes parameters and inputs, and returns outputs.
-        params: its parameters, a pytree of arrays.
         data: inputs and targets, arrays whose first dimension is that of the samples.
         faults: a fault or several, by their names in `alpa_dejavu.training.resilience.faults` or as objects; a mapping
             names them.
         parts: which units may fail: a kind ("neurons", "filters", "heads", "layers", "weights", or "activations", a
             product's outputs, or "values", single numbers of these), or what `find_parts` has found.
         shares: of the units, from 0 to 1.
-        masks: how many are drawn for each share.
         by_layer: whether each group, such as a layer, is struck alone as well.
         judge: what is measured, by outputs and targets; the share of targets that the largest output names.
         lanes: masks that are computed side by side by `vmap`; the others follow one another. On a CPU convolutions are
             faster one by one; on accelerators more lanes are.
-        seed: of the masks.
         workers: tasks of the connected Ray cluster that the points are divided among; None: this process.
 
     Raises:

@@ -47,14 +47,7 @@ def cross_entropy(outputs: Float[Array, "... classes"], targets: Int[Array, " ..
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model with data that it is judged by.
-
-    Attributes:
-        apply_fn: takes parameters and inputs, and returns outputs.
-        params: the parameters, a pytree of arrays.
-        inputs, targets: the data.
-        judge: what is measured, by outputs and targets.
-    """
+    """A model with data that it is judged by: inputs and targets, whose first dimension is that of the samples."""
 
     apply_fn: Model
     params: PyTree

@@ -61,9 +61,7 @@ class ProductSite:
 
 
 def sites(apply_fn: Model, params: PyTree, inputs: PyTree) -> tuple[tuple[ProductSite, ...], tuple[str, ...]]:
-    """Returns the products of data with weights in a model, and the names of loops whose products aren't reached;
-    parameters and inputs may be shapes alone.
-    """
+    """Returns the products of data with weights, and the loops whose products aren't reached; shapes are enough."""
     recorded_sites: list[ProductSite] = []
 
     def recorded(number: int, site: ProductSite, values: Array) -> Array:
@@ -114,11 +112,8 @@ def without(apply_fn: Model, parts: Parts, hit: Bool[Array, " units"]) -> Model:
 
 
 def clipped(apply_fn: Model, params: PyTree, inputs: PyTree) -> Model:
-    """Returns a model whose activations are clipped to the range that they have on some inputs; NaN becomes 0.
-
-    Args:
-        apply_fn, params: the model, and its parameters without faults.
-        inputs: inputs that show the ranges, such as those it was trained on.
+    """Returns a model whose activations are clipped to the range that they have on some inputs, such as those it was
+    trained on, with parameters without faults; NaN becomes 0.
 
     References:
         Chen, Li and Pattabiraman, A Low-cost Fault Corrector for Deep Neural Networks through Range Restriction, DSN

@@ -32,11 +32,9 @@ class BitMap:
     """The harm of flipped bits.
 
     Attributes:
-        dtype: the format of the numbers.
         groups: the names of the groups that were struck; empty: all numbers.
         base: what the judge says without flips, of numbers rounded to the format.
         judged: what it says with flips, the mean over masks, the lowest bit first.
-        not_finite: the share of samples with an output that isn't finite, likewise.
     """
 
     dtype: str
@@ -77,10 +75,6 @@ def bit_map(
         dtype: the format that numbers are kept in: "float32", "bfloat16", "float16" or "int8".
         parts: whose numbers are struck; "weights" are single ones.
         share: of a layer's units, each of whose numbers has the bit flipped; one unit at least.
-        masks: how many are drawn for each layer and bit.
-        by_layer: whether layers are struck alone as well.
-        judge: what is measured, by outputs and targets.
-        seed: of the masks.
 
     Raises:
         ValueError: there is no such format, the model has no such parts, or the data don't fit.

@@ -74,8 +74,6 @@ class ChosenParts:
     """Parts that were chosen, with what the model does without them.
 
     Attributes:
-        units: their numbers, in the order in which they were chosen.
-        names: their names.
         loss_before, loss: of the model without a fault, and with it in all of these parts together.
         accuracy_before, accuracy: likewise; on data that aren't classes NaN.
     """
@@ -98,15 +96,10 @@ def harms(
     faulty: str | UnitFault = "removed",
     loss: Judge = cross_entropy,
 ) -> Harms:
-    """Returns for each part by how much its loss alone raises the loss.
+    """Returns for each part by how much its loss alone raises the loss; model and data are as `resilience` takes them.
 
-    Args:
-        apply_fn, params, data: as `resilience` takes them.
-        parts: a kind, or what was found.
-        by: "tried" measures it; "gradient" and "curvature" are Taylor's sum up to the first and the second term, for
-            what the fault changes in parameters.
-        faulty: the fault; with its random key 0 where it draws.
-        loss: takes outputs and targets.
+    By "tried" it is measured; "gradient" and "curvature" are Taylor's sum up to the first and the second term, for what
+    the fault changes in parameters. A fault that draws has the random key 0.
 
     Raises:
         ValueError: there is no such way, the data don't fit, or the parts are of activations, which can only be tried.
@@ -144,15 +137,9 @@ def chosen_parts(
     """Returns the k parts whose loss together harms most, or least, as far as a way finds them.
 
     Args:
-        apply_fn, params, data: as `resilience` takes them.
-        parts: a kind, or what was found.
-        k: how many.
         by: one of `WAYS`: "greedy" takes the parts that harm most (least) beside those taken already; "exact" tries all
             sets, up to 50,000 of them; others take the highest (lowest) scores.
-        least: whether those that harm least are wanted.
         at_once: parts that a greedy step takes, by their harm alone beside those taken already.
-        faulty: the fault.
-        loss: takes outputs and targets.
         judged: inputs and targets by which the choice is certified; None: the same data.
 
     Raises:
@@ -191,13 +178,7 @@ def judged_without(
     faulty: str | UnitFault = "removed",
     judge: Judge = accuracy,
 ) -> Float[np.ndarray, " sets"]:
-    """Returns what a judge says of a model with each set of parts faulty together.
-
-    Args:
-        apply_fn, params, data, judge: as `resilience` takes them.
-        parts, faulty: as `chosen_parts` takes them.
-        sets: which units are hit in each set.
-    """
+    """Returns what a judge (as in `resilience`) says of a model with each set of parts faulty together."""
     subject, units, what = _checked(apply_fn, params, data, parts, faulty, judge)
     wanted = np.asarray(sets, bool)
     if wanted.ndim != 2 or wanted.shape[1] != units.count or not len(wanted):

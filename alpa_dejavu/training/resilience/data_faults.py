@@ -38,11 +38,6 @@ class DataFault(abc.ABC):
         """Returns inputs and targets with so many faulty samples, all sets of them as likely.
 
         It is a pure function of JAX but for the count, on which shapes depend.
-
-        Args:
-            inputs, targets: of the samples.
-            count: the number of samples that are faulty.
-            key: a random key.
         """
 
 
@@ -69,11 +64,7 @@ class Doubled(DataFault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Mislabelled(DataFault):
-    """Samples whose target is another class, each as likely.
-
-    Attributes:
-        classes: the number of classes, which are 0..classes - 1.
-    """
+    """Samples whose target is another one of so many classes, 0..classes - 1, each as likely."""
 
     classes: int = 10
 
@@ -85,11 +76,7 @@ class Mislabelled(DataFault):
         return inputs, jnp.where(hit, (targets + step) % self.classes, targets)
 
 
-DATA_FAULTS: dict[str, type[DataFault]] = {
-    "removed": RemovedSamples,
-    "doubled": Doubled,
-    "mislabelled": Mislabelled,
-}
+DATA_FAULTS: dict[str, type[DataFault]] = {"removed": RemovedSamples, "doubled": Doubled, "mislabelled": Mislabelled}
 """For each name the fault of training data, a frozen dataclass."""
 
 
@@ -109,17 +96,11 @@ def data_resilience(
     """Returns how accurate a model is that was trained with a share of faulty samples, for each fault and share.
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
         train_fn: takes inputs, targets and a random key, and returns trained parameters. It must be a pure function of
             JAX where trainings run side by side. Trainings of the same number get the same key, whatever the fault.
-        data: inputs and targets to train on, arrays whose first dimension is that of the samples.
-        held_out: inputs and targets that the trained model is judged by.
-        faults: names of `DATA_FAULTS`, or objects.
         shares: of the samples, from 0 to 1; where samples are removed, below 1.
-        masks: trainings for each fault and share, each with other samples.
         judge: what is measured; the share of targets that the largest output names.
         side_by_side: whether the trainings of a share run side by side by `vmap`; if not, `train_fn` may do anything.
-        seed: of the samples and of the keys.
 
     Returns:
         Points whose judgements are those of the trainings; `base` is the mean of trainings on the data as they are.

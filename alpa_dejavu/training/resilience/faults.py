@@ -29,14 +29,10 @@ class UnitFault(abc.ABC):
 
     @abc.abstractmethod
     def faulty(self, params: PyTree, parts: Parts, hit: Bool[Array, " units"], key: PRNGKeyArray) -> PyTree:
-        """Returns parameters in which the hit units are faulty, and nothing else has changed.
+        """Returns parameters, or a tuple of one activation, in which the hit units are faulty, and nothing else
+        has changed.
 
         It is a pure function of JAX, so that many masks run side by side by `vmap`.
-
-        Args:
-            params: the parameters, or a tuple of one activation.
-            parts, hit: the units in them, and which of these are hit.
-            key: a random key for what the fault draws.
         """
 
 
@@ -88,11 +84,7 @@ class Zeroed(_ValueFault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Stuck(_ValueFault):
-    """Parts whose numbers are all the same, whatever comes in.
-
-    Attributes:
-        value: the number.
-    """
+    """Parts whose numbers are all the same value, whatever comes in."""
 
     value: float = 1.0
 
@@ -128,11 +120,7 @@ class Flipped(_ValueFault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Noisy(_ValueFault):
-    """Parts whose numbers are each multiplied by a factor from a normal distribution around one.
-
-    Attributes:
-        spread: its standard deviation.
-    """
+    """Parts whose numbers are each multiplied by a factor from a normal distribution around one, of this spread."""
 
     spread: float = 0.1
 
@@ -200,9 +188,7 @@ FORMATS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16, "int
 
 
 def flipped(values: Float[Array, " ..."], dtype: str, bits: int | Int[Array, " ..."]) -> Float[Array, " ..."]:
-    """Returns numbers as they are read after one bit of each, 0 the lowest, has flipped while they were kept in a
-    format of `FORMATS`.
-    """
+    """Returns numbers read after one bit of each, 0 the lowest, has flipped while kept in a format of `FORMATS`."""
     scale = _scale(values)
     kept = _quantised(values, scale) if dtype == "int8" else values.astype(dtype)
     whole = jnp.dtype(f"uint{FORMATS[dtype]}")

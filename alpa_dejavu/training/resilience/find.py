@@ -36,8 +36,6 @@ def find_parts(params: PyTree, kind: str = "neurons", *, only: Patterns | None =
     - "weights" are single numbers.
 
     Args:
-        params: the parameters, a pytree of arrays.
-        kind: one of `KINDS`.
         only: patterns of paths, as "blocks/*/up", whose arrays are taken, and what lies below them; for layers each
             path that matches is a layer. None: all.
         but: patterns of paths that are left out, such as those of the last layer, whose neurons are the classes.
@@ -79,8 +77,6 @@ def parts_of_axes(params: PyTree, kind: str, groups: Mapping[str, Sequence[Axis]
     Where a group has those who read it, too, a removed unit is the same as one that never was, whatever the activation.
 
     Args:
-        params: the parameters, a pytree of arrays.
-        kind: the word for a unit in the plural.
         groups: by name, the axes of a group; all must have as many units.
 
     Raises:

@@ -30,13 +30,7 @@ __all__ = ["Drill", "hardened", "weight_noise"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drill:
-    """A fault that a model is trained under, in other units each step.
-
-    Attributes:
-        fault: the fault.
-        parts: the units that it may hit.
-        share: of them, which is hit in each step.
-    """
+    """A fault that a model is trained under, in other units each step: a share of the parts."""
 
     fault: UnitFault
     parts: Parts
@@ -74,12 +68,8 @@ def hardened(
     Args:
         apply_fn, loss, params: the model, what its outputs and targets lose in the mean, and where it begins.
         data: inputs and targets to train on; batches are drawn from them with replacement.
-        optimizer: one of optax.
-        steps: the number of steps.
-        batch: samples of a step.
         drills: the faults of each step, one after the other; those of activations one at most.
         averaged: the mean of the parameters over this last share of the steps is returned; 0: the last ones are.
-        seed: of batches and faults.
 
     Raises:
         ValueError: two drills are of activations, or a share isn't one; before anything is trained.

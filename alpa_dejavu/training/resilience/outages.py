@@ -56,7 +56,6 @@ class OutageTraining:
     """The losses along a training, with or without an outage.
 
     Attributes:
-        steps: after which steps it was looked at.
         loss: of the whole model on held-out data.
         answered: likewise, of the model as it answers at that moment, without what is lost.
     """
@@ -125,13 +124,7 @@ def disturbed(
     Args:
         apply_fn, loss, params: the model, what its outputs and targets lose in the mean, and where it begins.
         data: inputs and targets to train on; batches are drawn from them with replacement.
-        held_out: inputs and targets that the losses are of.
-        optimizer: one of optax.
-        parts: the units that may be lost.
-        outage: who is lost, and when; None: nobody.
-        steps: the number of steps.
         batch: samples of a step, a multiple of `replicas`.
-        replicas: how many compute gradients.
         looks: how often the held-out loss is computed at most.
         seed: of the batches, which are the same with any outage.
 

@@ -43,12 +43,8 @@ def chosen_rows(chosen: Mapping[str, ChosenParts]) -> Rows:
 
 
 def stage_rows(plan: Plan, blocks: Mapping[str, Sequence[str]], without: Mapping[str, Point]) -> Rows:
-    """Returns a row for each stage of a plan: its hosts, the blocks it holds, and what is judged without its answer.
-
-    Args:
-        plan: the plan.
-        blocks: for each stage the model's blocks, as `spares.blocks_of_stages` returns.
-        without: for each stage that has blocks the point at which it is removed.
+    """Returns a row for each stage of a plan: its hosts, the blocks it holds (`spares.blocks_of_stages`), and what is
+    judged without its answer, by the points at which stages with blocks are removed.
     """
     heads = ("stage", "hosts", "blocks", "judged without its answer")
     return heads, [
@@ -69,14 +65,9 @@ def resilience_page(
     chosen: Mapping[str, ChosenParts] | None = None,
     stages: Rows | None = None,
 ) -> str:
-    """Returns an HTML page about what was measured of a network, which opens in a browser without network.
-
-    Args:
-        name: the network's, for people.
-        figures: accuracies against shares of faulty parts.
-        maps: the harm of flipped bits by layer and position, each of a format.
-        chosen: parts that harm most or least, by what they are called.
-        stages: the table of a plan's stages.
+    """Returns an HTML page about what was measured of a network, which opens in a browser without network:
+    accuracies against shares of faulty parts, the harm of flipped bits, parts that harm most or least by what they are
+    called, and the table of a plan's stages.
 
     Returns:
         HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.

@@ -26,7 +26,6 @@ class Axis:
     """An axis of an array of parameters along which units lie: index i belongs to unit (i // width) % units.
 
     Attributes:
-        leaf: the array's path, as "hidden/kernel".
         axis: the axis, counted from the end where it is negative.
         width: so many indices next to each other belong to the same unit.
         units: how many units there are; None: as many as the axis has room for.
@@ -59,10 +58,7 @@ class Parts:
 
     Attributes:
         kind: the word for a unit in the plural, as "neurons".
-        groups: the name of each group.
-        sizes: how many units each group has.
         owners: for each leaf of the parameters, in the order of `jax.tree_util`, which of its numbers belong to whom.
-        shapes: the shape of each leaf.
     """
 
     kind: str

@@ -22,11 +22,9 @@ class StageSpare:
     """A spare for a stage of a plan, and what it is worth.
 
     Attributes:
-        stage: the number of the stage.
-        hosts: the names of its hosts.
-        failures_per_s: how often one of them fails.
-        waiting_s: seconds that a failure costs where training waits until the host is back.
-        skipping_s: seconds of training that a failure costs where it goes on without the stage.
+        failures_per_s: how often one of its hosts fails.
+        waiting_s, skipping_s: seconds that a failure costs where training waits until the host is back, and where it
+            goes on without the stage.
         saved: the share of time that a spare saves: failures per second times the smaller cost less the spare's own.
     """
 
@@ -49,12 +47,8 @@ def spares(
     each second.
 
     Args:
-        plan: the plan, whose stages have hosts.
         behind: for each stage, the steps that training is behind for each step of its outage, as
             `outages.OutageTraining.behind` over the steps of the outage; infinity: it can't go on.
-        failures_per_s: failures of a host in a second.
-        repair_s: seconds until a failed host is back.
-        takeover_s: seconds until a spare has taken over.
 
     Raises:
         ValueError: there isn't a number for each stage, or one is below 0.
@@ -76,10 +70,6 @@ def blocks_of_stages(plan: Plan, blocks: Sequence[str]) -> dict[str, list[str]]:
     """Returns for each stage of a plan, "stage 0" and so on, the blocks of a model that it holds.
 
     The plan's layers are taken to be cut evenly along the blocks: block b of n lies at layer (b + 0.5) / n of them.
-
-    Args:
-        plan: the plan.
-        blocks: the paths of the model's blocks, in the order in which they are passed.
     """
     results: dict[str, list[str]] = {f"stage {number}": [] for number in range(len(plan.stages))}
     for number, block in enumerate(blocks):

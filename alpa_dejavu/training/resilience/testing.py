@@ -24,7 +24,6 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
     of them as were asked for; the same key gives the same again; it can be traced.
 
     Args:
-        fault: the fault to check.
         changes_shapes: whether it makes arrays wider; what they then hold isn't compared.
 
     >>> from alpa_dejavu.training.resilience.faults import Removed, Stuck
@@ -55,9 +54,7 @@ def check_fault(fault: UnitFault, *, changes_shapes: bool = False) -> None:
 
 
 def check_data_fault(fault: DataFault) -> None:
-    """Checks that a fault of training data keeps its contract: none changes nothing, inputs stay with targets, and the
-    same key gives the same again.
-    """
+    """Checks that a fault of data has a strength of no change, keeps inputs with targets, and obeys its key."""
     inputs, targets = jnp.arange(40.0).reshape(20, 2), jnp.arange(20) % 10
     for count in (0, 1, 7):
         key = jax.random.PRNGKey(count)

@@ -11,21 +11,8 @@ Alpa is passed in. See docs/concepts/robust-training.md.
 from __future__ import annotations
 
 from alpa_dejavu.training.robust._suspects import Suspects
-from alpa_dejavu.training.robust._value_and_grad import (
-    Judged,
-    RobustState,
-    RobustValueAndGrad,
-    robust_value_and_grad,
-)
-from alpa_dejavu.training.robust.rules import (
-    RULES,
-    Aggregated,
-    Evidence,
-    Prepared,
-    Rule,
-    replicas_to_tolerate,
-    rule,
-)
+from alpa_dejavu.training.robust._value_and_grad import Judged, RobustState, RobustValueAndGrad, robust_value_and_grad
+from alpa_dejavu.training.robust.rules import RULES, Aggregated, Evidence, Prepared, Rule, replicas_to_tolerate, rule
 
 __all__ = [
     "RULES", "Aggregated", "Evidence", "Judged", "Prepared", "RobustState", "RobustValueAndGrad", "Rule", "Suspects",

@@ -76,9 +76,7 @@ def norms(gradients: Gradients) -> Each:
 
 
 def shrunk(gradients: Gradients, valid: Which) -> Gradients:
-    """Returns gradients over the largest absolute value of all, with zeros for the replicas that aren't valid: their
-    sums and distances don't overflow.
-    """
+    """Returns gradients over the largest absolute value, zeros where not valid: sums and distances don't overflow."""
     clean = jax.tree.map(wide, cleared(gradients, valid))
     unit = _one_if_none(_for_each_row(jnp.max, functools.reduce(jnp.maximum, map(_largest, jax.tree.leaves(clean)))))
     return jax.tree.map(lambda x: x / column(unit, x), clean)
@@ -129,9 +127,7 @@ def diagonal(values: Float[Array, "N N"]) -> Each:
 
 
 def squared_distances(gradients: Gradients, valid: Which) -> Float[Array, "N N"]:
-    """Returns the squared distances of all pairs in some unit, shape [N, N], infinite where one isn't valid, 0 to
-    itself.
-    """
+    """Returns the squared distances of pairs in some unit, shape [N, N]; infinite where one isn't valid."""
     # From their median: else a huge wrong gradient, or the part that all share, leaves no digits to the differences.
     products, _ = products_around(gradients, median_of(gradients, valid), valid)
     squares = diagonal(products)

@@ -53,14 +53,11 @@ class Suspects:
     without a break is proposed to be left out.
 
     Attributes:
-        replicas: how many there are.
         steps_between_false_names: how many steps there shall be on average between names of right replicas.
         patience: for how many steps one is named before it is proposed to be left out.
         evidence: for each group that of both kinds against each replica; for "fresh samples", of one.
         seen_before: for each group both kinds' values in the last steps; for "fresh samples" the median descent, and
             the descents less it.
-        named_for: for how many steps each has been named.
-        step: how many steps were looked at.
 
     References:
         Lorden, Procedures for Reacting to a Change in Distribution, Annals of Mathematical Statistics 1971.

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 
 class RobustState(NamedTuple):
-    """The part of the train state that robust gradients need; a pytree, for checkpoints too.
-
-    Attributes:
-        offsets: zeros [N, ...] for each parameter, by which gradients are taken; None where none are needed.
-        rules: for each group the rule's state.
+    """The part of the train state that robust gradients need; a pytree, for checkpoints too: zeros [N, ...] for each
+    parameter, by which gradients are taken (None where none are needed), and for each group the rule's state.
     """
 
     offsets: Gradients | None
@@ -40,11 +37,9 @@ class Judged(NamedTuple):
     """The gradient of a step, and what it says of the replicas.
 
     Attributes:
-        gradients: a pytree like the parameters.
         suspicion: for each group each replica's distance from the gradient over the median distance.
         agreement: for each group each replica's cosine with the gradient less its own share in it; 0 where it isn't
             finite.
-        weights: for each group each replica's share in the gradient.
     """
 
     gradients: Gradient
@@ -96,10 +91,7 @@ class RobustValueAndGrad:
         """Returns the mean loss of the replicas, the judged gradient, and the next state.
 
         Args:
-            params: the parameters.
             batch: a pytree of arrays with the samples first; replica i has the i-th part of them.
-            state: of the last step, or by `init`.
-            fresh: samples to judge by, for Zeno and Zeno++.
             descent: for Zeno the descents that `score` gave; None: they are computed here, of fresh samples.
             tamper: changes the replicas' gradients [N, ...] before the rule, to try attacks.
 
@@ -202,13 +194,9 @@ def robust_value_and_grad(
     Each replica's gradient is a row of a leading axis, which is sharded over the data-parallel devices like the batch.
 
     Args:
-        loss: the mean loss of parameters on a batch; the rule is for gradients of its parts.
-        rule: a rule, or the name of one.
         replicas: into how many parts the batch is cut, N.
         scope: "whole": all parameters of a replica are judged as one; "stage": those of each stage by themselves, for
             which nothing is sent between stages; "leaf": each array.
-        stage_of: the stage of a parameter by its path, such as "params/Dense_0/kernel"; None: its layer.
-        value_and_grad: `jax.value_and_grad`, or `alpa.value_and_grad` under Alpa.
         joined: whether a group's gradients are put one after the other into one array for the rule, by which it is few
             operators and one exchange. Without it, parameters that are cut over devices themselves stay cut.
 

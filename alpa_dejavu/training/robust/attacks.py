@@ -32,14 +32,7 @@ class Attack:
     """
 
     def send(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray, state: PyTree = None) -> Sent:
-        """Returns the gradients that all replicas send, and the state for the next call.
-
-        Args:
-            gradients: those that all replicas have computed rightly.
-            wrong: which replicas send others.
-            key: a jax random key.
-            state: that of the last call; None: there was none.
-        """
+        """Returns what all replicas send, by what they rightly computed, and the next call's state."""
         return _replaced(gradients, wrong, self._wrong(gradients, wrong, key)), ()
 
     def _wrong(self, gradients: Gradients, wrong: Which, key: PRNGKeyArray) -> PyTree:
@@ -145,11 +138,7 @@ class Mimic(Attack):
 @final
 @dataclasses.dataclass(frozen=True)
 class NotFinite(Attack):
-    """Wrong replicas send a value that isn't finite in all coordinates.
-
-    Attributes:
-        value: "nan" or "inf".
-    """
+    """Wrong replicas send a value that isn't finite, "nan" or "inf", in all coordinates."""
 
     value: str = "nan"
 
@@ -200,11 +189,7 @@ class BitFlip(Attack):
 @final
 @dataclasses.dataclass(frozen=True)
 class Stale(Attack):
-    """Wrong replicas send the gradients that they had some steps ago, which are the state; in the first steps zeros.
-
-    Attributes:
-        steps: how many steps ago.
-    """
+    """Wrong replicas send the gradients that they had some steps ago, which are the state; in the first steps zeros."""
 
     steps: int = 10
 
@@ -256,15 +241,11 @@ def flipped_labels(targets: Int[Array, " ..."], classes: int) -> Int[Array, " ..
 def wrong_stage(
     values: Float[Array, " ..."], forward: Float[Array, " ..."], backward: Float[Array, " ..."]
 ) -> Float[Array, " ..."]:
-    """Returns a stage's activations times a factor; the signal that comes back through this is multiplied, too.
+    """Returns a stage's activations times a factor, of which 1 is right; the signal that comes back through this
+    is multiplied by another, too.
 
     Put where a stage's activations leave it, it is a machine that computes this stage wrongly: stages after it have
     wrong inputs, stages before it a wrong signal, as has the stage itself.
-
-    Args:
-        values: activations.
-        forward: the factor of the activations; 1 is right.
-        backward: the factor of the signal; 1 is right.
     """
     return values * forward
 

@@ -37,11 +37,7 @@ class Preparation(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Clipping(Preparation):
-    """Gradients that are longer than a norm are scaled down to it.
-
-    Attributes:
-        norm: the longest that there may be; None: the median of the replicas'.
-    """
+    """Gradients that are longer than a norm are scaled down to it; None: to the median norm of the replicas'."""
 
     norm: float | None = None
 
@@ -58,9 +54,6 @@ class WorkerMomentum(Preparation):
     """A moving average of each replica's gradients, beginning at zero: momentum <- decay momentum + (1 - decay) g.
 
     A gradient that isn't finite doesn't enter it, but its replica isn't finite in that step.
-
-    Attributes:
-        decay: how much of the last average stays.
 
     References:
         Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021.
@@ -84,11 +77,8 @@ class WorkerMomentum(Preparation):
 @final
 @dataclasses.dataclass(frozen=True)
 class Noise(Preparation):
-    """Symmetric normal noise is added to each replica: with it a median, or a vote of signs, comes near to the mean.
-
-    Attributes:
-        deviation: its standard deviation in each coordinate.
-        seed: of the noise.
+    """Symmetric normal noise of a standard deviation is added to each replica's coordinates: with it a median, or a
+    vote of signs, comes near to the mean.
 
     References:
         Chen, Chen, Sun, Wu and Hong, Distributed Training with Heterogeneous Data: Bridging Median- and Mean-Based
@@ -141,13 +131,8 @@ class NearestNeighbours(Preparation):
 @final
 @dataclasses.dataclass(frozen=True)
 class Bucketing(Preparation):
-    """Replicas are put into buckets by chance, and each bucket becomes its mean; the last one may have fewer.
-
-    A bucket with a replica that isn't finite isn't finite.
-
-    Attributes:
-        size: how many replicas are in a bucket.
-        seed: of the chance.
+    """Replicas are put into buckets of a size by chance, and each bucket becomes its mean; the last one may have
+    fewer. A bucket with a replica that isn't finite isn't finite.
 
     References:
         Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.

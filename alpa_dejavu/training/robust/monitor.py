@@ -72,7 +72,7 @@ def _statistics(values: Values, slot: Float[Array, "K F"]) -> Float[Array, "K F"
 
 _MOST, _OF_WRONG = 10.0, 0.02
 _LEAST_SPREADS = np.array([0.2, 0.1], np.float32)
-"""Of the logarithms of patterns' deviations and of sizes."""
+"""The least spreads of the logarithms of patterns' deviations and of sizes."""
 _NOT_FINITE = 100.0
 """The logarithm of a size that isn't finite."""
 
@@ -87,7 +87,6 @@ class Watch(NamedTuple):
         score: for each crossing the moving mean of the logarithms of how far patterns are off and of sizes, pattern and
             size of activations and signals. It is what one or two replicas are compared with.
         spread: for each crossing the moving mean of these logarithms' squared deviations.
-        steps: how many steps were seen.
     """
 
     slots: dict[str, Slot]
@@ -109,11 +108,8 @@ class WithSlots(NamedTuple):
 
 
 class Crossed(NamedTuple):
-    """The monitor's judgement of a step.
-
-    Attributes:
-        wrong: for each crossing whether each replica's activations and signals are wrong.
-        score: for each crossing by how many standard deviations each is off.
+    """The monitor's judgement of a step: for each crossing whether each replica's activations and signals are wrong,
+    and by how many standard deviations each is off.
     """
 
     wrong: dict[str, Bool[Array, "2 N"]]
@@ -125,13 +121,11 @@ class Crossed(NamedTuple):
         return jnp.any(jnp.concatenate(list(self.wrong.values())), axis=0)
 
     def stages(self, order: Sequence[str]) -> list[int | None]:
-        """Returns for each replica the stage that computes wrongly, or None.
+        """Returns for each replica the stage that computes wrongly, or None, by the crossings in the order of the
+        stages, of which there is one more.
 
         It is the one before the first crossing whose activations are wrong; or, where only signals are, the one after
         the last crossing whose signal is wrong.
-
-        Args:
-            order: the crossings in the order of the stages, of which there is one more.
         """
         wrong = np.stack([np.asarray(self.wrong[name]) for name in order])
         forward, backward = wrong[:, 0], wrong[:, 1]
@@ -154,10 +148,7 @@ class Monitor:
     hardly move the moving values.
 
     Attributes:
-        threshold: the number of standard deviations.
-        quantiles: the shares of the moving quantiles.
         decay: how much of the moving values stays from step to step.
-        warm_up: the number of steps in which nobody is wrong.
     """
 
     threshold: float = 5.0

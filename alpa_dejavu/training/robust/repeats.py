@@ -35,9 +35,7 @@ class CheckedStep(NamedTuple):
     Attributes:
         trained: parameters and all else that a step changes; as before where the step was dropped.
         watch: the monitor's state after the run that was taken, or after the last one.
-        returned: what else the step returned in that run.
         wrong: the verdicts of the runs in which a stage was wrong, NumPy arrays, the first one first.
-        dropped: whether all runs were.
     """
 
     trained: PyTree
@@ -56,11 +54,7 @@ def checked_step(
     Args:
         step: of what is trained, the monitor's state and a batch; it returns both anew, `Monitor.seen`'s verdict, and
             anything. It must not donate its arguments (under Alpa `donate_argnums=()`), as they are needed again.
-        trained: parameters, moments, the state of robust gradients.
-        watch: the monitor's state.
-        batch: the samples.
         repeats: how often a step is run again before it is dropped.
-        order: the crossings in the order of the stages, so that the log names the stage.
 
     Raises:
         ValueError: repeats is negative.

@@ -35,8 +35,6 @@ def check_rule(
     after, and is a pytree of arrays that goes through a file. It runs under `jit`.
 
     Args:
-        rule: the rule.
-        replicas: how many there are.
         mean_where_equal: whether equal gradients give themselves.
         translates: whether a vector added to all gradients is added to the result.
         scales: whether a factor of all gradients is one of the result, be it 2^-80 or 2^80.

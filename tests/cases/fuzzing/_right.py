@@ -233,6 +233,10 @@ def _write_result() -> None:
 
     state = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
     losses, gradients = np.array([2.0, 1.0]), np.array([0.1, np.nan])
-    chosen = Curve(0, losses, gradients, None, "chosen", (0.5,))
+    chosen = Curve(
+        number=0, dropped_step=None, why="chosen", point=(0.5,), losses=losses, relative_gradients=gradients
+    )
     dropped = dataclasses.replace(chosen, number=1, dropped_step=1, why="the trend")
-    write_result(Initialized(state, 0, 2, (chosen, dropped), (1,), 3, 0, 0, 0, 0, 1.5, 0), "result.json")
+    result = Initialized(state=state, chosen=0, steps=2, total_steps=3, padded_steps=0, diverged=0, lost=0, restarts=0,
+                         seconds=1.5, seed=0, rungs=(1,), curves=(chosen, dropped))  # fmt: skip
+    write_result(result, "result.json")

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import judge, parallel_initialize, read_result
-from alpa_dejavu.training.initialization._field import Field
+from alpa_dejavu.training.initialization._field import Field, RaceSetting
 from alpa_dejavu.training.initialization._layout import RacedModel, layout
-from alpa_dejavu.training.initialization._setting import RaceSetting
 from alpa_dejavu.training.initialization._store import StateStore, read_leaves, write_leaves
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
 from alpa_dejavu.training.initialization.rules import rule

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import parallel_initialize, read_result
-from alpa_dejavu.training.initialization._curve import write_result
+from alpa_dejavu.training.initialization.result_file import write_result
 from small_models import regression
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "initialization-1.json"

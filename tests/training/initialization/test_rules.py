@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import LastLoss, Measure, Trend, judge, measured
+from alpa_dejavu.training.initialization._initialize import race_rungs, rungs_of
 from alpa_dejavu.training.initialization._judge import end_of_drop
 from alpa_dejavu.training.initialization._layout import layout
-from alpa_dejavu.training.initialization._setting import race_rungs, rungs_of
 from alpa_dejavu.training.initialization.rules import KNOWN as RULES
 from alpa_dejavu.training.initialization.rules import Halving, OptunaPruner, RaceDecision, RaceRule, Standing, rule
 from alpa_dejavu.training.initialization.starts import KNOWN as STARTS

@@ -75,10 +75,6 @@ def replicas_to_tolerate(name: str, wrong: int) -> int:
     A rule that takes the number of wrong replicas says itself how many it needs. Of the others, Zeno++ judges each
     gradient by itself and needs one right replica; medians, clipping and signs need a majority.
 
-    Args:
-        name: the name of a rule, one of `RULES`.
-        wrong: how many replicas may be wrong.
-
     Raises:
         ValueError: there is no such rule, or it tolerates no wrong replica.
 

@@ -32,9 +32,7 @@ class Aggregated(NamedTuple):
     """The gradient that a rule makes.
 
     Attributes:
-        gradient: a pytree without the dimension of replicas.
         weights: each replica's share in it; equal ones where each coordinate comes from other replicas.
-        state: for the rule's next call.
         distances: each replica's distance to the gradient, infinite where it isn't finite; None where the rule doesn't
             know it.
     """
@@ -54,12 +52,8 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def aggregate(self, gradients: Gradients, state: PyTree = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the gradient of all replicas.
-
-        Args:
-            gradients: a pytree with leaves [N, ...], the replicas first.
-            state: that of the last call; None: there was none.
-            evidence: what is known of the replicas beside; only some rules need it.
+        """Returns the gradient of all replicas, of leaves [N, ...]; the state is that of the last call, and only
+        some rules need evidence.
 
         Raises:
             ValueError: there are too few replicas, or the evidence that the rule needs is missing.
@@ -80,11 +74,8 @@ def check_replicas(name: str, gradients: Gradients, wrong: int, least: int, why:
 @final
 @dataclasses.dataclass(frozen=True)
 class Prepared(Rule):
-    """A rule for gradients that are prepared first, such as by momentum of each replica.
-
-    Attributes:
-        rule: the rule.
-        before: the preparations, in their order; its weights are of prepared gradients, so of buckets after bucketing.
+    """A rule for gradients that are prepared first, in some order, such as by momentum of each replica; its weights are
+    of prepared gradients, so of buckets after bucketing.
     """
 
     rule: Rule

@@ -119,10 +119,7 @@ class Meamed(_OfCoordinates):
 @final
 @dataclasses.dataclass(frozen=True)
 class Sign(_OfCoordinates):
-    """The sign that most replicas have of each coordinate: sign descent with a vote.
-
-    Attributes:
-        size: the absolute value of each coordinate of the result.
+    """The sign that most replicas have of each coordinate, times a size: sign descent with a vote.
 
     References:
         Bernstein, Zhao, Azizzadenesheli and Anandkumar, signSGD with Majority Vote, ICLR 2019.
@@ -143,7 +140,6 @@ class GeometricMedian(Rule):
 
     Attributes:
         smoothing: distances below this share of the median one count as the share.
-        steps: how many steps are taken.
         from_zero: whether they begin at zero, as in ByzFL, where they stay if some replicas send zeros; else they begin
             at the median of each coordinate.
 
@@ -176,7 +172,6 @@ class CenteredClipping(Rule):
 
     Attributes:
         radius: how long a difference may be; None: the median of their lengths.
-        steps: how often it is repeated.
 
     References:
         Karimireddy, He and Jaggi, Learning from History for Byzantine Robust Optimization, ICML 2021.
@@ -210,16 +205,13 @@ def _zeros(gradients: Gradients) -> Gradient:
 @final
 @dataclasses.dataclass(frozen=True)
 class SketchedSuspicion(Rule):
-    """The first sketch of suspicion weights, as it was written: alpha / (alpha + distance to the mean), not normalised.
+    """The first sketch of suspicion weights, as it was written: alpha / (alpha + distance to the mean), not
+    normalised.
 
     The `wrong` replicas of least weight are replaced by the mean of the others, and the gradient is the sum by weights.
     It is kept to be compared with: the weights' sum, and so the learning rate, changes with the distances, and with a
     share q of attackers at a distance D it finds them only if D > sigma / sqrt(1 - 2 q). Weights begin anew at 1 / N
     in each step.
-
-    Attributes:
-        wrong: how many are replaced.
-        alpha: the distance at which a weight is a half.
     """
 
     wrong: int = 1
@@ -241,12 +233,9 @@ class SketchedSuspicion(Rule):
 class Suspicion(Rule):
     """Suspicion weights that work: normalised, alpha by the median distance, iterated from the median.
 
-    It begins at the median of each coordinate. Weights are 1 / (1 + (distance / alpha)²) with alpha the median of the
-    distances, the `wrong` least of them count as 0, their sum is 1, and the gradient by weights is the next centre.
-
-    Attributes:
-        wrong: how many replicas of least weight have none.
-        steps: how often it is repeated.
+    It begins at the median of each coordinate. In each of some steps weights are 1 / (1 + (distance / alpha)²) with
+    alpha the median of the distances, the `wrong` least of them count as 0, their sum is 1, and the gradient by weights
+    is the next centre.
     """
 
     wrong: int = 0

@@ -41,7 +41,6 @@ class Krum(Rule):
     """The gradient of the replica whose nearest others are the nearest.
 
     Attributes:
-        wrong: how many replicas may be wrong.
         neighbours: how many of the nearest others are added up; None: N - wrong - 2, as in the paper.
 
     References:
@@ -61,7 +60,6 @@ class MultiKrum(Rule):
     """The mean of the replicas that Krum would choose first.
 
     Attributes:
-        wrong: how many replicas may be wrong.
         kept: how many are chosen; None: N - wrong.
         neighbours: how many of the nearest others are added up; None: N - wrong - 2.
 
@@ -109,11 +107,7 @@ class MinimumDiameter(Rule):
 @final
 @dataclasses.dataclass(frozen=True)
 class DropFarthest(Rule):
-    """The mean without the `wrong` replicas that are the farthest from the mean of all.
-
-    Attributes:
-        wrong: how many replicas are dropped.
-    """
+    """The mean without the `wrong` replicas that are the farthest from the mean of all."""
 
     wrong: int = 1
 
@@ -161,7 +155,6 @@ class Zeno(Rule):
     f is the loss on fresh samples: `Evidence.descent` is its first part. One right replica is enough.
 
     Attributes:
-        wrong: how many replicas are left out.
         rate: the learning rate of the step that is tried.
         penalty: the weight of a gradient's squared norm.
 
@@ -193,8 +186,6 @@ class ZenoPlusPlus(Rule):
     gradient is zeros where none is.
 
     Attributes:
-        rate: the learning rate.
-        penalty: the weight of a gradient's squared norm.
         slack: how much a gradient may disagree.
 
     References:
