@@ -52,10 +52,8 @@ class Copies:
         self._kept_on = 0
 
     def check_neighbours(self, hosts: Collection[str]) -> None:
-        """Checks that each neighbour that was given is another host of a training.
-
-        Raises:
-            ValueError: a host isn't there, or is its own neighbour.
+        """Checks that each neighbour that was given is another host of a training. Raises ValueError if a host isn't
+        there, or is its own neighbour.
         """
         for host, neighbour in self._neighbours.items():
             if host == neighbour or not {host, neighbour} <= set(hosts):

@@ -22,10 +22,8 @@ _FREE_S = 10.0
 
 
 def computes() -> None:
-    """Computes something on each device that this process has.
-
-    Raises:
-        RuntimeError: a device computes wrongly; errors of the device are passed on.
+    """Computes something on each device that this process has. Raises RuntimeError if a device computes wrongly; errors
+    of the device are passed on.
     """
     import jax
 

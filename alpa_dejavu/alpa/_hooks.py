@@ -24,18 +24,12 @@ class HookError(RuntimeError):
 @final
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A hook that replaces one function of Alpa by this package's version of it, in all modules that import it.
-
-    Attributes:
-        name: the function's name.
-        modules: the modules that hold the function under its name.
-        parameters: the names of the parameters that the function must have.
-        replacement: a function that takes Alpa's function, and returns this package's version of it.
-    """
+    """A hook that replaces one function of Alpa by this package's version of it, in all modules that import it."""
 
     name: str
-    modules: tuple[str, ...]
-    parameters: tuple[str, ...]
+    modules: tuple[str, ...]  # the modules that hold the function under its name
+    parameters: tuple[str, ...]  # the names of the parameters that the function must have
+    # A function that takes Alpa's function, and returns this package's version of it.
     replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def install(self) -> None:

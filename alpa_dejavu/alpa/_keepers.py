@@ -19,33 +19,21 @@ _UNDER_WAY = 8
 @final
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of one array of the training state.
+    """A part of one array of the training state."""
 
-    Attributes:
-        array: the number of the array among the leaves of the state.
-        place: the part of it.
-    """
-
-    array: int
-    place: Place
+    array: int  # the number of the array among the leaves of the state
+    place: Place  # the part of it
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """A piece that a worker has on one of its devices, and the keepers that are to have it.
-
-    Attributes:
-        piece: the piece.
-        uuid: Alpa's number of the array's buffers.
-        device: the number of the worker's device.
-        keepers: Ray's handles of the keepers.
-    """
+    """A piece that a worker has on one of its devices, and the keepers that are to have it."""
 
     piece: Piece
-    uuid: int
-    device: int
-    keepers: tuple[Any, ...]
+    uuid: int  # Alpa's number of the array's buffers
+    device: int  # the number of the worker's device
+    keepers: tuple[Any, ...]  # Ray's handles of the keepers
 
 
 class Keeper:
@@ -56,9 +44,7 @@ class Keeper:
 
     def take(self, step: int, whole: int | None, piece: Piece, value: Any, checksum: int) -> None:
         """Keeps a piece of the state after so many steps; what is of neither this step nor the whole one is dropped.
-
-        Raises:
-            RuntimeError: the piece isn't what was sent.
+        Raises RuntimeError if the piece isn't what was sent.
         """
         self._steps = {kept: pieces for kept, pieces in self._steps.items() if kept in (step, whole)}
         if _checksum(value) != checksum:

@@ -27,9 +27,7 @@ class Nodes:
 
     def on_their_hosts(self, plan: Plan) -> Plan:
         """Returns a plan with the names that its hosts have in Alpa now; those of the first plan are learned from it.
-
-        Raises:
-            RuntimeError: the first plan is for other hosts than Alpa has.
+        Raises RuntimeError if the first plan is for other hosts than Alpa has.
         """
         from alpa.device_mesh import get_global_virtual_physical_mesh
 

@@ -116,11 +116,8 @@ def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Ca
 @contextlib.contextmanager
 def connection(plan: Plan) -> Iterator[Cluster]:
     """Connects Alpa to the Ray cluster for as long as a `with` block runs, and yields that cluster, if the plan is for
-    one like it.
-
-    Raises:
-        RuntimeError: there is no cluster.
-        ValueError: the plan is for another cluster; says every difference.
+    one like it. Raises RuntimeError if there is no cluster. Raises ValueError if the plan is for another cluster; says
+    every difference.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh

@@ -78,10 +78,8 @@ class RayPorts:
         self._ports, self._addresses, self._names = ports, addresses, names
 
     def __call__(self, probe: Probe) -> dict[str, float]:
-        """Returns the seconds of each flow of a probe, all started at the same time.
-
-        Raises:
-            MeasurementError: one fails, or takes too long; says from which host to which.
+        """Returns the seconds of each flow of a probe, all started at the same time. Raises MeasurementError if one
+        fails, or takes too long; says from which host to which.
         """
         assert isinstance(probe, Flows), "flows go over links"
         asked = {

@@ -51,10 +51,8 @@ class StageRunner(abc.ABC):
 
     @abc.abstractmethod
     def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
-        """Returns what each program takes on a submesh of (hosts, devices per host).
-
-        Raises:
-            RuntimeError: one can't be compiled or run; says why.
+        """Returns what each program takes on a submesh of (hosts, devices per host). Raises RuntimeError if one can't
+        be compiled or run; says why.
         """
 
     @abc.abstractmethod

@@ -284,10 +284,7 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
 
 def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
     """Returns a planning task in which the strategy that a stage option names, such as "amp", chooses the stages in the
-    place of this package's search.
-
-    Raises:
-        ValueError: the task's schedule isn't 1F1B.
+    place of this package's search. Raises ValueError if the task's schedule isn't 1F1B.
     """
     # Which layers are computed again is the layer option's to say.
     chosen = AlpaDefault(("none",), (0,)) if option.strategy == "alpa" else strategy(option.strategy)

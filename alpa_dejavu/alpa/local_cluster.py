@@ -44,10 +44,8 @@ class LocalCluster:
         self._nodes, self._devices = nodes, devices
 
     def add_host(self) -> str:
-        """Starts another host with as many devices, and returns Ray's id of its node.
-
-        Raises:
-            RuntimeError: the cluster was started with one host.
+        """Starts another host with as many devices, and returns Ray's id of its node. Raises RuntimeError if the
+        cluster was started with one host.
         """
         if self._nodes is None:
             raise RuntimeError("the local cluster has one host, but must have several; start it by "
@@ -145,10 +143,8 @@ def lose_device() -> int:
 
 
 def device_answers() -> None:
-    """Does nothing in a process that has a device of a local cluster, unless the device was lost.
-
-    Raises:
-        RuntimeError: the device was lost.
+    """Does nothing in a process that has a device of a local cluster, unless the device was lost. Raises RuntimeError
+    if the device was lost.
     """
     raylet, number = _device()
     if _broken(raylet, number).exists():

@@ -111,10 +111,8 @@ def _without_servers(cluster: Cluster) -> Cluster:
 
 
 def connected_cluster() -> Cluster:
-    """Connects Alpa in this process to the running Ray cluster, and returns that cluster; it stays connected.
-
-    Raises:
-        RuntimeError: there is no Ray cluster, or it can't be used.
+    """Connects Alpa in this process to the running Ray cluster, and returns that cluster; it stays connected. Raises
+    RuntimeError if there is no Ray cluster, or it can't be used.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh

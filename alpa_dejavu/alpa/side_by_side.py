@@ -71,11 +71,8 @@ def submeshes(count: int) -> list[VirtualPhysicalMesh]:
     """Returns so many equal parts of the cluster that Alpa is connected to, for the `devices` of pipelines.
 
     A part is made of whole hosts: Alpa 0.2.3 slices stages from a host's first device on. Within a host give
-    `alpa.ShardParallel` lists of devices, or one pipeline, which takes points one after another.
-
-    Raises:
-        RuntimeError: Alpa isn't connected to a cluster.
-        ValueError: hosts can't be divided so.
+    `alpa.ShardParallel` lists of devices, or one pipeline, which takes points one after another. Raises RuntimeError if
+    Alpa isn't connected to a cluster. Raises ValueError if hosts can't be divided so.
     """
     mesh = get_global_virtual_physical_mesh()
     if mesh is None:

@@ -58,34 +58,21 @@ _WITHIN, _ACROSS = map(_fitted, ("within", "across"))
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
-
-    Attributes:
-        missing: sentences about what it doesn't know.
-        products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
-            device's rate.
-        devices: devices with measured figures by `Device.name`, which replace the cluster's.
-        device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
-            `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
-        links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
-            before these.
-        memory: measured peaks of memory relative to those counted from tensors.
-        host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
-            cluster's.
-        within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
-            predicts collectives without one.
-    """
+    """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out."""
 
     name: Text
     origin: Annotated[str, stated("text: what was measured, and by whom", min_length=1)]
     date: Annotated[str, stated('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     fits: Rare[Annotated[tuple[_Fit, ...], listed("a list of fits")]] = ()
+    # Sentences about what it doesn't know.
     missing: Rare[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
+    # By `Device.name` and dtype, how matrix products measured there differ from their operations at the device's rate.
     products: Rare[
         Annotated[
             Mapping[str, _Curves], stated("an object of curves by the names of devices and dtypes"), at_most(1000)
         ]
     ] = dataclasses.field(default_factory=dict)
+    # Devices with measured figures by `Device.name`, which replace the cluster's.
     devices: Rare[
         Annotated[
             Mapping[str, Annotated[Device, stated("an object with the figures of a device")]],
@@ -93,10 +80,15 @@ class Calibration:
             at_most(1000),
         ]
     ] = dataclasses.field(default_factory=dict)
+    # By `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of `Device`'s field
+    # ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
     device_spread: Rare[Annotated[Mapping[str, Spread], stated("an object of spreads by the names of devices")]] = (
         dataclasses.field(default_factory=dict)
     )
+    # links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
+    # before these.
     links: Rare[Annotated[tuple[_KindOfLink, ...], listed("a list of measured links")]] = ()
+    # Measured peaks of memory relative to those counted from tensors.
     memory: Rare[
         Annotated[
             MemoryResiduals | None,
@@ -110,6 +102,7 @@ class Calibration:
             stated("an object with hosts, kinds of links, and which of these goes from host to host"),
         ]
     ] = None
+    # The measured memory of hosts by the `Device.name` of their devices; its rates replace the cluster's.
     host_memory: Rare[
         Annotated[
             Mapping[str, Annotated[MeasuredHostMemory, stated("an object with the figures of a host's memory")]],
@@ -117,6 +110,8 @@ class Calibration:
             at_most(1000),
         ]
     ] = dataclasses.field(default_factory=dict)
+    # within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
+    # predicts collectives without one.
     within: Rare[Annotated[_Collectives | None, _WITHIN, stated("an object: fitted collectives within hosts")]] = None
     across: Rare[Annotated[_Collectives | None, _ACROSS, stated("an object: fitted collectives across hosts")]] = None
 

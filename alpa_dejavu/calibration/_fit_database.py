@@ -33,11 +33,9 @@ def fit_database(
 ) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
     """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database, whose
     rates are shares of those of the cluster's links; each None where there are too few measurements. Returns both, and
-    a record of each fit.
-
-    Raises:
-        ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
-            far from what the cluster's links do that they must be in another unit, or another cluster's.
+    a record of each fit. Raises ValueError if no mesh of the database has as many devices on a host as the cluster, or
+    fewer; or its times are so far from what the cluster's links do that they must be in another unit, or another
+    cluster's.
     """
     devices, origin = cluster.hosts[0].num_devices, database["origin"]
     meshes = [mesh for mesh in database["meshes"] if mesh["mesh"][1] <= devices]

@@ -20,10 +20,8 @@ _Figure: TypeAlias = Rare[GivenPositive | None]
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredHostMemory:
-    """The figures that were measured of the memory of a kind of host; those that weren't measured are None.
-
-    Raises:
-        ValueError: a figure isn't finite and above 0, or a spread or slowdown is of something else.
+    """The figures that were measured of the memory of a kind of host; those that weren't measured are None. Raises
+    ValueError if a figure isn't finite and above 0, or a spread or slowdown is of something else.
     """
 
     num_bytes: _Figure = None  # the bytes of it that training may use

@@ -91,19 +91,12 @@ class Package:
 @final
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The result of one trial of what works on this machine, as `alpa-dejavu doctor` shows it.
+    """The result of one trial of what works on this machine, as `alpa-dejavu doctor` shows it."""
 
-    Attributes:
-        what: what was tried, in a few words.
-        runs: whether it works.
-        finding: what came out, or the last line of the error.
-        remedy: what to do where it doesn't run.
-    """
-
-    what: str
+    what: str  # what was tried, in a few words
     runs: bool
-    finding: str
-    remedy: str = ""
+    finding: str  # what came out, or the last line of the error
+    remedy: str = ""  # what to do where it doesn't run
 
 
 def versions() -> tuple[Package, ...]:

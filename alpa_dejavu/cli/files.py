@@ -39,9 +39,7 @@ def check_outputs(*paths: pathlib.Path | None) -> None:
     """Checks that a command's output files can be written, before it does any work; None stands for no file.
 
     Each file's folder is tried by a file that is removed at once; the output files themselves are left as they are.
-
-    Raises:
-        ValueError: a file can't be written, or is given twice.
+    Raises ValueError if a file can't be written, or is given twice.
     """
     outputs = [path for path in paths if path is not None]
     for path in outputs:
@@ -149,10 +147,8 @@ def _try(path: pathlib.Path) -> None:
 
 
 def _mode(path: pathlib.Path) -> int | None:
-    """Returns the mode of what is there; None: nothing is, or a link that leads to nothing.
-
-    Raises:
-        OSError: a link that leads back to itself, or a name that can't be one.
+    """Returns the mode of what is there; None: nothing is, or a link that leads to nothing. Raises OSError for a link
+    that leads back to itself, or a name that can't be one.
     """
     try:
         return path.stat().st_mode

@@ -107,10 +107,8 @@ def model_text(model: str, sequence: int | None = None, train_last: int | None =
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
-    """Returns the sizes of the transformer that a command line names.
-
-    Raises:
-        ValueError: the file can't be read, or the name isn't that of a transformer.
+    """Returns the sizes of the transformer that a command line names. Raises ValueError if the file can't be read, or
+    the name isn't that of a transformer.
     """
     if is_model_file(model):
         from alpa_dejavu.exports import read_model

@@ -135,10 +135,8 @@ class _PrintableFormatter(logging.Formatter):
 
 def prepare_streams() -> None:
     """Prepares standard output and standard error: characters that they can't encode are escaped, and so are control
-    characters in logged messages.
-
-    Raises:
-        click.ClickException: standard output is closed, or is a device that is full.
+    characters in logged messages. Raises click.ClickException if standard output is closed, or is a device that is
+    full.
     """
     if sys.stderr is None:
         # What a library writes to standard error would end up in the next file that is opened.
@@ -159,10 +157,7 @@ def prepare_streams() -> None:
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
     """Turns a failure to write standard output in a `with` block into an error of one line; whatever else is written
-    there is then dropped.
-
-    Raises:
-        click.ClickException: standard output can't be written.
+    there is then dropped. Raises click.ClickException if standard output can't be written.
     """
     try:
         yield

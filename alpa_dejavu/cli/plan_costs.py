@@ -21,10 +21,8 @@ __all__ = ["asked_steps", "check_copies", "least_replicas", "print_copies", "pri
 
 
 def least_replicas(asked: int, rule: str, wrong: int) -> int:
-    """Returns how many replicas each stage must have: as many as asked for, and as the rule needs.
-
-    Raises:
-        ValueError: there is no such rule, or it tolerates no wrong replica.
+    """Returns how many replicas each stage must have: as many as asked for, and as the rule needs. Raises ValueError if
+    there is no such rule, or it tolerates no wrong replica.
     """
     if not wrong:
         return asked
@@ -96,10 +94,8 @@ def _front_table(front: Sequence[TolerantPlan]) -> Table:
 def asked_steps(
     steps: int | None, samples: int | None, tokens: int | None, batch: int | None, model: str
 ) -> int | None:
-    """Returns how many steps a training has by the option that was given; None if none was.
-
-    Raises:
-        ValueError: more than one was given, the step infers, or the model's samples aren't sequences of tokens.
+    """Returns how many steps a training has by the option that was given; None if none was. Raises ValueError if more
+    than one was given, the step infers, or the model's samples aren't sequences of tokens.
     """
     asked = {"--steps": steps, "--samples": samples, "--tokens": tokens}
     names = [name for name, value in asked.items() if value is not None]
@@ -142,10 +138,8 @@ _DAY_S = 86400.0
 
 
 def check_copies(host_fails_every_days: float | None, copy_every: int | None) -> None:
-    """Checks the options.
-
-    Raises:
-        ValueError: the days aren't above 0, or steps between copies are given without the days.
+    """Checks the options. Raises ValueError if the days aren't above 0, or steps between copies are given without the
+    days.
     """
     if host_fails_every_days is not None:
         from alpa_dejavu.problem import checks

@@ -26,15 +26,11 @@ _UNDIVIDED = (
 @final
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A plan that another runtime's configuration says.
+    """A plan that another runtime's configuration says."""
 
-    Attributes:
-        result: the plan, estimated.
-        ignored: sentences on what of the configuration was left aside, with its line. What is priced otherwise than it
-            runs is among the plan's notes.
-    """
-
-    result: PlanningResult
+    result: PlanningResult  # the plan, estimated
+    # Sentences on what of the configuration was left aside, with its line. What is priced otherwise than it runs is
+    # among the plan's notes.
     ignored: tuple[str, ...]
 
 

@@ -15,17 +15,11 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Unknown(NamedTuple):
-    """A reason why a script's text doesn't say what a word is.
-
-    Attributes:
-        line: the line that decides it.
-        reason: what decides it, and what would do, as the end of a sentence.
-        flow: whether that is a branch, a loop or a function, which may add further words.
-    """
+    """A reason why a script's text doesn't say what a word is."""
 
     line: int
-    reason: str
-    flow: bool = False
+    reason: str  # what decides it, and what would do, as the end of a sentence
+    flow: bool = False  # whether that is a branch, a loop or a function, which may add further words
 
 
 class WordPiece(NamedTuple):

@@ -77,11 +77,7 @@ TARGETS = {target.name: target for target in _ALL}
 
 
 def named_target(name: str) -> Target:
-    """Returns the target of a name.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Returns the target of a name. Raises ValueError if there is none of that name."""
     if name not in TARGETS:
         raise ValueError(f"to is {name!r}, but must be one of {', '.join(TARGETS)}{near(name, TARGETS)}")
     return TARGETS[name]

@@ -22,9 +22,7 @@ def alpa_code(plan: Plan) -> str:
 
     Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written into the
     code as data for a `DejavuStageOption`, which puts stages on the plan's hosts; its contingencies are left out.
-
-    Raises:
-        ValueError: Alpa can't run the plan.
+    Raises ValueError if Alpa can't run the plan.
     """
     if not plan.runs_on_alpa:
         raise ValueError(

@@ -35,11 +35,9 @@ _WAYS = {"forward send": 1, "backward send": -1}
 class _Ranks:
     """The ranks of the devices that a plan uses: host by host, so that simulators whose ranks of one host are next to
     each other have them so. The devices of a logical mesh are next to each other along its last axis.
-
-    Attributes:
-        of_submesh: the ranks of each submesh of the pipeline, in the order of its logical mesh.
     """
 
+    # The ranks of each submesh of the pipeline, in the order of its logical mesh.
     of_submesh: tuple[tuple[int, ...], ...]
     _groups: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 

@@ -42,15 +42,11 @@ class WorkPart(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class StageWork:
-    """The parts of all passes of a stage, in order.
+    """The parts of all passes of a stage, in order."""
 
-    Attributes:
-        config: the mesh config that says which devices form the groups of each axis.
-        parts: the parts of each kind of task of the simulated step, by the task's name, and those of "synchronise",
-            which follow the last backward pass.
-    """
-
-    config: MeshConfig
+    config: MeshConfig  # the mesh config that says which devices form the groups of each axis
+    # The parts of each kind of task of the simulated step, by the task's name, and those of "synchronise", which follow
+    # the last backward pass.
     parts: dict[str, tuple[WorkPart, ...]]
 
 

@@ -213,9 +213,7 @@ def plan_model(
 
 
 def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:
-    """Returns the schedules that may be chosen: a step without gradients always has "inference", and no other step
-    has.
-    """
+    """Returns the schedules that may be chosen: a step without gradients has "inference" alone, and no other has it."""
     if source.training and name == "inference":
         raise ValueError(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "

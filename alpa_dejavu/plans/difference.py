@@ -20,18 +20,14 @@ __all__ = ["Difference", "differences", "stages_text"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A difference between two plans, and by how many seconds it makes the second plan's step longer.
+    """A difference between two plans, and by how many seconds it makes the second plan's step longer."""
 
-    Attributes:
-        what: the name of the choice that differs, such as "schedule".
-        first, second: the value of the choice in the first and in the second plan, in words.
-        cost_s: how many seconds longer a step takes with the second value, on the mean over the orders in which the
-            differences can be made; None where it can't be told. Costs add up to the difference of the steps.
-    """
-
-    what: str
+    what: str  # the name of the choice that differs, such as "schedule"
+    # first, second: the value of the choice in the first and in the second plan, in words.
     first: str
     second: str
+    # How many seconds longer a step takes with the second value, on the mean over the orders in which the differences
+    # can be made; None where it can't be told. Costs add up to the difference of the steps.
     cost_s: float | None = None
 
 

@@ -42,19 +42,13 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """Returns the text of a plan's JSON file.
-
-    Raises:
-        ValueError: a figure of the plan isn't finite.
-    """
+    """Returns the text of a plan's JSON file. Raises ValueError if a figure of the plan isn't finite."""
     return json.dumps(plan_data(plan), indent=2, allow_nan=False) + "\n"
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes a plan to a JSON file, the whole file or nothing, and returns the file's path.
-
-    Raises:
-        ValueError: there is no such folder, or a figure of the plan isn't finite.
+    """Writes a plan to a JSON file, the whole file or nothing, and returns the file's path. Raises ValueError if there
+    is no such folder, or a figure of the plan isn't finite.
     """
     file = pathlib.Path(path)
     write_whole(file, plan_text(plan))
@@ -64,10 +58,8 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Reads a plan from its JSON file and checks it.
 
-    Only the file itself is checked, not whether the plan fits a model and a cluster.
-
-    Raises:
-        ValueError: something is wrong with the file; says what, in which line, and what would be right.
+    Only the file itself is checked, not whether the plan fits a model and a cluster. Raises ValueError if something is
+    wrong with the file; says what, in which line, and what would be right.
     """
     file: CheckedFile[dict[str, Any]] = read_checked(pathlib.Path(path), plan_format(), _REMEDY)
     for where, what in contradictions(file.data):
@@ -89,9 +81,7 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
 
 def consistent_plan(data: Mapping[str, Any]) -> Plan:
     """Returns the plan that the JSON data of a plan's file describe, after checking that no keys contradict each other.
-
-    Raises:
-        ValueError: keys contradict each other, such as a number of layers that isn't that of the stages.
+    Raises ValueError if keys contradict each other, such as a number of layers that isn't that of the stages.
     """
     for _, what in contradictions(data):
         raise ValueError(what)

@@ -50,41 +50,31 @@ class ShownTimes(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class StageRow:
-    """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known.
+    """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known."""
 
-    Attributes:
-        number: the stage's number in the plan, from 0.
-        stage: the stage, as the plan has it.
-        busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
-        predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
-        computing_s: the measured seconds of its computation alone, in a forward and in a backward pass.
-    """
-
-    number: int
-    stage: StagePlan
+    number: int  # the stage's number in the plan, from 0
+    stage: StagePlan  # the stage, as the plan has it
+    # busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
     busy_share: float | None = None
     bubble_share: float | None = None
+    # predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
     predicted: ShownTimes | None = None
     measured: ShownTimes | None = None
+    # The measured seconds of its computation alone, in a forward and in a backward pass.
     computing_s: tuple[float, float] | None = None
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table of a plan's stages.
+    """A column of a table of a plan's stages."""
 
-    Attributes:
-        name: the heading above the column.
-        cell: a function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
-        is_figure: whether cells are figures, which are aligned to the right.
-        of_many: a function that returns the text of the cell of many stages in one row; None: stages in whose cells it
-            differs don't stand in one row.
-    """
-
-    name: str
+    name: str  # the heading above the column
+    # A function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
     cell: Callable[[StageRow], str]
-    is_figure: bool = True
+    is_figure: bool = True  # whether cells are figures, which are aligned to the right
+    # A function that returns the text of the cell of many stages in one row; None: stages in whose cells it differs
+    # don't stand in one row.
     of_many: Callable[[Sequence[StageRow]], str] | None = None
 
 

@@ -38,18 +38,12 @@ def planning_text(plan: Plan) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryParts:
-    """The parts of a stage's memory.
-
-    Attributes:
-        stage: the stage's number.
-        parts: what it keeps on each device, in bytes by name; they add up to its peak, unless other stages share its
-            devices.
-        limit_bytes: what a device has for it.
-    """
+    """The parts of a stage's memory."""
 
     stage: int
+    # What it keeps on each device, in bytes by name; they add up to its peak, unless other stages share its devices.
     parts: tuple[tuple[str, float], ...]
-    limit_bytes: float
+    limit_bytes: float  # what a device has for it
 
 
 def fullest_parts(plan: Plan) -> MemoryParts:

@@ -45,23 +45,16 @@ class WhatIf:
 @final
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """An explanation of why a step of a plan takes as long as it does.
+    """An explanation of why a step of a plan takes as long as it does."""
 
-    Attributes:
-        plan: the plan, with what is run once a host is lost, if that is known.
-        bound: a sentence that says on what most of the step is spent.
-        parts: how many seconds of the step the average device spends on computing, collectives, transfers, work once a
-            step, and waiting, by the name of each.
-        notes: sentences about the slowest stage and the fullest memory.
-        what_if: changes to the plan with the step after each, the one that helps most first.
-        sensitivities: how the step depends on the speed of devices, links and layers, what helps most first.
-    """
-
-    plan: Plan
-    bound: str
+    plan: Plan  # the plan, with what is run once a host is lost, if that is known
+    bound: str  # a sentence that says on what most of the step is spent
+    # How many seconds of the step the average device spends on computing, collectives, transfers, work once a step, and
+    # waiting, by the name of each.
     parts: Mapping[str, float]
-    notes: tuple[str, ...]
-    what_if: tuple[WhatIf, ...]
+    notes: tuple[str, ...]  # sentences about the slowest stage and the fullest memory
+    what_if: tuple[WhatIf, ...]  # changes to the plan with the step after each, the one that helps most first
+    # How the step depends on the speed of devices, links and layers, what helps most first.
     sensitivities: tuple[Sensitivity, ...] = ()
 
 

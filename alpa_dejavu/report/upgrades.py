@@ -34,17 +34,13 @@ _BETTER = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Upgrades:
-    """The changes to devices, links and layers that would shorten a plan's step, with what they would save.
+    """The changes to devices, links and layers that would shorten a plan's step, with what they would save."""
 
-    Attributes:
-        by_figure: how the step depends on the speed of each type of devices, kind of links and layer, with the best
-            plan if it is twice as fast for those that help most.
-        now: another plan that is better without any change; None: there is none.
-        with_memory: the best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
-    """
-
+    # How the step depends on the speed of each type of devices, kind of links and layer, with the best plan if it is
+    # twice as fast for those that help most.
     by_figure: tuple[Sensitivity, ...]
-    now: Plan | None = None
+    now: Plan | None = None  # another plan that is better without any change; None: there is none
+    # The best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
     with_memory: Plan | None = None
 
 

@@ -67,11 +67,9 @@ class AlpaSession(Session):
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
         """Connects Alpa to a plan's hosts, compiles the training step, and restores the training state from the
-        checkpoint or copy made after so many steps (`checkpoint`); None: makes a fresh state.
-
-        Raises:
-            RuntimeError: the program isn't connected to Ray, or the cluster hasn't the plan's hosts.
-            ValueError: the plan doesn't fit the training step.
+        checkpoint or copy made after so many steps (`checkpoint`); None: makes a fresh state. Raises RuntimeError if
+        the program isn't connected to Ray, or the cluster hasn't the plan's hosts. Raises ValueError if the plan
+        doesn't fit the training step.
         """
         self._training.start(plan, checkpoint)
 
@@ -101,9 +99,7 @@ class AlpaSession(Session):
 
     def copy(self, number: int) -> None:
         """Copies each stage's training state after `number` steps to the memory of its host and of a neighbour's.
-
-        Raises:
-            RuntimeError: a host has too little free memory; nothing was copied.
+        Raises RuntimeError if a host has too little free memory; nothing was copied.
         """
         self._training.copy(number)
 
@@ -135,20 +131,15 @@ class AlpaSession(Session):
 
     def leave_out(self, names: Collection[str]) -> None:
         """Holds devices, such as "host-1/3", so that no worker gets them; a host that no plan names has none anyway.
-
-        Raises:
-            ValueError: a host isn't known, or has no such device that is free.
+        Raises ValueError if a host isn't known, or has no such device that is free.
         """
         self._training.leave_out(names)
 
     def replica_devices(self, replicas: Collection[int]) -> tuple[str, ...]:
         """Returns the devices that some data-parallel replicas of all stages are on now, such as "host-1/3".
 
-        They are what `train(leave_out=...)` takes: `lambda: session.replica_devices(suspects.left_out)`.
-
-        Raises:
-            RuntimeError: no plan runs.
-            ValueError: there is no such replica, or all are named.
+        They are what `train(leave_out=...)` takes: `lambda: session.replica_devices(suspects.left_out)`. Raises
+        RuntimeError if no plan runs. Raises ValueError if there is no such replica, or all are named.
         """
         return self._training.replica_devices(replicas)
 

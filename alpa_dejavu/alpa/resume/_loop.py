@@ -25,17 +25,12 @@ _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED", "out of memory"
 @final
 @dataclasses.dataclass(frozen=True)
 class WallClock:
-    """A clock by which a training loop measures time, waits, and ends steps that hang.
+    """A clock by which a training loop measures time, waits, and ends steps that hang."""
 
-    Attributes:
-        now_s: a function that returns the time in seconds, from any beginning.
-        sleep: a function that waits for so many seconds.
-        after: a function that makes a timer; once started, it calls a function after so many seconds unless it is
-            cancelled before.
-    """
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
+    now_s: Callable[[], float] = time.monotonic  # a function that returns the time in seconds, from any beginning
+    sleep: Callable[[float], object] = time.sleep  # a function that waits for so many seconds
+    # A function that makes a timer; once started, it calls a function after so many seconds unless it is cancelled
+    # before.
     after: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer
 
 
@@ -176,10 +171,8 @@ class Loop:
         return not again
 
     def _newest(self) -> int:
-        """Returns the step of the newest checkpoint or copy of which nothing is lost; 0 without any so far.
-
-        Raises:
-            RuntimeError: there was a copy, and it is lost, and there is no checkpoint.
+        """Returns the step of the newest checkpoint or copy of which nothing is lost; 0 without any so far. Raises
+        RuntimeError if there was a copy, and it is lost, and there is no checkpoint.
         """
         copied = self._session.copied() if self._copied else None
         if self._copied and copied is None and not self._checkpoint:

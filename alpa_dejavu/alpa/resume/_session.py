@@ -90,27 +90,16 @@ class Session(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """A recovery of a training from a loss of hosts, devices or memory, and what that cost.
+    """A recovery of a training from a loss of hosts, devices or memory, and what that cost."""
 
-    Attributes:
-        hosts: the names of the lost hosts and devices.
-        failed_step: the step that was going on, or the next one.
-        resumed_step: the step that training went on with, which is the one after the last checkpoint or copy.
-        seconds: the seconds from the start of what failed to the end of the first step afterwards.
-        noticed_s: the part of these until it was known what was lost.
-        started_s: the part of these from then until the new plan was ready to run.
-        step_s: the predicted seconds of a step by the new plan.
-        cause: a few words that say what happened.
-    """
-
-    hosts: tuple[str, ...]
-    failed_step: int
-    resumed_step: int
-    seconds: float
-    noticed_s: float
-    started_s: float
-    step_s: float
-    cause: str = ""
+    hosts: tuple[str, ...]  # the names of the lost hosts and devices
+    failed_step: int  # the step that was going on, or the next one
+    resumed_step: int  # the step that training went on with, which is the one after the last checkpoint or copy
+    seconds: float  # the seconds from the start of what failed to the end of the first step afterwards
+    noticed_s: float  # the part of these until it was known what was lost
+    started_s: float  # the part of these from then until the new plan was ready to run
+    step_s: float  # the predicted seconds of a step by the new plan
+    cause: str = ""  # a few words that say what happened
 
     @property
     def steps_lost(self) -> int:
@@ -121,38 +110,22 @@ class Recovery:
 @final
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to another plan after a checkpoint or copy, by which no step was lost.
+    """A change to another plan after a checkpoint or copy, by which no step was lost."""
 
-    Attributes:
-        joined: the names of the hosts that were taken in.
-        left_out: the names of the hosts and devices that were left out.
-        step: the step that training went on with.
-        seconds: the seconds from the checkpoint or copy until the new plan was ready to run.
-        cost_s: the seconds that the change was expected to take.
-        saved_s: the seconds that the steps left were expected to take less by the new plan.
-    """
-
-    joined: tuple[str, ...]
-    left_out: tuple[str, ...]
-    step: int
-    seconds: float
-    cost_s: float
-    saved_s: float
+    joined: tuple[str, ...]  # the names of the hosts that were taken in
+    left_out: tuple[str, ...]  # the names of the hosts and devices that were left out
+    step: int  # the step that training went on with
+    seconds: float  # the seconds from the checkpoint or copy until the new plan was ready to run
+    cost_s: float  # the seconds that the change was expected to take
+    saved_s: float  # the seconds that the steps left were expected to take less by the new plan
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The result of a training: its losses, its last plan, and what happened on the way.
+    """The result of a training: its losses, its last plan, and what happened on the way."""
 
-    Attributes:
-        losses: the loss of each step, shape (steps,); for steps that were done twice, the second loss.
-        plan: the plan that was run last.
-        recoveries: one for each time that hosts, devices or memory were lost.
-        changes: one for each time that hosts were taken in, or left out.
-    """
-
-    losses: tuple[float, ...]
-    plan: Plan
-    recoveries: tuple[Recovery, ...] = ()
-    changes: tuple[Change, ...] = ()
+    losses: tuple[float, ...]  # the loss of each step, shape (steps,); for steps that were done twice, the second loss
+    plan: Plan  # the plan that was run last
+    recoveries: tuple[Recovery, ...] = ()  # one for each time that hosts, devices or memory were lost
+    changes: tuple[Change, ...] = ()  # one for each time that hosts were taken in, or left out

@@ -31,22 +31,18 @@ UNKNOWN = "unknown"
 class Origin:
     """The origin of a prediction: which model on which cluster it is about, and which cost models made it; past runs
     say something of each other where these are equal.
-
-    Attributes:
-        model: a fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
-            micro-batches, so none of these is in it.
-        cluster: a fingerprint of the cluster's hosts, devices and links.
-        devices: the names of the kinds of devices; corrections never go from one to another.
-        predictor: the names of the latency and the communication model, and of the runtime profile unless it is Alpa's,
-            since each is wrong by other factors.
-        calibration: the `identity` of the calibration that the models come from, since each makes them wrong by other
-            factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
     """
 
+    # A fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
+    # micro-batches, so none of these is in it.
     model: Annotated[Words, Key("model_fingerprint")]
-    cluster: Annotated[Words, Key("cluster_fingerprint")]
-    devices: Words
+    cluster: Annotated[Words, Key("cluster_fingerprint")]  # a fingerprint of the cluster's hosts, devices and links
+    devices: Words  # the names of the kinds of devices; corrections never go from one to another
+    # The names of the latency and the communication model, and of the runtime profile unless it is Alpa's, since each
+    # is wrong by other factors.
     predictor: Words
+    # The `identity` of the calibration that the models come from, since each makes them wrong by other factors; empty
+    # without one, and `UNKNOWN` for runs that were kept before it was.
     calibration: Needed[Words] = ""
 
     @property

@@ -63,10 +63,8 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
 
 
 def sizes_of_arguments(config: Configuration) -> Transformer:
-    """Returns the transformer that Megatron's arguments say.
-
-    Raises:
-        ValueError: one that is needed is missing, or isn't a number, or says another kind of model.
+    """Returns the transformer that Megatron's arguments say. Raises ValueError if one that is needed is missing, or
+    isn't a number, or says another kind of model.
     """
     for name in _NUMBERS:
         if name not in config:

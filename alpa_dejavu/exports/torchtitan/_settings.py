@@ -37,10 +37,8 @@ _OWN = ("model_spec", "loss", "dataloader", "checkpoint", "hf_assets_path")
 
 
 def read_settings(path: pathlib.Path) -> Configuration:
-    """Returns the configuration of a job's TOML, or of the Python function that is written for a plan.
-
-    Raises:
-        ValueError: the file can't be read, or Python decides in it what isn't written out; says in which line.
+    """Returns the configuration of a job's TOML, or of the Python function that is written for a plan. Raises
+    ValueError if the file can't be read, or Python decides in it what isn't written out; says in which line.
     """
     text = read_text(path, REMEDY)
     if len(text) > _MOST:

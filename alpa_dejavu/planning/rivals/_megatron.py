@@ -59,9 +59,7 @@ class Megatron(Strategy):
 
 
 def _model_parallel(task: StrategyTask) -> list[tuple[int, int]]:
-    """Returns the numbers of tensor-parallel devices and of stages: few devices first, of as many the ones with more
-    tensor parallelism.
-    """
+    """Returns the numbers of tensor-parallel devices and of stages: few devices first, then more tensor parallelism."""
     devices = task.cluster.num_devices
     degrees = [
         (tensor, stages)

@@ -137,8 +137,8 @@ def _moved_layers(stages: Sequence[StageChoice], farthest: int) -> Iterator[tupl
 
 
 def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> list[Candidate]:
-    """Returns the candidate plans that the shapes of some others make under each of some schedules, where they fit, the
-    best first. The candidates are simulated, the best one first; their submeshes and micro-batches are kept.
+    """Returns the plans that the shapes of some candidates, the best one first, make under other schedules with their
+    submeshes and micro-batches, where they fit, the best first.
     """
     shapes: dict[tuple[object, ...], Candidate] = {}
     for candidate in candidates:
@@ -165,9 +165,7 @@ def _unsimulated(candidate: Candidate, schedule: str) -> Candidate:
 
 
 def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate]]:
-    """Yields those candidates that fit with about how many seconds their steps take: once a pipeline is filled, each
-    micro-batch takes as long as any other, so that few of them tell of many.
-    """
+    """Yields those that fit with about their steps' seconds, as few micro-batches tell of many in a full pipeline."""
     for candidate in candidates:
         few, count = 2 * len(candidate.slicing.stages), candidate.run.num_micro_batches
         if count <= 2 * few:
