@@ -17,13 +17,8 @@ _REMAT = ("checkpoint", "remat", "remat2")
 def checked(plan: str | os.PathLike[str] | Plan, arguments: Mapping[str, Any], cluster: object = None) -> Plan:
     """Returns a plan as it is, after checking that it fits the step and the cluster that Alpa constructs stages for.
 
-    Args:
-        plan: the plan that is to run.
-        arguments: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
-        cluster: a `Cluster` with the names of Alpa's hosts; anything else: the names that Ray knows are taken.
-
-    Raises:
-        ValueError: the plan doesn't fit; says every difference, with what the plan has and what there is.
+    The arguments are those of Alpa's `cluster_layers_and_slice_mesh`. If `cluster` is no `Cluster` with the names of
+    Alpa's hosts, Ray's names are taken. Raises ValueError with every difference.
     """
     assert isinstance(plan, Plan), "the option reads plan files when it is made"
     mesh = arguments["virtual_mesh"]

@@ -1,7 +1,7 @@
 """A train step that takes its gradient by jax, as Alpa wants it: with its layers and its gradients marked.
 
-Model functions are free to take gradients by `jax.grad`, `jax.value_and_grad` or Alpa's own. All of them go through one
-function of jax; while a step is traced for Alpa, ours stands there, and does for each what Alpa's own do.
+`jax.grad`, `jax.value_and_grad` and Alpa's own go through one function of jax; while a step is traced for Alpa, ours
+stands there.
 """
 
 from __future__ import annotations

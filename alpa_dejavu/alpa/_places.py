@@ -16,27 +16,13 @@ from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
 def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
-    """Returns for each stage of a plan the numbers of its hosts in Alpa's cluster, found by the hosts' names.
-
-    The plan must be known to fit that cluster.
-
-    Args:
-        plan: the plan.
-        mesh: Alpa's virtual mesh.
-        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
-    """
+    """Returns for each stage of a plan that fits the numbers of its hosts in Alpa's cluster, by the hosts' names."""
     numbers = _numbers(plan, mesh, cluster)
     return [tuple(numbers[host] for host in stage.hosts) for stage in plan.stages]
 
 
 def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """Yields sentences on what a plan asks for that the cluster of Alpa's virtual mesh, or Alpa itself, doesn't have.
-
-    Args:
-        plan: the plan that is to run.
-        mesh: Alpa's virtual mesh.
-        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
-    """
+    """Yields sentences on what a plan asks for that the cluster of Alpa's virtual mesh, or Alpa, doesn't have."""
     counts = [host.num_devices for host in alpa_hosts(mesh)]
     names, numbers = _names(mesh, cluster), _numbers(plan, mesh, cluster)
     if plan.num_devices != sum(counts) and not _may_leave_some(plan, mesh, names):
@@ -46,14 +32,7 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
 
 
 def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """Yields a sentence if another pipeline already runs on Alpa's virtual mesh, with its stages on other hosts than
-    those that a plan names.
-
-    Args:
-        plan: the plan that is to run.
-        mesh: Alpa's virtual mesh.
-        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
-    """
+    """Yields a sentence if another pipeline already runs on Alpa's virtual mesh, with its stages on other hosts."""
     group = mesh.launched_physical_mesh_group
     if group is None:
         return
@@ -77,10 +56,8 @@ def _names(mesh: Any, cluster: object) -> dict[str, int]:
 
 
 def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
-    """Returns the number of each of the plan's hosts that is there.
-
-    Where the plan's cluster has as many hosts, all alike, and none that is used has a name that is known here, their
-    order is meant.
+    """Returns the number of each of the plan's hosts that is there; by order, if as many are alike and none used has a
+    name.
     """
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
@@ -99,10 +76,7 @@ def _hardware(plan: Plan, mesh: Any) -> ClusterSummary:
 
 
 def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
-    """Returns whether a plan that doesn't take all devices is for this cluster.
-
-    It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
-    """
+    """Returns whether a plan that leaves devices is for this cluster: by its hosts' names, or those it takes whole."""
     devices = plan.devices_of_hosts
     if devices.keys() <= set(names):
         return True
@@ -120,9 +94,7 @@ _places: contextvars.ContextVar[Places | None] = contextvars.ContextVar("places"
 
 
 def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped so that stages get the hosts that a plan names, within a
-    `with on_hosts(...)` block; elsewhere Alpa's own function is called.
-    """
+    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped: within `on_hosts(...)` stages get the hosts of a plan."""
 
     @functools.wraps(original)
     def get_sliced_virtual_submeshes(virtual_mesh: Any, submesh_shapes: Sequence[Sequence[int]]) -> Any:
@@ -136,11 +108,7 @@ def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def on_hosts(places: Places) -> Iterator[None]:
-    """Has Alpa put each stage's submesh on given hosts for the time of a `with` block.
-
-    Args:
-        places: for each stage the numbers of its hosts, in the order of Alpa's hosts.
-    """
+    """Has Alpa put each stage's submesh on hosts of the given numbers for the time of a `with` block."""
     token = _places.set(places)
     try:
         yield
@@ -149,10 +117,7 @@ def on_hosts(places: Places) -> Iterator[None]:
 
 
 def _sliced(virtual_mesh: Any, shapes: Sequence[Sequence[int]], places: Places) -> list[Any]:
-    """Within a host the largest submeshes take the first devices, so that those that are powers of two are aligned.
-
-    Of equal ones the last stage does, as in Alpa.
-    """
+    """Slices hosts from the largest submeshes on, of equal ones the last, as Alpa; so powers of two are aligned."""
     hosts = alpa_hosts(virtual_mesh)
     used = [0] * len(hosts)
     submeshes: list[Any] = [None] * len(shapes)

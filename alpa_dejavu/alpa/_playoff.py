@@ -1,8 +1,7 @@
 """A playoff: plans that may be the best are compiled in turn, each runs some steps, and the fastest is kept.
 
-The steps run with arrays that the workers make up: the user's state and data aren't touched. Two plans can't hold the
-same devices, so the workers of one plan are stopped before those of the next one start. The plan with the shortest
-predicted step comes last, so that it needn't be compiled again where it wins.
+The steps run with arrays that the workers make up. The workers of one plan are stopped before those of the next one
+start. The plan with the shortest predicted step comes last, so that it needn't be compiled again where it wins.
 """
 
 from __future__ import annotations
@@ -59,15 +58,8 @@ class Argument:
 
 @final
 class Playoff:
-    """A playoff of the plans that a stage option has as its `entrants`, on the devices of Alpa's virtual mesh.
-
-    Args:
-        compiled: compiles the step by a stage option, and starts its workers. By `option` it also plans, and compiles
-            the first one of the entrants.
-        option: the user's.
-        mesh: Alpa's virtual mesh.
-        arguments: the arguments of the train step, flat.
-        clock: tells the seconds that the budget goes by.
+    """A playoff of a stage option's `entrants` on the devices of Alpa's virtual mesh. `compiled` compiles the step by
+    an option and starts its workers; `arguments` are the step's, flat.
     """
 
     def __init__(
@@ -197,9 +189,7 @@ class Playoff:
 
 
 def _winner(plans: Sequence[Plan], step_s: Mapping[int, float]) -> int:
-    """Returns the number of the fastest plan, and of several as fast that of the shortest prediction; where none ran,
-    that of the last plan.
-    """
+    """Returns the number of the fastest plan, of as fast ones that of the shortest prediction; the last if none ran."""
     fast = [n for n, seconds in step_s.items() if seconds < _AS_FAST * min(step_s.values())]
     return min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
 

@@ -1,7 +1,6 @@
 """Bytes from one host to another by TCP, and how long they took: what an actor on each host does.
 
-It listens on the address by which Ray knows its host, on a port that is free, for as long as it lives, and hangs up on
-whoever doesn't begin with the token.
+It listens on Ray's address of its host, and hangs up on whoever doesn't begin with the token.
 """
 
 from __future__ import annotations
@@ -26,13 +25,8 @@ _QUICK_S, _QUICK_RUNS = 0.02, 3
 
 @final
 class Port:
-    """A TCP port on a host, which sends messages to other such ports, times them, and answers those that come.
-
-    Args:
-        address: the IP address of this host, on which it listens.
-        token: a secret that all ports share; connections that don't begin with it are closed.
-        patience_s: the seconds after which a port that doesn't answer is given up.
-        clock: a function that returns the time in seconds.
+    """A TCP port on a host's IP address, which sends messages to other such ports, times them, and answers those that
+    begin with the token; one that doesn't answer within `patience_s` is given up.
     """
 
     def __init__(
@@ -49,18 +43,11 @@ class Port:
         return str(host), int(port)
 
     def send(self, target: tuple[str, int], num_bytes: int) -> float:
-        """Sends messages of so many bytes to another TCP port, and returns the seconds from the start of sending one
-        until its answer is back.
+        """Sends messages of so many bytes to another port (IP address and number); returns the seconds until the
+        answer.
 
-        For small messages these are the least of several, as whatever else runs can only make a message slower; for
-        larger ones the median, as these are meant to share links with other messages that are sent at the same time.
-
-        Args:
-            target: the other port's IP address and number.
-            num_bytes: the bytes of each message.
-
-        Raises:
-            OSError: the other port can't be reached, or doesn't answer in time.
+        Of small messages it is the least, as whatever else runs can only make them slower; of larger ones the median,
+        as they share links. Raises OSError if the port can't be reached, or doesn't answer in time.
         """
         first = self._message(target, num_bytes)
         if num_bytes <= _SMALL_BYTES:

@@ -1,7 +1,6 @@
-"""Runs in a worker of Alpa's, and notes which instruction of a pipeline ran from when to when.
+"""Runs in a worker of Alpa's, and notes which instruction of a pipeline ran from when to when, if asked for.
 
-A worker starts a computation and goes on; a note of it waits until its results are there. Nothing is noted, and nothing
-waited for but the end of a step, unless it is asked for.
+A note of a computation waits until its results are there.
 """
 
 from __future__ import annotations
@@ -17,12 +16,7 @@ _TASK = "stage "
 
 
 def watch(worker: Any, uuid: int) -> None:
-    """Starts to time the steps of an executable in one of Alpa's workers.
-
-    Args:
-        worker: the worker, in whose process this runs.
-        uuid: Alpa's number of the executable.
-    """
+    """Starts to time the steps of an executable, by Alpa's number, in one of Alpa's workers, where this runs."""
     probe = getattr(worker, _NAME, None)
     if probe is None:
         probe = Probe(worker)
@@ -31,32 +25,17 @@ def watch(worker: Any, uuid: int) -> None:
 
 
 def note(worker: Any, uuid: int, noting: bool) -> None:
-    """Switches on or off that one of Alpa's workers notes when each instruction of an executable's steps begins and
-    ends.
-
-    Args:
-        worker: the worker, in whose process this runs.
-        uuid: Alpa's number of the executable.
-        noting: whether the next steps are noted.
-    """
+    """Switches on or off that a worker notes when each instruction of an executable's next steps begins and ends."""
     getattr(worker, _NAME).noted = uuid if noting else None
 
 
 def unwatch(worker: Any, uuid: int) -> None:
-    """Ends the timing of an executable's steps in one of Alpa's workers, which then goes on without waiting for them.
-
-    Args:
-        worker: the worker, in whose process this runs.
-        uuid: Alpa's number of the executable.
-    """
+    """Ends the timing of an executable's steps in one of Alpa's workers, which then doesn't wait for them."""
     vars(worker.executables[uuid]).pop("execute_on_worker", None)
 
 
 def last_step(worker: Any) -> StageNotes:
-    """Returns when the last step began and ended in one of Alpa's workers, with its instructions if they were noted.
-
-    As Alpa's workers answer calls in order, this waits for the steps before it.
-    """
+    """Returns when a worker's last step began and ended, with its noted instructions; it waits for the steps before."""
     probe: Probe = getattr(worker, _NAME)
     assert probe.last is not None, "a step was run"
     return probe.last

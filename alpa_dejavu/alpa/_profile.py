@@ -78,18 +78,11 @@ class PlanRun:
         self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
-
-        The function must be importable in those processes.
-        """
+        """Calls an importable function in the process of each of Alpa's workers; returns a list for each stage."""
         return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
-
-        Args:
-            cores: for each stage the numbers of its cores.
-        """
+        """Has the workers of each stage run on the given CPU cores, and returns those that each worker got."""
         return self._workers.pin(cores)
 
 
@@ -115,9 +108,8 @@ def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Ca
 
 @contextlib.contextmanager
 def connection(plan: Plan) -> Iterator[Cluster]:
-    """Connects Alpa to the Ray cluster for as long as a `with` block runs, and yields that cluster, if the plan is for
-    one like it. Raises RuntimeError if there is no cluster. Raises ValueError if the plan is for another cluster; says
-    every difference.
+    """Connects Alpa to the Ray cluster for a `with` block, and yields it. Raises RuntimeError if there is none, and
+    ValueError if the plan is for another; says every difference.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh
@@ -146,14 +138,8 @@ def profile(
 ) -> MeasuredPlan:
     """Runs a plan on the cluster that Alpa is connected to, and returns its measured steps and stage times.
 
-    Args:
-        plan: the plan, which must say its batch.
-        predicted: the predicted seconds and bytes of its stages; the bytes are copied into the result.
-        steps: how many plain steps are measured; in turn with them as many are run in which each instruction is timed.
-        model: the model to run, or its name; None: the plan's.
-
-    Raises:
-        ValueError: the plan doesn't fit the model, or names none.
+    `predicted` has the bytes for the result; so many plain steps are measured in turn with steps whose instructions are
+    timed. Raises ValueError if the plan doesn't fit the model, or names none.
     """
     run = PlanRun(plan, model)
     for _ in range(_WARM_UP):

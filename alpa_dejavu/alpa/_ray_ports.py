@@ -24,15 +24,8 @@ _LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
-    """Opens a TCP port on each of some nodes of the Ray cluster for the time of a `with` block, and yields an object
-    that times messages between them.
-
-    Args:
-        nodes: the nodes' ids.
-        names: the hosts' names, for error messages.
-
-    Raises:
-        MeasurementError: a host has left the cluster, or a port can't be opened there; says which.
+    """Opens a TCP port on each of some nodes of Ray's for a `with` block, and yields what times messages between them.
+    Raises MeasurementError, with the host's name, if one has left the cluster, or can't open a port.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -66,21 +59,13 @@ def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
 
 @final
 class RayPorts:
-    """A set of TCP ports in Ray's actors, one on each host, by which messages from host to host are timed.
-
-    Args:
-        ports: the Ray actors, one on each host.
-        addresses: the IP address and TCP port at which each of them listens.
-        names: the hosts' names, for error messages.
-    """
+    """TCP ports in Ray's actors, one on each host, at IP addresses and ports, by which messages are timed."""
 
     def __init__(self, ports: Sequence[Any], addresses: Sequence[tuple[str, int]], names: Sequence[str]) -> None:
         self._ports, self._addresses, self._names = ports, addresses, names
 
     def __call__(self, probe: Probe) -> dict[str, float]:
-        """Returns the seconds of each flow of a probe, all started at the same time. Raises MeasurementError if one
-        fails, or takes too long; says from which host to which.
-        """
+        """Returns the seconds of each flow of a probe, all started at once. Raises MeasurementError if one fails."""
         assert isinstance(probe, Flows), "flows go over links"
         asked = {
             self._ports[a].send.remote(self._addresses[b], probe.num_bytes): (

@@ -1,7 +1,7 @@
 """Plans the stages in place of Alpa where the stage option is ours.
 
-We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
-had written the plan by hand. Only which hosts a stage is on can't be written there; `_submeshes` has Alpa heed that.
+Alpa gets its own `ManualStageOption` of the plan. Only which hosts a stage is on can't be written there; `_submeshes`
+has Alpa heed that.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ PARAMETERS = (
 
 
 def planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped so that this package plans the stages if the stage option
-    is a `DejavuStageOption`.
-    """
+    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped: a `DejavuStageOption`'s stages are planned here."""
 
     @functools.wraps(original)
     def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
@@ -103,9 +101,7 @@ def _plans(option: DejavuStageOption, arguments: Mapping[str, Any]) -> tuple[Pla
 def _task(
     option: DejavuStageOption, arguments: Mapping[str, Any]
 ) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
-    """Returns the planning task for the layers that Alpa has cut a train step into, on the cluster that Alpa has; who
-    runs stages to measure them, to be closed; and the seconds that it took to describe layers and cluster.
-    """
+    """Returns the task for Alpa's layers on its cluster; the runner of stages, to be closed; and the seconds."""
     from alpa.pipeline_parallel import stage_construction
 
     mesh, micro_batch = arguments["virtual_mesh"], arguments["batch_size"]
@@ -147,14 +143,8 @@ def _task(
 
 
 def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: Cluster, probed_s: float) -> Chooser:
-    """Returns what chooses the plan by the option's `profile`: predictions, or measurements of stages too.
-
-    Args:
-        option: the stage option.
-        bench: measures stages.
-        mesh: Alpa's virtual mesh.
-        cluster: the cluster, as planned for.
-        probed_s: the seconds in which the cluster was looked at, which count as measuring.
+    """Returns what chooses the plan by the option's `profile`: predictions, or stages measured by a bench, too;
+    `probed_s`, in which the cluster was looked at, count as measuring.
     """
     if option.profile == "decisive":
         return Decisive(bench.measured, option.measuring_s)
@@ -184,9 +174,7 @@ def _connected(mesh: Any) -> bool:
 
 
 def _learned(option: DejavuStageOption, model: Model, priced: Prices) -> tuple[PastRun, ...]:
-    """Returns the past runs of this model on this cluster whose stages were measured, and tells the option what its
-    plans are made from.
-    """
+    """Returns past runs here whose stages were measured, and tells the option what its plans are made from."""
     if option.history is None:
         return ()
     from alpa_dejavu.calibration.history import Origin, Store
@@ -222,10 +210,7 @@ def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
-    """Returns Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside.
-
-    Where hosts have a number of devices that isn't a power of two, Alpa has no choices, and they are ours.
-    """
+    """Returns Alpa's choices of hosts and devices per host; ours, where hosts are slow inside or no power of two."""
     from alpa.global_env import global_config
     from alpa.pipeline_parallel import stage_construction
 
@@ -283,9 +268,7 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
 
 
 def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
-    """Returns a planning task in which the strategy that a stage option names, such as "amp", chooses the stages in the
-    place of this package's search. Raises ValueError if the task's schedule isn't 1F1B.
-    """
+    """Returns a task in which the option's strategy chooses the stages. Raises ValueError for no 1F1B schedule."""
     # Which layers are computed again is the layer option's to say.
     chosen = AlpaDefault(("none",), (0,)) if option.strategy == "alpa" else strategy(option.strategy)
     if task.schedule != "1f1b":

@@ -1,7 +1,6 @@
 """Looks at some steps of an executable while it trains, says once where another plan would be better, and learns.
 
-Nothing but the step's call on the driver is wrapped. Steps that are looked at are waited for until they have settled.
-If they are off their prediction then, or a history is kept, the workers note what they do in three more.
+Steps are waited for until they have settled. If they are off then, or a history is kept, the workers note three more.
 """
 
 from __future__ import annotations
@@ -31,13 +30,8 @@ _NOTED = 3
 
 @final
 class StepWatch:
-    """A watch over the steps of an executable that Alpa has compiled by a stage option's plan.
-
-    Args:
-        executable: the executable, whose `launch_on_driver` is wrapped until nothing is left to look at.
-        option: the stage option, with its plan.
-        workers: makes what has the workers note a step.
-        clock: tells seconds.
+    """A watch over the steps of an executable by a stage option's plan, whose `launch_on_driver` is wrapped until
+    nothing is left to look at. `workers` makes what has the workers note a step; `clock` tells seconds.
     """
 
     def __init__(
@@ -100,9 +94,7 @@ class StepWatch:
             self._end()
 
     def _tell(self) -> None:
-        """Says that steps are off, where another plan would be better, and adds the run to the history; what fails here
-        is told alone.
-        """
+        """Says where another plan would be better, and adds the run to the history; failures are told alone."""
         learns, self._learns, ends = self._learns, False, False
         try:
             task, plan = self._task, self._plan

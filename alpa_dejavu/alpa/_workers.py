@@ -13,9 +13,7 @@ from alpa_dejavu.calibration.measurement import StageNotes, StepNotes
 
 @final
 class StageWorkers:
-    """The workers of all stages of an executable that Alpa has compiled; the first worker of each stage is made to time
-    the stage's part of every step.
-    """
+    """The workers of an executable's stages; the first of each stage is made to time its part of every step."""
 
     def __init__(self, executable: Any) -> None:
         self._meshes, self._uuid = list(executable.mesh_group), executable.exec_uuid
@@ -23,9 +21,7 @@ class StageWorkers:
         self._ask(_probe.watch, self._uuid)
 
     def timed(self, step: Callable[[], Any]) -> tuple[Any, StepNotes]:
-        """Calls a function that runs a training step, and waits until every stage is done; returns the function's
-        result, and notes of when each stage ran.
-        """
+        """Runs a training step until every stage is done; returns its result, and notes of when each stage ran."""
         start = time.time()
         result = step()
         stages: list[StageNotes] = self._ask(_probe.last_step)
@@ -41,18 +37,11 @@ class StageWorkers:
         self._ask(_probe.unwatch, self._uuid)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
-
-        The function must be importable in those processes.
-        """
+        """Calls an importable function in the process of each of Alpa's workers; returns a list for each stage."""
         return self._of_each(function, [args] * len(self._meshes))
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
-
-        Args:
-            cores: for each stage the numbers of its cores.
-        """
+        """Has the workers of each stage run on the given CPU cores, and returns those that each worker got."""
         return self._of_each(pin, [(of,) for of in cores])
 
     def _of_each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

@@ -1,7 +1,6 @@
 """Runs the probes of a calibration by Alpa's workers, on the cluster that Ray has.
 
-Copies between the devices of a host and its memory run at the same time, each in a worker of its own. Collectives run
-by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
+Copies of devices run at the same time, each in a worker; collectives by Alpa's own profiler; pipelines as plans do.
 """
 
 from __future__ import annotations
@@ -41,16 +40,9 @@ Runner = Callable[[Probe], Mapping[str, float]]
 
 
 def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
-    """Returns the running Ray cluster, with the figures of devices and links that are known before it is measured, and
-    a bench that measures it.
-
-    Args:
-        machine: a machine's name or file, for accelerators of which no data sheet is known; None: the data sheet is
-            found by the accelerator's name in Ray.
-
-    Raises:
-        RuntimeError: there is no Ray cluster that can be used.
-        ValueError: nothing is known of its devices.
+    """Returns the running Ray cluster, by the figures of a machine's name or file, else by Ray's name of the
+    accelerator, and a bench that measures it. Raises RuntimeError if there is no cluster, ValueError if nothing is
+    known of its devices.
     """
     with _connected() as virtual:
         cluster = cluster_of(virtual, machine)
@@ -60,24 +52,14 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
 
 @final
 class RayBench(ProbeBench):
-    """A bench that measures probes (collectives, messages, small pipelines or a host's memory) in Alpa's workers on a
-    Ray cluster.
-
-    Args:
-        cluster: the Ray cluster.
-        nodes: the id by which Ray knows each host.
-    """
+    """A bench that measures probes in Alpa's workers on a Ray cluster, whose hosts have Ray's ids of nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[str]) -> None:
         self._cluster, self._nodes = cluster, tuple(nodes)
 
     def open(self, place: ProbePlace) -> contextlib.AbstractContextManager[Runner]:
-        """Connects to the Ray cluster and starts the workers that measurements of one kind need, for as long as a
-        `with` block runs; yields a function that measures a probe and returns seconds by name.
-
-        Args:
-            place: what is measured ("collectives", "pipelines", "links" or a host's memory), and on which kind of hosts
-                or over which kind of links.
+        """Starts the workers that measurements of "collectives", "pipelines", "links" or a host's memory need, for a
+        `with` block; yields a function that measures a probe and returns seconds by name.
         """
         if place.what == HOST_MEMORY:
             return self._host_memory(place.where)

@@ -66,10 +66,8 @@ class AlpaSession(Session):
         return self._training.state
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """Connects Alpa to a plan's hosts, compiles the training step, and restores the training state from the
-        checkpoint or copy made after so many steps (`checkpoint`); None: makes a fresh state. Raises RuntimeError if
-        the program isn't connected to Ray, or the cluster hasn't the plan's hosts. Raises ValueError if the plan
-        doesn't fit the training step.
+        """Connects Alpa to a plan's hosts, compiles the step, and restores the state after `checkpoint` steps; None: a
+        fresh one. Raises RuntimeError without Ray or the plan's hosts, and ValueError if the plan doesn't fit the step.
         """
         self._training.start(plan, checkpoint)
 
@@ -78,19 +76,13 @@ class AlpaSession(Session):
         return self._training.step(number)
 
     def noted_step(self, number: int) -> tuple[float, StepNotes]:
-        """Runs a training step and notes when each instruction of its stages begins and ends; returns the step's loss,
-        and these notes.
-
-        Such a step takes longer than others, as each computation is waited for.
+        """Runs a step whose instructions are noted, which takes longer, as each is waited for; returns its loss, and
+        the notes.
         """
         return self._training.noted_step(number)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> None:
-        """Has the workers of each stage run on only the given CPU cores of their host, until the next start.
-
-        Args:
-            cores: for each stage the numbers of its cores.
-        """
+        """Has the workers of each stage run on the given CPU cores of their host, until the next start."""
         self._training.pin(cores)
 
     def save(self, number: int) -> None:
@@ -98,9 +90,7 @@ class AlpaSession(Session):
         self._training.save(number)
 
     def copy(self, number: int) -> None:
-        """Copies each stage's training state after `number` steps to the memory of its host and of a neighbour's.
-        Raises RuntimeError if a host has too little free memory; nothing was copied.
-        """
+        """Copies the state after so many steps to hosts' and neighbours' memory; RuntimeError if one has too little."""
         self._training.copy(number)
 
     def copied(self) -> int | None:
@@ -120,9 +110,7 @@ class AlpaSession(Session):
         return self._training.lost()
 
     def broken(self) -> Sequence[str] | None:
-        """Returns the devices that don't compute, such as "host-1/3", after trying each one of the living hosts; None:
-        a host doesn't answer. Alpa must have been stopped.
-        """
+        """Returns living hosts' broken devices, such as "host-1/3"; None: one doesn't answer. Alpa was stopped."""
         return self._training.broken()
 
     def joined(self) -> Mapping[str, int]:
@@ -130,16 +118,12 @@ class AlpaSession(Session):
         return self._training.joined()
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Holds devices, such as "host-1/3", so that no worker gets them; a host that no plan names has none anyway.
-        Raises ValueError if a host isn't known, or has no such device that is free.
-        """
+        """Holds devices, such as "host-1/3", so that no worker gets them. Raises ValueError if one isn't free."""
         self._training.leave_out(names)
 
     def replica_devices(self, replicas: Collection[int]) -> tuple[str, ...]:
-        """Returns the devices that some data-parallel replicas of all stages are on now, such as "host-1/3".
-
-        They are what `train(leave_out=...)` takes: `lambda: session.replica_devices(suspects.left_out)`. Raises
-        RuntimeError if no plan runs. Raises ValueError if there is no such replica, or all are named.
+        """Returns the devices of some replicas of all stages, such as "host-1/3", as `train(leave_out=...)` takes them.
+        Raises RuntimeError if no plan runs, and ValueError if there is no such replica, or all are named.
         """
         return self._training.replica_devices(replicas)
 

@@ -15,9 +15,8 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """The interface of a training on a cluster, with checkpoints, that a loop can go on with after hosts are lost.
-
-    What can be copied between hosts, can tell single devices or can take in hosts overrides the methods for that, too.
+    """A training on a cluster, with checkpoints, that a loop can go on with; copies, devices and joining hosts are
+    optional.
     """
 
     @property
@@ -32,9 +31,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """Connects to a plan's hosts, compiles the training step, and reads the training state from the checkpoint
-        or copy made after so many steps (`checkpoint`); None: makes a fresh state.
-        """
+        """Connects to a plan's hosts, compiles, and reads the state after `checkpoint` steps; None: a fresh one."""
 
     @abc.abstractmethod
     def step(self, number: int) -> float:
@@ -64,9 +61,7 @@ class Session(abc.ABC):
         """Returns the names of the hosts that are lost, of those that a started plan had."""
 
     def broken(self) -> Sequence[str] | None:
-        """Returns the devices that don't compute, such as "host-1/3", of the hosts that are there; None: it isn't
-        known, as where a host doesn't answer. It is called when the use of the cluster has ended.
-        """
+        """Returns living hosts' devices that don't compute, such as "host-1/3"; None: not known. Nothing runs then."""
         return None
 
     def joined(self) -> Mapping[str, int]:
@@ -74,9 +69,7 @@ class Session(abc.ABC):
         return {}
 
     def leave_out(self, names: Collection[str]) -> None:  # noqa: B027
-        """Keeps the training from hosts and devices, such as "host-1/3", that the next plan does without; called when
-        the use of the cluster has ended.
-        """
+        """Keeps the training from hosts and devices, such as "host-1/3"; called when nothing runs."""
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:

@@ -131,7 +131,7 @@ def moves(
 
 
 def _parts(stage: StagePlan) -> tuple[int, int]:
-    """Returns among how many hosts a stage's parameters, and optimizer's state, are divided; host n has part n modulo."""
+    """Returns among how many hosts a stage's parameters, and state, are divided; host n has n modulo that."""
     tensor = max(stage.logical_mesh[-1] // stage.submesh.devices_per_host, 1)
     every = len(stage.hosts)
     return every if stage.zero == 3 else tensor, every if stage.zero else tensor
