@@ -56,9 +56,7 @@ def _names(mesh: Any, cluster: object) -> dict[str, int]:
 
 
 def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
-    """Returns the number of each of the plan's hosts that is there; by order, if as many are alike and none used has a
-    name.
-    """
+    """Returns the number of each of the plan's hosts that is there; by order, if as many are alike and unknown."""
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
     numbers = {name: number for name, number in names.items() if name in wanted}

@@ -30,9 +30,7 @@ _COMMON = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
 
 @final
 class LocalCluster:
-    """A local cluster with so many devices a host; of one host, where it has none of Ray's `nodes`, nothing can be
-    added.
-    """
+    """A local cluster with so many devices a host; to one without Ray's `nodes`, of one host, nothing can be added."""
 
     def __init__(self, nodes: Any, devices: int) -> None:
         self._nodes, self._devices = nodes, devices

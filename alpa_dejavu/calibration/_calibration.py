@@ -156,9 +156,7 @@ class Calibration:
 
     @property
     def knows_operators(self) -> bool:
-        """Returns whether anything is known of the seconds of operators: the starts of computations and of steps aren't
-        among them, which is all that `alpa-dejavu calibrate` measures of devices by itself.
-        """
+        """Returns whether operators' seconds are known, beside the starts that `alpa-dejavu calibrate` measures."""
         starts_alone = all(set(spread) <= _STARTS for spread in self.device_spread.values())
         return bool(self.devices) and (bool(self.products) or not self.device_spread or not starts_alone)
 
@@ -168,9 +166,7 @@ class Calibration:
         return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
-        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
-        those from host to host are known, else alpha-beta with the spread of measured links.
-        """
+        """Returns the learned model of collectives, else one by links if they are known, else alpha-beta."""
         spread = {measured.link: measured.spread for measured in self.links if measured.spread}
         rest: AlphaBeta | MeasuredAlphaBeta | Links = AlphaBeta()
         if self.host_links is not None:
@@ -188,9 +184,8 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures in place of its own; ValueError if the cluster
-        has a device or a host that weren't measured, or lacks one that was, or if a measured link is faster than the
-        memory at its ends.
+        """Returns the cluster with the measured figures; ValueError if a device or host is missing on either side, or a
+        link is faster than the memory at its ends.
         """
         present = {host.device.name for host in cluster.hosts}
         # A calibration of links alone says nothing of devices.

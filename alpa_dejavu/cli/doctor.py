@@ -106,8 +106,8 @@ def versions() -> tuple[Package, ...]:
 
 
 def checks(compiles: bool = False) -> tuple[Check, ...]:
-    """Returns the results of trying what works on this machine, planning first; packages are tried side by side, in
-    processes of their own. All inner loops of slicing are compiled only if `compiles`, which takes long at first.
+    """Returns the results of trying what works here, planning first, side by side in processes of their own. All inner
+    loops of slicing are compiled only if `compiles`, which takes long at first.
     """
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
     within = "" if compiles else f"within_s={_COMPILING_S}"

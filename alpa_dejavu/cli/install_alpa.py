@@ -55,9 +55,7 @@ _ROOT = pathlib.Path(alpa_dejavu.__file__).parent
 def pip_commands() -> tuple[list[str], list[str]]:
     """Returns the two calls of pip: our patches with all that Alpa runs with, then Alpa without its dependencies.
 
-    Alpa's own metadata asks for jax==0.3.22 from a fork that is gone. What it runs with is this package's extra "alpa".
-    Raises ValueError if this package was neither installed from a wheel nor is it in a checkout, so the patches aren't
-    there.
+    Alpa's own metadata asks for jax==0.3.22 from a fork that is gone. Raises ValueError where the patches aren't.
     """
     pip = [sys.executable, "-m", "pip", "install"]
     needs = [need for need in _extra("alpa") if not need.startswith(_PATCHES)]

@@ -49,16 +49,9 @@ class CommandLine(NamedTuple):
 
 
 def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine:
-    """Returns the one command that a script runs with arguments of certain names, or the arguments of a file that has
-    nothing else. Variables are what the script sets them to; nothing is run.
-
-    Args:
-        path: the file.
-        telling: names of arguments, without dashes, of which the command has one at least.
-
-    Raises:
-        ValueError: the file can't be read, or there is none or more than one such command, or whether it runs isn't
-            known; says in which line.
+    """Returns the one command that a script runs with some of the arguments `telling`, or those of a file that has
+    nothing else. Variables are what the script sets them to; nothing is run. Raises ValueError if the file can't be
+    read, or there isn't one such command, or whether it runs isn't known; says in which line.
     """
     try:
         script = Script(read_text(path, _REMEDY))
@@ -136,9 +129,7 @@ def wrong_line(path: pathlib.Path, line: int, why: str) -> ValueError:
 
 
 def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) -> None:
-    """Checks that a launcher starts as many processes as a cluster has devices, where it says how many. Raises
-    ValueError if it starts another number, or one that isn't known; says in which line.
-    """
+    """Checks that a launcher starts as many processes as there are devices, if it says how many; ValueError if not."""
     names = {word.rpartition("/")[2] for word in command.launch}
     launcher = {
         "nodes" if argument.name == "N" else argument.name.replace("_", "-"): argument for argument in command.launched

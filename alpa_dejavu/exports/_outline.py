@@ -50,9 +50,7 @@ class Outline:
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
-        """Returns the outline of a plan whose layers are marked, between embeddings and a head. Raises ValueError if
-        the plan's layers aren't the blocks of a transformer, or its batch isn't known.
-        """
+        """Returns a plan's outline; ValueError if layers aren't a transformer's blocks, or it has no batch."""
         if plan.layer_option != "manual":
             raise ValueError(
                 f"layer_option is {plan.layer_option!r}, but must be 'manual', with layers that are the blocks of a "
@@ -102,9 +100,8 @@ class Outline:
         return tuple((start, end - 1) for start, end in itertools.pairwise(bounds))
 
     def plan(self, cluster: Cluster, model: Transformer) -> Plan:
-        """Returns the plan that this outline stands for on a cluster, whose hosts are taken in their order; its seconds
-        and bytes aren't known, and are 0. Raises ValueError if the outline is of other numbers of blocks or of devices
-        than the model and the cluster have.
+        """Returns the outline's plan on a cluster's hosts in their order, without seconds and bytes. Raises ValueError
+        if it is of other blocks or devices.
         """
         if self.num_blocks != model.num_blocks:
             raise ValueError(
@@ -156,8 +153,8 @@ def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tupl
 
 
 def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
-    """Returns the sizes of a plan's model, which a target's files have to say. Raises ValueError if they aren't known,
-    or the target's files can't say them, or they are of another number of layers than the plan's.
+    """Returns the sizes of a plan's model for a target's files. Raises ValueError if these can't say them, they aren't
+    known, or are of another number of layers.
     """
     if model is None:
         raise ValueError(

@@ -1,8 +1,7 @@
 """The settings of other runtimes' configurations: what a reader does with each, as `settings.csv` has it, and their
-values, checked as they are asked for.
+values.
 
-Without effect are those that change neither the model nor its division, its memory or its price: data, tokenizers,
-learning rates, checkpoints, logging, and choices of kernels beside the ones that prices rest on.
+Without effect are those that change neither the model nor its division, its memory or its price.
 """
 
 from __future__ import annotations
@@ -103,9 +102,7 @@ class Configuration:
         return default if value is None else value
 
     def number(self, name: str, default: int | None = None, least: int = 1) -> int:
-        """Returns a whole number of at least the least one, or the default, which may be less. Raises ValueError if it
-        is another value, or missing and has no default; so do the other methods.
-        """
+        """Returns a whole number, at least the least, or the default; ValueError for another, as the other methods."""
         value = self.get(name, default)
         if not _is_whole(value) or not (value == default or least <= value < _MOST):
             raise self.must_be(name, f"a whole number of at least {least}", default)
@@ -151,17 +148,9 @@ def checked_settings(
     line_of: Callable[[tuple[str, ...]], int | None],
     mend: str = "",
 ) -> Configuration:
-    """Returns the configuration of a file in sections, whose settings are all known and planned.
-
-    Args:
-        runtime: the runtime's name, as `settings.csv` has it.
-        data: the file's data.
-        wrong: makes the error of a place in it.
-        line_of: tells the line of a place.
-        mend: the remedy that errors end in, where `wrong` adds none.
-
-    Raises:
-        ValueError: a setting isn't known, or is of what isn't planned; says in which line.
+    """Returns the configuration of a file in sections, whose settings are all known and planned. `wrong` makes the
+    error of a place, `line_of` tells its line, and `mend` is the remedy that errors end in, where `wrong` adds none.
+    Raises ValueError if a setting isn't known, or is of what isn't planned; says in which line.
     """
     sections, values, aside = settings_of(runtime), dict[str, Any](), dict[int, list[str]]()
     for place, value in _places(data, sections):

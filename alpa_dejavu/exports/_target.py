@@ -22,22 +22,11 @@ Files: TypeAlias = Mapping[str, str | bytes]
 
 
 class Writer(abc.ABC):
-    """A writer of plans as the files that a runtime, or a simulator, reads.
-
-    `alpa_dejavu.exports.testing.check_target` checks whether an implementation is sound.
-    """
+    """A writer of plans as files of a runtime or a simulator; `alpa_dejavu.exports.testing.check_target` checks it."""
 
     @abc.abstractmethod
     def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the files that say a plan to the target; the same plan always gets the same files.
-
-        Args:
-            plan: the plan, which the target's rules allow.
-            model: the sizes of its model; None: they aren't known.
-
-        Raises:
-            ValueError: the target can't say the plan, or the model's sizes are needed and not known.
-        """
+        """Returns the files that say an allowed plan, always the same; ValueError if they can't, or lack the sizes."""
 
     def knowing(self, plan: Plan, kept: Kept | None) -> Writer:
         """Returns the writer that also goes by what planning has kept beside the plan, if that is of use to it."""

@@ -1,5 +1,4 @@
-"""DeepSpeed as a target: its JSON, with a subclass of its pipeline module that takes the stages' layers from it, and
-back.
+"""DeepSpeed as a target: its JSON, with a subclass of its pipeline module that takes its stages from it, and back.
 
 References:
     Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.

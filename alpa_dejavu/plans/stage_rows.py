@@ -94,9 +94,7 @@ def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]
 
 
 def folded_cells(columns: Sequence[Column], rows: Sequence[StageRow]) -> list[list[str]]:
-    """Returns the text of each cell of a table of a plan's stages, with one row for stages that follow each other and
-    are equal but for their places and what is kept in memory, of which the row says the least and the most.
-    """
+    """Returns the cells of a table of stages, those that are equal but for their places and memory in one row."""
     alike = [column for column in columns if column.of_many is None]
 
     def key(row: StageRow) -> tuple[object, ...]:

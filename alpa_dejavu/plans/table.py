@@ -13,9 +13,7 @@ __all__ = ["MemoryParts", "fullest_parts"]
 
 
 def plan_table(plan: Plan) -> str:
-    """Returns a plan as a table in plain text: a row for each run of equal stages, then the predicted seconds of a
-    step.
-    """
+    """Returns a plan in plain text: a row for each run of equal stages, then the predicted seconds of a step."""
     rows = [[column.name for column in BRIEF], *folded_cells(BRIEF, stage_rows(plan))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

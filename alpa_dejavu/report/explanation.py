@@ -63,19 +63,10 @@ def explain(
 ) -> Explanation:
     """Returns an explanation of why a plan's step takes as long as it does, and of what would help; nothing is traced.
 
-    If all devices share one CPU, none waits idly: a change then saves the seconds that it takes out of the average
-    device's work.
-
-    Args:
-        plan: the plan that is explained, by the times of its stages.
-        kept: the record of what it was made from, as `alpa_dejavu.planning.changed.kept.read_kept` reads it: with it
-            the explanation also says how the step depends on bandwidths, types of devices and layers, and which plan
-            would be the best if one of them were twice as good. None: it isn't known.
-        calibration: with `kept`, the calibration that the plan is explained by; None: the one that it was priced by.
-            By another one the plan is priced anew, and its notes say so.
-
-    Raises:
-        ValueError: the record is of another plan, or the plan was priced by other models than its calibration has.
+    With the record of what the plan was made from it also says how the step depends on bandwidths, types of devices and
+    layers, and which plan would be the best if one of them were twice as good; by another calibration the plan is
+    priced anew, and its notes say so. If all devices share one CPU, none waits idly. Raises ValueError if the record is
+    of another plan, or the plan was priced by other models.
     """
     if kept is not None and calibration is not None:
         from alpa_dejavu.planning.changed.kept_task import repriced

@@ -17,11 +17,7 @@ _PARTS = (
 
 
 def serving_report(plan: ServingPlan) -> str:
-    """Returns an HTML page about a plan for inference, which opens in a browser without network or scripts.
-
-    It shows the parts of prefill and of decoding as bars and as a table, the devices, and their memory. Whatever users
-    named is escaped.
-    """
+    """Returns an HTML page about a plan for inference, which opens without network or scripts; names are escaped."""
     heads, *rows = phase_rows(plan)
     phases = ("first token", plan.first_token), ("each next token", plan.next_token)
     return template("serving.html.j2").render(

@@ -45,17 +45,11 @@ class Upgrades:
 
 
 def upgrades(plan: Plan, kept: Kept, *, calibration: str | os.PathLike[str] | Calibration | None = None) -> Upgrades:
-    """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good.
+    """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good, by
+    its record and the calibration that priced it ("none": data sheets; None: its models).
 
-    Args:
-        plan: the plan whose step might get shorter.
-        kept: the record of what it was made from.
-        calibration: the calibration that priced the plan, in place of its models; "none": data sheets; None: the plan's
-            models.
-
-    Raises:
-        ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't
-            say how layers are sharded on a logical mesh that the plan has.
+    Raises ValueError if the record is of another plan, or lacks a mesh's sharding, or the plan was priced by other
+    models.
     """
     prices = kept_prices(plan, kept, calibration=calibration)
     looker = _Looker(plan, kept, prices)
@@ -108,10 +102,8 @@ class _Looker:
         return plan_times(self._estimated(prices).plan)
 
     def best(self, prices: Prices, below_s: float, factors: tuple[float, ...] | None = None) -> Plan | None:
-        """Returns the best plan on the cluster, and by the cost models, of `prices` if its step is below `below_s`
-        seconds, else None; `factors` are what each layer's cost is multiplied by.
-
-        Its step is multiplied by the ratio of the present plan's own step to the step that is estimated for it here.
+        """Returns the best plan by `prices` and layers' cost `factors` if its step is below `below_s` seconds, else
+        None; its step is scaled as the present plan's own step is to that estimated here.
         """
         task = dataclasses.replace(kept_task(self._plan, self._kept, prices), factors=factors)
         try:

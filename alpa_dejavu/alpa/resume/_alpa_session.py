@@ -76,9 +76,7 @@ class AlpaSession(Session):
         return self._training.step(number)
 
     def noted_step(self, number: int) -> tuple[float, StepNotes]:
-        """Runs a step whose instructions are noted, which takes longer, as each is waited for; returns its loss, and
-        the notes.
-        """
+        """Runs a step whose instructions are noted, which takes longer; returns its loss, and the notes."""
         return self._training.noted_step(number)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> None:

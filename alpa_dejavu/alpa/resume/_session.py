@@ -15,9 +15,7 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """A training on a cluster, with checkpoints, that a loop can go on with; copies, devices and joining hosts are
-    optional.
-    """
+    """A training on a cluster that a loop can go on with; copies, devices and joining hosts are optional."""
 
     @property
     def saves(self) -> bool:
