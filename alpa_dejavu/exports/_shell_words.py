@@ -23,7 +23,7 @@ class Unknown(NamedTuple):
 
 
 class WordPiece(NamedTuple):
-    """A part of a word, with its line from 1; `unknown`: its text is the script's own; `quoted`: not divided at blanks."""
+    """A part of a word, with its line; `unknown`: its text is the script's own; `quoted`: blanks don't divide it."""
 
     text: str
     line: int
