@@ -21,8 +21,6 @@ from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.problem import Plan
 
-__all__ = ["Argument", "Playoff", "most_entrants"]
-
 _log = logging.getLogger("alpa_dejavu")
 
 _MOST = 5

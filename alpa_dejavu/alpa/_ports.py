@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import final
 
-__all__ = ["Port"]
-
 _SIZE = struct.Struct("!Q")
 _CHUNK = 1 << 20
 _GOT = b"\x01"

@@ -17,8 +17,6 @@ from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["PlanRun", "connection", "profile"]
-
 _WARM_UP = 3
 
 

@@ -11,8 +11,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.alpa._ports import Port
 from alpa_dejavu.calibration.bench import Flows, MeasurementError, Probe
 
-__all__ = ["RayPorts", "ray_ports"]
-
 _PATIENCE_S = 10.0
 _START_S = 60.0
 """Actors start slowly where Ray has to start a process for each."""

@@ -9,8 +9,6 @@ from typing import Any
 from alpa_dejavu.alpa._profile import profile
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
-__all__ = ["relay_seconds"]
-
 _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
 

@@ -15,8 +15,6 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["Answer"]
-
 Answer = dict[str, float | str]
 """The seconds "cpu_s" of a run on all devices together and the "peak_bytes" of one device, or else the "error"."""
 _BLOCK_S = 0.02

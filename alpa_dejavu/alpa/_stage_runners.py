@@ -19,8 +19,6 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
 
-__all__ = ["AlpaWorkers", "CpuProcess", "StageProgram", "StageRunner", "Taken"]
-
 _log = logging.getLogger("alpa_dejavu")
 
 _PATIENCE_S = 60.0

@@ -16,8 +16,6 @@ from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.calibration.measurement import StepNotes, measured
 from alpa_dejavu.planning.changed.deviation import deviation, has_settled, is_off, measured_run
 
-__all__ = ["StepWatch"]
-
 _log = logging.getLogger("alpa_dejavu")
 
 _LOOKS = (3, 30, 300, 3000)

@@ -18,8 +18,6 @@ from alpa_dejavu.alpa._places import cluster_differences, places
 from alpa_dejavu.alpa.ray_cluster import alpa_hosts
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["placed", "spare_workers"]
-
 
 def placed(state: Any, executable: Any) -> Any:
     """Puts a training state on the devices of a training step that Alpa has parallelized, sharded as the step's plan

@@ -11,8 +11,6 @@ from typing import Any, final
 
 from alpa_dejavu.layers.marks import marked_layers
 
-__all__ = ["DejavuLayerOption"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

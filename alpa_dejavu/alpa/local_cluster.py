@@ -16,8 +16,6 @@ from typing import Any, final
 
 from alpa_dejavu.alpa._ray_processes import command, descendants, kill, processes_of_ray
 
-__all__ = ["LocalCluster", "device_answers", "local_cluster", "lose_device", "lose_host"]
-
 logger = logging.getLogger(__name__)
 
 # Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningTask
     from alpa_dejavu.planning.rivals import Strategy
 
-__all__ = ["DejavuStageOption"]
-
 _log = logging.getLogger(__name__)
 
 PROFILES = ("auto", "never", "decisive", "playoff")

@@ -28,8 +28,6 @@ from alpa_dejavu.calibration.bench import (
 from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["RayBench", "ray_bench"]
-
 _PATIENCE_S = 60.0
 _FAREWELL_S = 5.0
 _AHEAD_S = 0.02

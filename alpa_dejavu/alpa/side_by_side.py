@@ -20,8 +20,6 @@ from alpa.device_mesh import VirtualPhysicalMesh, get_global_virtual_physical_me
 
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["AlpaGradients", "submeshes"]
-
 
 @final
 class AlpaGradients(Evaluator):

@@ -22,8 +22,6 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
-__all__ = ["Check", "Package", "checks", "versions"]
-
 
 @click.command(
     cls=Command,

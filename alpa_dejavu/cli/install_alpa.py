@@ -17,8 +17,6 @@ from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 
-__all__ = ["ALPA", "pip_commands"]
-
 
 @click.command(
     "install-alpa",

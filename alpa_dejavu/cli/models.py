@@ -15,8 +15,6 @@ from alpa_dejavu.cli.table import new_table
 if TYPE_CHECKING:
     from alpa_dejavu.layers.models import Transformer
 
-__all__ = ["is_model_file", "model_text", "sizes_of_model"]
-
 _FAMILIES = {
     "gpt": "GPT as Alpa's evaluation has it",
     "moe": "GPT with a mixture of experts in every other block, as Alpa's evaluation has it",

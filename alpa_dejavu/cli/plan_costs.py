@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.given.gathered_gradients import TolerantPlan
     from alpa_dejavu.problem import Plan
 
-__all__ = ["asked_steps", "check_copies", "least_replicas", "print_copies", "print_tolerance", "print_whole_run"]
-
 
 def least_replicas(asked: int, rule: str, wrong: int) -> int:
     """Returns how many replicas are asked for, or the rule needs; ValueError if it isn't known or tolerates none."""

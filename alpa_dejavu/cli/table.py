@@ -12,8 +12,6 @@ from rich.text import Text
 from alpa_dejavu._util.columns import Block, Head, all_blocks, drawn, fitting_block, importance, wrapped
 from alpa_dejavu.cli.output import printable
 
-__all__ = ["Table", "is_wide", "new_table", "with_wide"]
-
 _WIDE = f"{__name__}.wide"
 
 

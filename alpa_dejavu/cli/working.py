@@ -16,8 +16,6 @@ from alpa_dejavu._util.search_watch import SearchWatch, watched
 from alpa_dejavu.cli.interrupts import STOPPING
 from alpa_dejavu.cli.output import Pages, printable, progress
 
-__all__ = ["working"]
-
 _TERMINAL_S = 0.5
 """A terminal shows the seconds anew so often."""
 

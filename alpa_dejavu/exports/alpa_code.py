@@ -11,8 +11,6 @@ from alpa_dejavu.exports._outline import one_line
 from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["alpa_code", "alpa_options", "remat_layers"]
-
 _OWN_OPTION = "alpa_dejavu.DejavuStageOption(plan=alpa_dejavu.plan_of(PLAN))"
 
 

@@ -24,8 +24,6 @@ from alpa_dejavu.simulation import StageTimes
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.simulation.step import schedule_of, step_program
 
-__all__ = ["chakra_files"]
-
 _US_PER_S = 1e6
 _WAYS = {"forward send": 1, "backward send": -1}
 

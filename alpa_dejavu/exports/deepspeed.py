@@ -22,8 +22,6 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload, Plan
 from alpa_dejavu.sharding.transformers import execution
 
-__all__ = ["RELEASE", "deepspeed_files", "read_deepspeed"]
-
 RELEASE = "DeepSpeed 0.19"
 _PRECISIONS: Final = {"bf16": "bfloat16", "fp16": "float16"}
 """The sections that say in what precision it trains; none of them: in single precision."""

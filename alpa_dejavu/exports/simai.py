@@ -20,8 +20,6 @@ from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
 from alpa_dejavu.problem import CONTEXT, DATA, EXPERT, EXPERT_REPLICATED, REPLICATED, SHARDED, TENSOR, Plan
 from alpa_dejavu.simulation.plan_times import plan_times
 
-__all__ = ["simai_files"]
-
 _NS_PER_S = 1e9
 _NAMES = {
     "all_reduce": "ALLREDUCE", "all_gather": "ALLGATHER", "reduce_scatter": "REDUCESCATTER", "all_to_all": "ALLTOALL",

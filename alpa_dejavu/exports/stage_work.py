@@ -20,8 +20,6 @@ from alpa_dejavu.planning import given_stages
 from alpa_dejavu.problem import MeshConfig, Plan
 from alpa_dejavu.simulation import StageTimes
 
-__all__ = ["StageWork", "WorkPart", "stage_works"]
-
 
 class WorkPart(NamedTuple):
     """A part of a pass: computing, or a collective ("all_reduce", ...) in the groups of an axis, as `MeshConfig` has

@@ -12,8 +12,6 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import hindrances
 from alpa_dejavu.problem import Plan
 
-__all__ = ["check_target"]
-
 
 def check_target(
     target: Target,

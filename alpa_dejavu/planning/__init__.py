@@ -22,19 +22,9 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = [
-    "Decisive",
-    "GivenStage",
-    "GivenStages",
-    "PlanningResult",
-    "PlanningTask",
-    "RunnerUp",
-    "Searched",
-    "estimate",
-    "given_stages",
-    "meant_stages",
-    "plan",
-    "plan_model",
-]
+    "Decisive", "GivenStage", "GivenStages", "PlanningResult", "PlanningTask", "RunnerUp", "Searched", "estimate",
+    "given_stages", "meant_stages", "plan", "plan_model",
+]  # fmt: skip
 
 _HOME = {
     "estimate": "given.plan_estimate",

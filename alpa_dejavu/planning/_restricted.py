@@ -23,8 +23,6 @@ from alpa_dejavu.problem import Model, NoPlanError, Plan
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import Strategy
 
-__all__ = ["in_blocks", "plan_for"]
-
 
 def in_blocks(
     model: str | Callable[..., Any] | Model | ModelSource, runs_on: str, strategy: str | Strategy

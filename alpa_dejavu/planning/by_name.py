@@ -34,8 +34,6 @@ from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import ByStrategy, Strategy
 
-__all__ = ["plan_model"]
-
 AUTO = "auto"
 LAYERS = (16, 24, 32, 48)
 """Numbers of layers that are tried where the number is left open."""

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
     from alpa_dejavu.simulation.step import Timeline
 
-__all__ = [
-    "OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp", "check_prices", "front",
-    "price_per_step", "why_not",
-]  # fmt: skip
-
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
 """By whose search a plan may be made: see `alpa_dejavu.planning.rivals`."""

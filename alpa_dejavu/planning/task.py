@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.search._candidate import Candidate
     from alpa_dejavu.planning.search.uncertainty import Errors
 
-__all__ = ["OBJECTIVES", "Chooser", "Clock", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
-
 OBJECTIVES = ("time", "price", "pareto")
 """The figures that a plan may be the best in."""
 

@@ -17,8 +17,6 @@ from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
-__all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
-
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")

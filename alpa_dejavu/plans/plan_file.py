@@ -22,8 +22,6 @@ from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.plans._contradictions import contradictions
 from alpa_dejavu.problem import Contingency, MicroBatches, Moves, Plan, StagePlan, Stages
 
-__all__ = ["VERSION", "plan_data", "plan_format", "plan_of", "plan_text", "read_plan", "write_plan"]
-
 VERSION = 1
 _REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
 _VERSION_KEY = Annotated[Literal[1], stated("1, the version of plan files that this release reads"), WHOLE]

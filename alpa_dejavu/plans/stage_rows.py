@@ -21,11 +21,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
-__all__ = [
-    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "ShownTimes", "StageRow", "cells", "drawn_text",
-    "folded_cells", "known_columns", "layers_text", "mesh_text", "stage_rows",
-]  # fmt: skip
-
 
 class ShownTimes(Protocol):
     """The seconds of a pipeline stage that tables show."""

@@ -9,8 +9,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["MemoryParts", "fullest_parts"]
-
 
 def plan_table(plan: Plan) -> str:
     """Returns a plan in plain text: a row for each run of equal stages, then the predicted seconds of a step."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.planning.changed.kept import Kept
 
-__all__ = ["Explanation", "WhatIf", "explain"]
-
 _BOUNDS = {
     "computing": "the devices' computing",
     "collectives": "collectives among the devices of a stage",

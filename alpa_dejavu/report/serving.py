@@ -7,8 +7,6 @@ from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.report._page import template
 
-__all__ = ["serving_report"]
-
 _PARTS = (
     ("computing", "forward"), ("cache", "backward"), ("collectives", "collectives"), ("transfers", "transfer"),
     ("waiting", "update"),

@@ -21,8 +21,6 @@ from alpa_dejavu.report._upgrade_figures import layer_figures, resource_figure, 
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, plan_times
 from alpa_dejavu.simulation.sensitivity import Sensitivity, derivatives
 
-__all__ = ["Upgrades", "upgrades"]
-
 _RESOURCES, _LAYERS = 6, 2
 """The best plan is looked for at twice so many devices and bandwidths, and halves of so many layers, that save most."""
 _FULL = 0.9

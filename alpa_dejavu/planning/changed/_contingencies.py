@@ -16,8 +16,6 @@ from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 
-__all__ = ["with_contingencies"]
-
 _Stages: TypeAlias = tuple[StagePlan, ...]
 _Fallback: TypeAlias = tuple[_Stages, float, int]
 """Stages, seconds of a step, and micro-batches."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
     from alpa_dejavu.planning.task import PlanningTask
 
-__all__ = ["Deviation", "deviation", "has_settled", "is_off", "learned_correction", "measured_run", "past_run"]
-
 _CAUSES = 0.25
 """A stage causes a step's error if, taking as long as measured, it alone makes up this share of it at least."""
 _WORTH = 0.05

@@ -21,8 +21,6 @@ from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
-
 _NAMES = {
     "AnalyticLatency": "analytic", "KernelLatency": "kernels", "AlphaBeta": "alpha-beta", "Free": "free",
     "Links": "links", "Nccl": "nccl",

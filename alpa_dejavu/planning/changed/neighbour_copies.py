@@ -13,8 +13,6 @@ from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
 from alpa_dejavu.planning.changed.state_migration import Traffic
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
-__all__ = ["HostCopy", "NeighbourCopies", "neighbour_copies"]
-
 _VERSIONS = 2
 """Each host keeps the last copy until the next one is whole."""
 

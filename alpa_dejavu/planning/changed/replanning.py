@@ -30,8 +30,6 @@ from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, StagePlan, co
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Replanned", "fallback", "prepared", "replan", "replica_devices", "replica_positions"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,6 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.problem import Cluster, Model, Moves, StagePlan
 from alpa_dejavu.problem.run import ScheduleForm
 
-__all__ = ["Settler", "Traffic", "devices_of", "layer_state", "moves"]
-
 _ONE_EACH = ScheduleForm()
 _ASKED = 8
 """Among so many hosts that have what another lacks, the one with the fastest link is looked for."""

@@ -18,8 +18,6 @@ from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.replanning import Replanned, replan
 from alpa_dejavu.problem import Plan
 
-__all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
-
 _AGREE = 0.75
 """The share of the steps that must show a host slow: a hiccup isn't a straggler."""
 

@@ -19,8 +19,6 @@ from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
 
-__all__ = ["ANNOTATIONS", "Annotation", "Chosen", "with_confidence", "with_unmeasured"]
-
 _LEAST_SHARE = 0.01
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""

@@ -28,8 +28,6 @@ from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
-__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "SavingData", "figures", "savings_data"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,6 @@ from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
 from alpa_dejavu.problem import Slicing
 
-__all__ = ["MEASURES", "SURE", "Order", "OrderChange", "changes", "joint_draws", "orders", "stages_alone"]
-
 Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
 MEASURES: tuple[Literal["seconds", "price"], ...] = ("seconds", "price")

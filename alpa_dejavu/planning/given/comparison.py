@@ -44,17 +44,8 @@ from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
 __all__ = [
-    "MEASURES",
-    "SAVINGS",
-    "Cell",
-    "Comparison",
-    "Figures",
-    "Order",
-    "OrderChange",
-    "Saving",
-    "compare",
-    "comparison_format",
-    "comparison_text",
+    "MEASURES", "SAVINGS", "Cell", "Comparison", "Figures", "Order", "OrderChange", "Saving", "compare",
+    "comparison_format", "comparison_text",
 ]  # fmt: skip
 
 

@@ -19,8 +19,6 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search.uncertainty import KnowsInterval, assumed_spread
 from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, Run, SearchSpace, StageChoice
 
-__all__ = ["Footing", "footings", "phases", "variants_of"]
-
 _SHEET, _MEASURED, _FITTED = "data sheet", "measured", "fitted to "
 _Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
 """By work and what it rests on: seconds, and seconds times spread."""

@@ -11,8 +11,6 @@ from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
 
-__all__ = ["TolerantPlan", "gathering_step_s", "tolerant_front"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

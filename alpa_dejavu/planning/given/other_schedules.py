@@ -24,8 +24,6 @@ from alpa_dejavu.simulation.step import sending
 if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
 
-__all__ = ["OtherSchedule", "improved_order", "other_schedules", "with_better_schedules"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -25,8 +25,6 @@ from alpa_dejavu.planning.search.models.named_model import attention_on, model_s
 from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
-__all__ = ["PlanEstimator", "cluster_of_plan", "estimate"]
-
 
 def estimate(
     model: Model,

@@ -10,8 +10,6 @@ from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
 from alpa_dejavu.simulation.plan_times import plan_times
 
-__all__ = ["Spare", "spare"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,6 @@ from alpa_dejavu.planning.given.footing import phases, variants_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import AxisCollectives, StageChoice, checks
 
-__all__ = ["WholeRun", "run_facts", "sent_rows", "step_bytes", "steps_of_samples", "steps_of_tokens", "whole_run"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

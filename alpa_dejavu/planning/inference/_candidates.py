@@ -16,8 +16,6 @@ from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
 
-__all__ = ["Serving", "ServingSearch"]
-
 MOST_BATCH = 1024
 """The largest batch that is tried where the batch is left open."""
 _MOST_PREFILLED = 8192

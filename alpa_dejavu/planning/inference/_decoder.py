@@ -12,8 +12,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, is_marked, model_size
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["HALF", "Decoder", "ServingShape", "decoder", "shapes"]
-
 HALF = "float16"
 """The element type of a known model's weights, activations and cache."""
 _HALF_BYTES = 2

@@ -11,8 +11,6 @@ from typing import final
 
 from alpa_dejavu._util.json_file import csv_lines
 
-__all__ = ["Lengths"]
-
 _HIGH = 0.95
 """The share of requests for which there has to be memory, and whose time to the first token is told."""
 _MOST_TOKENS = 1_000_000

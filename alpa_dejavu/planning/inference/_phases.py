@@ -16,8 +16,6 @@ from alpa_dejavu.planning.inference._decoder import HALF, Decoder, ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
 from alpa_dejavu.problem import Host, MeshConfig, Submesh
 
-__all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
-
 _DIVIDED = 1.25
 """Weights are divided among devices if each keeps no more than so many times its even share."""
 

@@ -31,8 +31,6 @@ from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["serve_plan"]
-
 
 def serve_plan(
     model: str | Kraken | Callable[[int, int], Any] | Decoder,

@@ -24,11 +24,6 @@ from alpa_dejavu._util.format_fields import (
 )
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 
-__all__ = [
-    "OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts", "read_serving_plan",
-    "serving_format", "serving_text", "write_serving_plan",
-]  # fmt: skip
-
 OBJECTIVES = ("latency", "throughput")
 """What a plan for inference has the best of: the time to the first token, or tokens per second."""
 

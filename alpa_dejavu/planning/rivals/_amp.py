@@ -24,8 +24,6 @@ from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of,
 from alpa_dejavu.problem import PHASES, NoPlanError, checks
 from alpa_dejavu.slicing.amp_pipe import VARIANTS, amp_pipe_s, amp_starts
 
-__all__ = ["Amp", "AmpCosts", "Degrees"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

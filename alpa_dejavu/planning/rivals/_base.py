@@ -15,8 +15,6 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["Strategy", "StrategyChoice", "StrategyPlan", "UnlikePipelinesError"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

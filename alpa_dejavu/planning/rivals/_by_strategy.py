@@ -24,8 +24,6 @@ from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
-__all__ = ["ByStrategy", "as_planned"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,6 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Computed", "GradientExchange", "exchanges", "finished_s"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,6 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks
 
-__all__ = ["ALLOCATIONS", "HetPipe", "virtual_workers"]
-
 ALLOCATIONS = ("np", "ed", "hd")
 _ORDERS = 24
 _NOTE = (

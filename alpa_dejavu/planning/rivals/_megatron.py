@@ -13,8 +13,6 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks
 
-__all__ = ["Megatron"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,6 @@ import numpy as np
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.problem import Cluster, host_kinds
 
-__all__ = ["Counts", "Grouping", "divisors", "groupings", "host_orders", "hosts_of", "orders_of"]
-
 Counts: TypeAlias = tuple[int, ...]
 """How many hosts of each kind a group has."""
 Grouping: TypeAlias = tuple[Counts, ...]

@@ -21,8 +21,6 @@ from alpa_dejavu.planning.search.given_stages import part_of
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cluster, NoPlanError, checks
 
-__all__ = ["DataParallelPipelines", "pace_s", "shared", "with_layers_moved"]
-
 _NOTE = (
     "these {} pipelines train data-parallel to each other, and sum up their gradients in each step; Alpa's runtime has "
     "one pipeline only, so it can't run them, and this is an estimate alone; the best single pipeline takes {} a step"

@@ -17,8 +17,6 @@ from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["AlpaDefault", "Dejavu", "counts_of", "searched"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

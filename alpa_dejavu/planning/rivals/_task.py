@@ -22,8 +22,6 @@ from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["StrategyTask"]
-
 _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 
 

@@ -10,8 +10,6 @@ from typing import final
 
 from alpa_dejavu.problem import Cluster, MeshConfig, checks
 
-__all__ = ["Pipeline", "PlacedStage", "as_one", "config_of", "cut_alike", "equal_layers", "ranks", "sent_at_a_time"]
-
 
 def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
     """Returns the mesh config of so many data-parallel and tensor-parallel devices; data parallelism cuts the batch."""

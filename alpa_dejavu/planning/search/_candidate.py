@@ -45,10 +45,6 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import StageTimes, Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
-__all__ = [
-    "Candidate", "Costs", "alone", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
-]  # fmt: skip
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -35,8 +35,6 @@ from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import StageChoice
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Decisive", "Measure"]
-
 _log = logging.getLogger(__name__)
 
 Measure = Callable[[StageChoice], StageMeasurement | float | None]

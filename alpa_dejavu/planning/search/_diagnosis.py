@@ -22,8 +22,6 @@ from alpa_dejavu.problem import Cluster, NoPlanError, Run
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["nothing_fits", "with_remedies"]
-
 _MOST_TIMES, _MOST_DEVICES = 64, 1024
 """So many times the hosts, and so many devices, are tried at most."""
 

@@ -17,8 +17,6 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.planning.search._candidate import Candidate, best_first, fits, fitting, simulated
 from alpa_dejavu.problem import NoPlanError, StageChoice
 
-__all__ = ["ANY_SCHEDULE", "polished", "under", "under_others"]
-
 _TRIES = 400
 """So many cuts into chunks are simulated at most."""
 _FAR_TASKS = 1024

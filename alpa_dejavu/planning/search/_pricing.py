@@ -7,8 +7,6 @@ from alpa_dejavu.planning.search._candidate import Costs
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace
 
-__all__ = ["priced"]
-
 
 def priced(
     task: PlanningTask,

@@ -21,8 +21,6 @@ from alpa_dejavu.problem import Plan, StageChoice, StageOffload, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Ranked", "contenders", "finished_plan", "ranked", "with_reduction_servers"]
-
 _NO_SERVERS = "the plan uses none of the cluster's reduction servers: they speed up no all-reduce of its gradients"
 
 

@@ -11,8 +11,6 @@ from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
-__all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
-
 _GAIN, _IDLE = 0.008, 2
 """More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
 and divided."""

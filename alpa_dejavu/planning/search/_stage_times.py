@@ -14,8 +14,6 @@ from alpa_dejavu.problem.run import ScheduleForm
 from alpa_dejavu.schedules import SCHEDULES, kind_name
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate, step_seconds
 
-__all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "step_of", "timeline_alone", "timeline_of"]
-
 _ONE_EACH = ScheduleForm()
 _POSTED = 0.5
 """The share of a tensor's way through Ray that the stage which sends it can't compute in: it hands the tensor over, and

@@ -19,11 +19,6 @@ from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, SearchSpace, Slicing, StageChoice, Submesh
 
-__all__ = [
-    "PRICED_OPTIONS", "GivenStage", "GivenStages", "counts_text", "given_candidate", "given_stages", "meant_stages",
-    "on_used_hosts", "part_of", "stage_differences", "used_configs",
-]  # fmt: skip
-
 _SWITCHES = (
     "enable_auto_sharding", "allow_all_gather", "allow_all_to_all", "allow_replicated_parameters",
     "force_data_parallel", "force_zero_stage_3", "prefer_reduce_scatter", "allow_mixed_mesh_shape",

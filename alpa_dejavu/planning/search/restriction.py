@@ -9,8 +9,6 @@ from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
-__all__ = ["Restriction", "restriction"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

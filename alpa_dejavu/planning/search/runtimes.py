@@ -18,11 +18,6 @@ from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StageP
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
 
-__all__ = [
-    "RUNTIMES", "WITHOUT_FROZEN", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of",
-    "runtimes_text", "runtimes_with", "schedules_of",
-]  # fmt: skip
-
 
 @final
 @dataclasses.dataclass(frozen=True)

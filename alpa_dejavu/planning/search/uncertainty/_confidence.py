@@ -16,11 +16,6 @@ from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
 from alpa_dejavu.problem import Confidence
 
-__all__ = [
-    "LEAST_GAIN", "NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "gain_s", "most_useful",
-    "most_worthwhile", "numbered_errors",
-]  # fmt: skip
-
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
 LEAST_GAIN = 0.005

@@ -13,8 +13,6 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
 
-__all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
-
 _NUM_STEPS, _DAMPING = 40, 0.5
 
 

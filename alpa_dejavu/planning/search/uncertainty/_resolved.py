@@ -30,8 +30,6 @@ from alpa_dejavu.planning.search.uncertainty._spreads import (
 )
 from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Operators
 
-__all__ = ["Resolved", "Resolver", "WorkSeconds"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,11 +20,6 @@ from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Gro
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = [
-    "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "RUNTIME", "KnowsFigures", "KnowsInterval", "SharesErrors",
-    "Spreads", "assumed_spread", "common_share", "link_class", "said_by",
-]  # fmt: skip
-
 _PLACES = ("within hosts", "between hosts")
 CLASSES = (
     "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),

@@ -18,11 +18,6 @@ from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver
 from alpa_dejavu.planning.search.uncertainty._spreads import COMPUTE, link_class
 from alpa_dejavu.problem import DrawnSeconds, MeshConfig, Run, StageChoice, StagePlan
 
-__all__ = [
-    "DRAWS", "StageDraws", "closed_form", "drawn_stages", "interval", "layer_draws", "meet_plan", "resolved_stage",
-    "step_draws",
-]  # fmt: skip
-
 DRAWS = 200
 _ENDS = (0.05, 0.95)
 

@@ -28,8 +28,6 @@ from alpa_dejavu.problem import NoShardingError, SearchSpace, StagePlan
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import PastRun
 
-__all__ = ["errors_after", "errors_of", "meet", "redrawn", "with_past_runs"]
-
 _NOISE = 0.1
 """How far off the measured seconds of a stage in a run are, as a share of them."""
 _DRAWN = (
