@@ -106,9 +106,11 @@ class Playoff:
         return executable
 
     def _kept(self) -> tuple[int, Any]:
-        """Returns the number of the fastest plan that can be compiled once more, and its executable."""
+        """Returns the number of the fastest plan, or the last if none ran, that compiles again; and its executable."""
+        plans = self._option.entrants
         while True:
-            won = _winner(self._option.entrants, self._step_s)
+            fast = [n for n, seconds in self._step_s.items() if seconds < _AS_FAST * min(self._step_s.values())]
+            won = min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
             try:
                 return won, self._compiled_plan(won)
             except Exception:
@@ -184,12 +186,6 @@ class Playoff:
                     if not argument.donated:
                         kept[n] = arrays[-1]
         return arrays
-
-
-def _winner(plans: Sequence[Plan], step_s: Mapping[int, float]) -> int:
-    """Returns the number of the fastest plan, of as fast ones that of the shortest prediction; the last if none ran."""
-    fast = [n for n, seconds in step_s.items() if seconds < _AS_FAST * min(step_s.values())]
-    return min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
 
 
 def _note(plans: Sequence[Plan], step_s: Mapping[int, float], won: int) -> str:

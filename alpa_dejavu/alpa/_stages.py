@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import StageBench
-from alpa_dejavu.alpa._places import on_hosts, places
+from alpa_dejavu.alpa._places import checked, on_hosts, places
 from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageRunner
 from alpa_dejavu.alpa._translate import model_of, space_of
@@ -71,7 +70,9 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
             chosen = _given(option, arguments)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
-        for line in _said(chosen):
+        sure = [] if chosen.confidence is None else [chosen.confidence.summary]
+        lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
+        for line in (*sure, *lost, *chosen.notes):
             _log.info("%s", line)
         searched = option.plan is None and option.strategy == OURS
         options = [dict(s.options) if searched else alpa_options(s) for s in chosen.stages]
@@ -246,12 +247,6 @@ def _given(option: DejavuStageOption, arguments: Mapping[str, Any]) -> Plan:
         model = model_of(*parts, inference, arguments["batch_size"])
         option.last_origin = Origin.of(model, cluster_of(arguments["virtual_mesh"], option.cluster))
     return chosen
-
-
-def _said(chosen: Plan) -> list[str]:
-    """Returns sentences on a plan: how sure it is, what losing a host costs, and its notes."""
-    lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
-    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *lost, *chosen.notes]
 
 
 def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:

@@ -6,7 +6,6 @@ Steps are waited for until they have settled. If they are off then, or a history
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any, final
@@ -104,7 +103,10 @@ class StepWatch:
                 Store(self._history).append(measured_run(task, plan, run))
             if self._is_off() and (off := deviation(task, plan, run)).matters:
                 ends = True
-                _log.warning("%s; %s", off, _advice(self._history))
+                advice = f"the next start plans by what {self._history} has of it"
+                if self._history is None:
+                    advice = "give DejavuStageOption(history=FILE), and the next start plans by what its stages take"
+                _log.warning("%s; %s", off, advice)
         except Exception as error:  # training goes on
             ends = True
             _log.warning("the steps that were looked at can't be explained: %s", error)
@@ -113,9 +115,3 @@ class StepWatch:
     def _end(self) -> None:
         vars(self._executable).pop("launch_on_driver", None)
         del self._task
-
-
-def _advice(history: str | os.PathLike[str] | None) -> str:
-    if history is None:
-        return "give DejavuStageOption(history=FILE), and the next start plans by what its stages take"
-    return f"the next start plans by what {history} has of it"

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.alpa._ray_ports import ray_ports
+from alpa_dejavu.alpa._ports import ray_ports
 from alpa_dejavu.alpa._relay import relay_seconds
-from alpa_dejavu.alpa.ray_cluster import cluster_of
+from alpa_dejavu.alpa.ray_cluster import cluster_of, connected
 from alpa_dejavu.calibration.bench import (
     HOST_MEMORY,
     WITHIN,
@@ -42,7 +42,7 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
     accelerator, and a bench that measures it. Raises RuntimeError if there is no cluster, ValueError if nothing is
     known of its devices.
     """
-    with _connected() as virtual:
+    with connected() as virtual:
         cluster = cluster_of(virtual, machine)
         nodes = [str(host.get("NodeID")) for host in virtual.host_info]
     return cluster, RayBench(cluster, nodes)
@@ -71,14 +71,14 @@ class RayBench(ProbeBench):
     def _host_memory(self, device: str) -> Iterator[Runner]:
         number, host = next((n, host) for n, host in enumerate(self._cluster.hosts) if host.device.name == device)
         seats = range(host.num_devices)
-        with _connected() as virtual, _workers([virtual.slice_2d([number], [[seat]]) for seat in seats]) as workers:
+        with connected() as virtual, _workers([virtual.slice_2d([number], [[seat]]) for seat in seats]) as workers:
             yield functools.partial(_run_host_probe, workers, device == _CPU)
 
     @contextlib.contextmanager
     def _collectives(self, where: str) -> Iterator[Runner]:
         devices = self._cluster.hosts[0].num_devices
         hosts = [0] if where == WITHIN else [0, 1]
-        with _connected() as virtual:
+        with connected() as virtual:
             whole = virtual.slice_2d(hosts, [list(range(devices))] * len(hosts))
             with _workers([whole]) as workers:
                 yield functools.partial(_run_collective, workers, devices)
@@ -86,7 +86,7 @@ class RayBench(ProbeBench):
     @contextlib.contextmanager
     def _flows(self) -> Iterator[Runner]:
         names = [host.name for host in self._cluster.hosts]
-        with _connected(), ray_ports(self._nodes, names) as ports:
+        with connected(), ray_ports(self._nodes, names) as ports:
             yield ports
 
     @contextlib.contextmanager
@@ -96,28 +96,9 @@ class RayBench(ProbeBench):
         device, link = self._cluster.hosts[0].device, self._cluster.links[0][0]
         names = [f"host-{n}" for n in range(hosts)]
         cluster = Cluster.uniform("a part", names, device, devices, link, self._cluster.links[0][-1])
-        with _connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
+        with connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
             stack.callback(clear_executable_cache)
             yield functools.partial(_run_pipeline, cluster)
-
-
-@contextlib.contextmanager
-def _connected(**size: int) -> Iterator[Any]:
-    """Yields Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
-    import alpa
-    from alpa.device_mesh import get_global_virtual_physical_mesh
-
-    try:
-        alpa.init("ray", **size)
-    except (ConnectionError, RuntimeError) as error:
-        raise RuntimeError(
-            f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
-            "devices"
-        ) from None
-    try:
-        yield get_global_virtual_physical_mesh()
-    finally:
-        alpa.shutdown()
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
@@ -92,6 +93,25 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
 
 def _without_servers(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, reduction_servers=()) if cluster.reduction_servers else cluster
+
+
+@contextlib.contextmanager
+def connected(**size: int) -> Iterator[Any]:
+    """Yields Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
+    import alpa
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    try:
+        alpa.init("ray", **size)
+    except (ConnectionError, RuntimeError) as error:
+        raise RuntimeError(
+            f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
+            "devices"
+        ) from None
+    try:
+        yield get_global_virtual_physical_mesh()
+    finally:
+        alpa.shutdown()
 
 
 def connected_cluster() -> Cluster:

@@ -94,7 +94,8 @@ class Loop:
         """Makes a plan for the hosts or the memory left after an error; raises it if neither was the cause, or
         HostsLostError, MemoryError or TimeoutError if there is none, or it was too often.
         """
-        full = _is_out_of_memory(error)
+        texts = [str(cause).lower() for cause in with_causes(error)]
+        full = any(phrase.lower() in text for text in texts for phrase in _OUT_OF_MEMORY)
         gone = [] if full else self._gone(error)
         if gone is None or (not gone and not full and not self._may_retry()):
             self._raise(error)
@@ -267,9 +268,3 @@ class Loop:
     def _interrupt(self) -> None:
         self._timed_out.set()
         self._session.interrupt()
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error, or one that it comes from, says that a device's memory ran out."""
-    texts = [str(cause).lower() for cause in with_causes(error)]
-    return any(phrase.lower() in text for text in texts for phrase in _OUT_OF_MEMORY)
