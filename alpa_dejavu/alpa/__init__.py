@@ -1,8 +1,7 @@
 """The only room that knows Alpa: the options, hooks into Alpa, and stand-ins for its functions with their signatures.
 
-In: what Alpa hands to a stage option, or a plan to run.
-Out: stages, submeshes and sharding options as Alpa takes them; measured steps; a trained state.
-Options install the hooks, and hooks know the options: so names are loaded when they are first used.
+In: what Alpa hands to a stage option, or a plan to run. Out: stages, submeshes and sharding options as Alpa takes them;
+measured steps; a trained state. Names are loaded when they are first used, as options and hooks know each other.
 """
 
 from __future__ import annotations

@@ -19,10 +19,8 @@ PARAMETERS = (
 
 
 def checking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `compile_pipeshard_executable`, wrapped so that batch, layers and submeshes are checked before
-    anything is compiled, if the stage option is a `DejavuStageOption`.
-
-    If that option has a file of past runs, the executable's steps are recorded, too.
+    """Returns Alpa's `compile_pipeshard_executable`, wrapped: batch, layers and submeshes are checked before anything
+    is compiled by a `DejavuStageOption`, and steps are recorded if it has a history.
     """
 
     @functools.wraps(original)

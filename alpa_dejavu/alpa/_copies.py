@@ -36,13 +36,9 @@ class _Whole:
 class Copies:
     """Copies of the training state in the memory of hosts: each piece in that of two of them.
 
-    A stage's own host keeps it, and the neighbour's. Where several hosts of a stage have the same piece, as
-    data-parallel ones do, two of these keep it, and nothing goes over the network. The copy before is kept until the
-    next is whole, so that a loss while copying costs no more than the steps since then.
-
-    Args:
-        neighbours: by its name, the host that keeps what each host has; hosts that aren't named, or whose neighbour is
-            gone, have the next one in their order.
+    A stage's own host keeps it, and the neighbour's (`neighbours` by names, else the next host). Where several hosts of
+    a stage have the same piece, two of these keep it, and nothing goes over the network. The copy before is kept until
+    the next is whole.
     """
 
     def __init__(self, neighbours: Mapping[str, str]) -> None:
@@ -52,28 +48,16 @@ class Copies:
         self._kept_on = 0
 
     def check_neighbours(self, hosts: Collection[str]) -> None:
-        """Checks that each neighbour that was given is another host of a training.
-
-        Raises:
-            ValueError: a host isn't there, or is its own neighbour.
-        """
+        """Checks that each given neighbour is another host of a training. Raises ValueError if one isn't."""
         for host, neighbour in self._neighbours.items():
             if host == neighbour or not {host, neighbour} <= set(hosts):
                 raise ValueError(f"neighbours has {neighbour!r} for {host!r}, but must have another of the hosts "
                                  f"{', '.join(hosts)}; give one of these")  # fmt: skip
 
     def copy(self, state: Any, step: int, nodes: Mapping[str, str]) -> None:
-        """Copies the state after so many steps; the copy is whole when this returns.
-
-        The only host that is left keeps its own alone, against the loss of a device.
-
-        Args:
-            state: the training state, with Alpa's arrays.
-            step: how many steps it has been trained.
-            nodes: by the names of the living hosts, in their order, Ray's ids of their nodes.
-
-        Raises:
-            RuntimeError: a host has too little free memory; nothing was copied.
+        """Copies the state after so many steps; the copy is whole when this returns. `nodes` are Ray's ids of the
+        living hosts' nodes, in their order; the only one left keeps its own alone. Raises RuntimeError if a host has
+        too little free memory; nothing was copied.
         """
         import jax
         import ray
@@ -112,14 +96,8 @@ class Copies:
         return self._whole.step
 
     def restored(self, placements: Any, meshes: Sequence[Any]) -> Any:
-        """Returns the state of the copy, as Alpa's arrays where a new plan has them.
-
-        Args:
-            placements: Alpa's placements of the state's arrays under the new plan.
-            meshes: Alpa's meshes of the new plan.
-
-        Raises:
-            RuntimeError: the copy is gone, or torn.
+        """Returns the state of the copy as Alpa's arrays, by the placements and meshes of a new plan. Raises
+        RuntimeError if the copy is gone, or torn.
         """
         import jax
         import ray

@@ -22,11 +22,7 @@ _FREE_S = 10.0
 
 
 def computes() -> None:
-    """Computes something on each device that this process has.
-
-    Raises:
-        RuntimeError: a device computes wrongly; errors of the device are passed on.
-    """
+    """Computes something on each device that this process has. Raises RuntimeError if one computes wrongly."""
     import jax
 
     for device in jax.local_devices():
@@ -50,10 +46,7 @@ class _Holder:
         return device_numbers()[0]
 
     def tried(self, probe: Callable[[], None]) -> str | None:
-        """Returns what is wrong with the device: a probe's error in a process that has only this device; None: nothing.
-
-        A device may end such a process, or hold it up for ever.
-        """
+        """Returns what a probe, alone with a device in a process, says is wrong; None: nothing. It may end or hang."""
         with child_process(_try, probe, name="device-probe", patience_s=_END_S) as connection:
             if not connection.poll(_PROBE_S):
                 return "doesn't answer"
@@ -75,11 +68,8 @@ def _try(connection: Connection, probe: Callable[[], None]) -> None:
 
 @final
 class Devices:
-    """The devices of the hosts that Ray knows, and which of them are broken.
-
-    Args:
-        probe: a function that raises an error where a device doesn't compute; it is called in a process that has only
-            this device.
+    """The devices of the hosts that Ray knows, and which of them are broken: `probe`, called in a process that has only
+    one device, raises an error where it doesn't compute.
     """
 
     def __init__(self, probe: Callable[[], None] = computes) -> None:
@@ -87,15 +77,8 @@ class Devices:
         self._held: dict[tuple[str, int], Any] = {}  # node and number of a broken device -> its holder
 
     def broken(self, nodes: Mapping[str, str]) -> list[str] | None:
-        """Returns the devices that are known to be broken, such as "host-1/3", after trying all others.
-
-        Nothing else may use the devices meanwhile. Broken ones are held from then on.
-
-        Args:
-            nodes: Ray's ids of the nodes of the living hosts, by the hosts' names.
-
-        Returns:
-            The names of the devices; None: a host doesn't answer.
+        """Returns the devices known to be broken, such as "host-1/3", after trying all others, and holds them; None: a
+        host doesn't answer. Nothing else may use the devices meanwhile. Hosts have Ray's ids of their nodes.
         """
         import ray
 
@@ -130,15 +113,8 @@ class Devices:
                         ray.kill(holder)
 
     def hold(self, host: str, node: str, number: int) -> None:
-        """Holds a device, so that nobody else gets it; nothing else may use the host's devices meanwhile.
-
-        Args:
-            host: the name of the device's host, for errors.
-            node: Ray's id of the host's node.
-            number: the number of the device.
-
-        Raises:
-            ValueError: the host has no free device of that number.
+        """Holds a host's device, so that nobody else gets it; nothing else may use the host's devices meanwhile. Raises
+        ValueError if the host has no free device of that number.
         """
         import ray
 
@@ -177,10 +153,8 @@ def _holder(node: str) -> Any:
 
 
 def _free(devices: Mapping[str, int]) -> dict[str, int]:
-    """Returns how many devices of each living node nobody has, once Ray has taken back those of workers that ended.
-
-    Args:
-        devices: by Ray's ids of nodes, how many of their devices are held as broken.
+    """Returns how many devices of each living node nobody has, where so many are held as broken, once Ray has taken
+    back those of workers that ended.
     """
     from alpa_stock_jax.ray_nodes import nodes
 

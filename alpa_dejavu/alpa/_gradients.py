@@ -1,7 +1,7 @@
-"""A train step that takes its gradient by jax, as Alpa wants it: with its layers and its gradients marked.
+"""A train step that takes its gradient by jax, as Alpa wants it: with its gradients marked, and run by a plan.
 
-Model functions are free to take gradients by `jax.grad`, `jax.value_and_grad` or Alpa's own. All of them go through one
-function of jax; while a step is traced for Alpa, ours stands there, and does for each what Alpa's own do.
+`jax.grad`, `jax.value_and_grad` and Alpa's own go through one function of jax; while a step is traced for Alpa, ours
+stands there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,28 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from alpa_dejavu.problem import Plan
+
 _PARAMETERS = ("fun", "primals", "has_aux")
 _state = threading.local()
+
+
+def parallelized(step: Callable[..., Any], plan: Plan, donates: bool = True) -> Any:
+    """Returns the train step that Alpa runs by a plan; it donates the state, its first argument, or doesn't."""
+    import alpa
+
+    from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+    from alpa_dejavu.alpa.option import DejavuStageOption
+    from alpa_dejavu.exports.alpa_code import remat_layers
+
+    layers = plan.num_layers if plan.layer_option == "auto" else None
+    method = alpa.PipeshardParallel(
+        num_micro_batches=plan.num_micro_batches,
+        pipeline_schedule=plan.schedule,
+        layer_option=DejavuLayerOption(layers, remat_layers(plan)),
+        stage_option=DejavuStageOption(plan=plan),
+    )
+    return alpa.parallelize(with_marked_gradients(step), method=method, donate_argnums=(0,) if donates else ())
 
 
 def with_marked_gradients(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,6 @@
-"""Putting our functions where Alpa's are, and taking them out again.
+"""Putting our functions where Alpa's are, if those have the expected parameters, and taking them out again.
 
-A hook is put in only where the function that it replaces has the parameters that it was written for. Putting it in
-twice does nothing; taking it out leaves what somebody else has put over it meanwhile.
+Putting one in twice does nothing; taking it out leaves what somebody else has put over it meanwhile.
 """
 
 from __future__ import annotations
@@ -24,24 +23,16 @@ class HookError(RuntimeError):
 @final
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A hook that replaces one function of Alpa by this package's version of it, in all modules that import it.
-
-    Attributes:
-        name: the function's name.
-        modules: the modules that hold the function under its name.
-        parameters: the names of the parameters that the function must have.
-        replacement: a function that takes Alpa's function, and returns this package's version of it.
-    """
+    """A hook that replaces one function of Alpa by this package's version of it, in all modules that import it."""
 
     name: str
-    modules: tuple[str, ...]
-    parameters: tuple[str, ...]
+    modules: tuple[str, ...]  # the modules that hold the function under its name
+    parameters: tuple[str, ...]  # the names of the parameters that the function must have
+    # A function that takes Alpa's function, and returns this package's version of it.
     replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def install(self) -> None:
-        """Replaces one function of Alpa by this package's version; raises HookError, and changes nothing, if Alpa's
-        function hasn't the expected parameters.
-        """
+        """Replaces one of Alpa's functions; raises HookError, and changes nothing, if its parameters are others."""
         modules = [importlib.import_module(module) for module in self.modules]
         functions = [getattr(module, self.name, None) for module in modules]
         for path, function in zip(self.modules, functions, strict=True):
@@ -139,12 +130,7 @@ def uninstall(*names: str) -> None:
 
 @contextlib.contextmanager
 def installed(*names: str) -> Iterator[None]:
-    """Replaces some of Alpa's functions by this package's for the time of a `with` block; they are put back whatever
-    happens in it.
-
-    Args:
-        names: the names of the hooks, as `install` has them; none: those that `DejavuStageOption` needs.
-    """
+    """Replaces some of Alpa's functions, by names as `install` has them, for the time of a `with` block."""
     install(*names)
     try:
         yield

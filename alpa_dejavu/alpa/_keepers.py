@@ -19,33 +19,21 @@ _UNDER_WAY = 8
 @final
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of one array of the training state.
+    """A part of one array of the training state."""
 
-    Attributes:
-        array: the number of the array among the leaves of the state.
-        place: the part of it.
-    """
-
-    array: int
-    place: Place
+    array: int  # the number of the array among the leaves of the state
+    place: Place  # the part of it
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """A piece that a worker has on one of its devices, and the keepers that are to have it.
-
-    Attributes:
-        piece: the piece.
-        uuid: Alpa's number of the array's buffers.
-        device: the number of the worker's device.
-        keepers: Ray's handles of the keepers.
-    """
+    """A piece that a worker has on one of its devices, and the keepers that are to have it."""
 
     piece: Piece
-    uuid: int
-    device: int
-    keepers: tuple[Any, ...]
+    uuid: int  # Alpa's number of the array's buffers
+    device: int  # the number of the worker's device
+    keepers: tuple[Any, ...]  # Ray's handles of the keepers
 
 
 class Keeper:
@@ -55,11 +43,7 @@ class Keeper:
         self._steps: dict[int, dict[Piece, tuple[Any, int]]] = {}
 
     def take(self, step: int, whole: int | None, piece: Piece, value: Any, checksum: int) -> None:
-        """Keeps a piece of the state after so many steps; what is of neither this step nor the whole one is dropped.
-
-        Raises:
-            RuntimeError: the piece isn't what was sent.
-        """
+        """Keeps a piece of the state, dropping other steps' but the whole one's. Raises RuntimeError for another."""
         self._steps = {kept: pieces for kept, pieces in self._steps.items() if kept in (step, whole)}
         if _checksum(value) != checksum:
             raise RuntimeError(f"array {piece.array} of step {step} came with another checksum than it was sent with")
@@ -81,13 +65,8 @@ class Keeper:
 
 
 def send(worker: Any, step: int, whole: int | None, pieces: Sequence[Sent]) -> None:
-    """Sends pieces to keepers; called in the process of one of Alpa's workers.
-
-    Args:
-        worker: the worker.
-        step: how many steps the state has been trained.
-        whole: the step that keepers must keep until all of this one has been copied; None: none.
-        pieces: what to send.
+    """Sends pieces of the state after so many steps to keepers, from the process of one of Alpa's workers; they keep
+    `whole`, another step's, until all of this one has been copied.
     """
     import ray
 
@@ -103,15 +82,8 @@ def send(worker: Any, step: int, whole: int | None, pieces: Sequence[Sent]) -> N
 
 
 def fetch(worker: Any, uuid: int, dtype: Any, places: Sequence[Place], step: int, sources: Mapping[Piece, Any]) -> None:
-    """Puts an array on the devices of one of Alpa's workers from what keepers have; called in the worker's process.
-
-    Args:
-        worker: the worker.
-        uuid: Alpa's number of the array's buffers.
-        dtype: the array's type.
-        places: the part of the array that each of the worker's devices has.
-        step: the step whose pieces are taken.
-        sources: the keeper of each piece of the array.
+    """Puts an array on the devices of one of Alpa's workers, in its process, from what keepers have of a step: `uuid`
+    is Alpa's number of the buffers, `places` the part of each device, `sources` the keeper of each piece.
     """
     import ray
 

@@ -17,15 +17,11 @@ _log = logging.getLogger("alpa_dejavu")
 
 @final
 class StageBench:
-    """A bench that measures stages by a runner, which stays up for the stages to come.
+    """A bench that measures stages by a runner, which stays up; they are sharded and partitioned as for a plan that
+    runs.
 
-    A stage's sharding and partitioning are done in this process, as they are for a plan that Alpa runs.
-
-    Args:
-        given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
-        submeshes: (hosts, devices per host) of each submesh.
-        configs: for each submesh its configs, each a pair (logical mesh, auto-sharding options) or None.
-        runner: who runs what was compiled.
+    `given` are the arguments of Alpa's `cluster_layers_and_slice_mesh`; `submeshes` are pairs (hosts, devices per
+    host), each with its configs: pairs (logical mesh, auto-sharding options) or None.
     """
 
     def __init__(
@@ -38,9 +34,7 @@ class StageBench:
         self._given, self._submeshes, self._configs, self._runner = arguments, submeshes, configs, runner
 
     def measured(self, stage: StageChoice) -> StageMeasurement | None:
-        """Returns the seconds of a stage's forward and backward for one micro-batch and its peak of memory; None where
-        the stage doesn't compile or doesn't run, or a worker dies: why is logged.
-        """
+        """Returns a stage's seconds for a micro-batch and peak of memory; None where that fails, which is logged."""
         try:
             return self._measured(stage)
         except Exception as error:  # whatever a stage fails by, planning goes on without it

@@ -20,17 +20,11 @@ class Nodes:
 
     @property
     def named(self) -> Mapping[str, str]:
-        """Returns Ray's ids of the nodes of all hosts that plans may name, by the hosts' names; empty before the first
-        plan.
-        """
+        """Returns Ray's ids of the nodes of hosts that plans may name; empty before the first plan."""
         return {**self._named, **self._joined}
 
     def on_their_hosts(self, plan: Plan) -> Plan:
-        """Returns a plan with the names that its hosts have in Alpa now; those of the first plan are learned from it.
-
-        Raises:
-            RuntimeError: the first plan is for other hosts than Alpa has.
-        """
+        """Returns a plan with its hosts' names in Alpa now. Raises RuntimeError if the first plan is for others."""
         from alpa.device_mesh import get_global_virtual_physical_mesh
 
         mesh = get_global_virtual_physical_mesh()
@@ -62,9 +56,8 @@ class Nodes:
         return [host for host in self._named if host not in living]
 
     def joined(self) -> dict[str, int]:
-        """Returns the hosts that are there and that no plan has used yet, with the number of their devices.
-
-        One on the machine of a host that was lost has that host's name; other names are new.
+        """Returns the hosts that no plan has used yet, with the number of their devices; one on a lost host's machine
+        has its name.
         """
         from alpa.global_env import global_config
 
@@ -102,9 +95,7 @@ def _living() -> list[Mapping[str, Any]]:
 
 
 def _of_first(plan: Plan, mesh: Any) -> dict[str, str]:
-    """Returns Ray's ids of the nodes that a plan's hosts are, by the hosts' names: by Ray's names of the nodes, or else
-    by the order of both.
-    """
+    """Returns Ray's ids of a plan's nodes by the hosts' names: by Ray's names of the nodes, or by both orders."""
     ids = [host.info["NodeID"] for host in alpa_hosts(mesh)]
     nodes = dict(zip(host_names(mesh), ids, strict=True))
     used = plan.devices_of_hosts

@@ -1,8 +1,7 @@
 """A playoff: plans that may be the best are compiled in turn, each runs some steps, and the fastest is kept.
 
-The steps run with arrays that the workers make up: the user's state and data aren't touched. Two plans can't hold the
-same devices, so the workers of one plan are stopped before those of the next one start. The plan with the shortest
-predicted step comes last, so that it needn't be compiled again where it wins.
+The steps run with arrays that the workers make up. The workers of one plan are stopped before those of the next one
+start. The plan with the shortest predicted step comes last, so that it needn't be compiled again where it wins.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.problem import Plan
-
-__all__ = ["Argument", "Playoff", "most_entrants"]
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -59,15 +56,8 @@ class Argument:
 
 @final
 class Playoff:
-    """A playoff of the plans that a stage option has as its `entrants`, on the devices of Alpa's virtual mesh.
-
-    Args:
-        compiled: compiles the step by a stage option, and starts its workers. By `option` it also plans, and compiles
-            the first one of the entrants.
-        option: the user's.
-        mesh: Alpa's virtual mesh.
-        arguments: the arguments of the train step, flat.
-        clock: tells the seconds that the budget goes by.
+    """A playoff of a stage option's `entrants` on the devices of Alpa's virtual mesh. `compiled` compiles the step by
+    an option and starts its workers; `arguments` are the step's, flat.
     """
 
     def __init__(
@@ -116,9 +106,11 @@ class Playoff:
         return executable
 
     def _kept(self) -> tuple[int, Any]:
-        """Returns the number of the fastest plan that can be compiled once more, and its executable."""
+        """Returns the number of the fastest plan, or the last if none ran, that compiles again; and its executable."""
+        plans = self._option.entrants
         while True:
-            won = _winner(self._option.entrants, self._step_s)
+            fast = [n for n, seconds in self._step_s.items() if seconds < _AS_FAST * min(self._step_s.values())]
+            won = min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
             try:
                 return won, self._compiled_plan(won)
             except Exception:
@@ -194,14 +186,6 @@ class Playoff:
                     if not argument.donated:
                         kept[n] = arrays[-1]
         return arrays
-
-
-def _winner(plans: Sequence[Plan], step_s: Mapping[int, float]) -> int:
-    """Returns the number of the fastest plan, and of several as fast that of the shortest prediction; where none ran,
-    that of the last plan.
-    """
-    fast = [n for n, seconds in step_s.items() if seconds < _AS_FAST * min(step_s.values())]
-    return min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
 
 
 def _note(plans: Sequence[Plan], step_s: Mapping[int, float], won: int) -> str:

@@ -6,18 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
-from alpa_dejavu.alpa._gradients import with_marked_gradients
+from alpa_dejavu.alpa._gradients import parallelized
 from alpa_dejavu.alpa._places import cluster_differences
 from alpa_dejavu.alpa._workers import StageWorkers
-from alpa_dejavu.alpa.ray_cluster import cluster_of
+from alpa_dejavu.alpa.ray_cluster import cluster_of, connected
 from alpa_dejavu.calibration.measurement import MeasuredPlan, StepNotes, measured
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.clusters.host_classes import hosts_by_names
 from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.simulation.step import StageTimes
-
-__all__ = ["PlanRun", "connection", "profile"]
 
 _WARM_UP = 3
 
@@ -40,28 +38,14 @@ class PlanRun:
     """
 
     def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:
-        import alpa
-
-        from alpa_dejavu.alpa.layer_option import DejavuLayerOption
-        from alpa_dejavu.alpa.option import DejavuStageOption
-        from alpa_dejavu.exports.alpa_code import remat_layers
         from alpa_dejavu.layers import concrete, resolve
 
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be run; set `batch` in its file")
         step, arguments = resolve(trusted_model(plan, model, trust_model))(plan.batch)
-        layers = plan.num_layers if plan.layer_option == "auto" else None
-        method = alpa.PipeshardParallel(
-            num_micro_batches=plan.num_micro_batches,
-            pipeline_schedule=plan.schedule,
-            layer_option=DejavuLayerOption(layers, remat_layers(plan)),
-            stage_option=DejavuStageOption(plan=plan),
-        )
         self.state, *self._rest = concrete(arguments)
         self._renewed = _state_of_result(step, arguments)
-        self._step = alpa.parallelize(
-            with_marked_gradients(step), method=method, donate_argnums=() if self._renewed is None else (0,)
-        )
+        self._step = parallelized(step, plan, donates=self._renewed is not None)
         self._executable = self._step.get_executable(self.state, *self._rest)
         self._executable.sync()
         self._workers = StageWorkers(self._executable)
@@ -78,18 +62,11 @@ class PlanRun:
         self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
-
-        The function must be importable in those processes.
-        """
+        """Calls an importable function in the process of each of Alpa's workers; returns a list for each stage."""
         return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
-
-        Args:
-            cores: for each stage the numbers of its cores.
-        """
+        """Has the workers of each stage run on the given CPU cores, and returns those that each worker got."""
         return self._workers.pin(cores)
 
 
@@ -115,26 +92,10 @@ def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Ca
 
 @contextlib.contextmanager
 def connection(plan: Plan) -> Iterator[Cluster]:
-    """Connects Alpa to the Ray cluster for as long as a `with` block runs, and yields that cluster, if the plan is for
-    one like it.
-
-    Raises:
-        RuntimeError: there is no cluster.
-        ValueError: the plan is for another cluster; says every difference.
+    """Connects Alpa to the Ray cluster for a `with` block, and yields it. Raises RuntimeError if there is none, and
+    ValueError if the plan is for another; says every difference.
     """
-    import alpa
-    from alpa.device_mesh import get_global_virtual_physical_mesh
-
-    with contextlib.ExitStack() as stack:
-        try:
-            alpa.init("ray")
-        except (ConnectionError, RuntimeError) as error:
-            raise RuntimeError(
-                f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
-                "devices"
-            ) from None
-        stack.callback(alpa.shutdown)
-        mesh = get_global_virtual_physical_mesh()
+    with connected() as mesh:
         differences = [*cluster_differences(plan, mesh), *_kind_differences(plan)]
         if differences:
             raise ValueError(
@@ -149,14 +110,8 @@ def profile(
 ) -> MeasuredPlan:
     """Runs a plan on the cluster that Alpa is connected to, and returns its measured steps and stage times.
 
-    Args:
-        plan: the plan, which must say its batch.
-        predicted: the predicted seconds and bytes of its stages; the bytes are copied into the result.
-        steps: how many plain steps are measured; in turn with them as many are run in which each instruction is timed.
-        model: the model to run, or its name; None: the plan's.
-
-    Raises:
-        ValueError: the plan doesn't fit the model, or names none.
+    `predicted` has the bytes for the result; so many plain steps are measured in turn with steps whose instructions are
+    timed. Raises ValueError if the plan doesn't fit the model, or names none.
     """
     run = PlanRun(plan, model)
     for _ in range(_WARM_UP):

@@ -17,10 +17,7 @@ _GRACE_S = 10.0
 
 
 def processes_of_ray(directory: str) -> list[tuple[int, str]]:
-    """Returns the servers that keep their files in `directory`, and what they started: (pid, start time) of each.
-
-    What else the block has started, such as a data loader, isn't for us to end.
-    """
+    """Returns (pid, start time) of the servers that keep their files in `directory`, and of what they started."""
     servers = [process for process in descendants(os.getpid()) if directory in command(process[0])]
     return list(dict.fromkeys(process for server in servers for process in [server, *descendants(server[0])]))
 

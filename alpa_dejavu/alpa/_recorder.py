@@ -1,8 +1,7 @@
 """Steps of executables that keep a history: read from the timers of Alpa's workers when Alpa shuts down.
 
-Nothing is put between Alpa and its workers: they time every step anyway. They do so to its end only if Alpa is told
-to wait for it (`alpa.global_config.pipeline_sync_for_timer`), which is the user's to choose, since steps then don't
-overlap; without it nothing is recorded.
+The workers time every step to its end only if Alpa waits for it (`alpa.global_config.pipeline_sync_for_timer`), which
+is the user's to choose, since steps then don't overlap; without it nothing is recorded.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ _watched: list[_Watched] = []
 
 
 def watch(executable: Any, option: DejavuStageOption) -> None:
-    """Has the times of an executable's steps appended to the stage option's file of past runs when Alpa shuts down, or
-    the program ends.
-    """
+    """Has an executable's steps appended to the option's history when Alpa shuts down, or the program ends."""
     from alpa_dejavu.alpa import install
 
     assert option.history is not None, "only options with a history are watched"
@@ -57,9 +54,7 @@ def watch(executable: Any, option: DejavuStageOption) -> None:
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `shutdown_global_cluster`, wrapped so that the times of training steps are recorded before it, as
-    the workers that have timed them end with it.
-    """
+    """Returns Alpa's `shutdown_global_cluster`, wrapped: step times are recorded before the workers end."""
 
     @functools.wraps(original)
     def shutdown_global_cluster() -> Any:
@@ -70,17 +65,10 @@ def recording(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(executable: Any) -> int:
-    """Appends the times of the steps that an executable has run to its file of past runs, without waiting for Alpa's
-    shutdown; steps that are in the file already aren't appended again.
+    """Appends the times of an executable's steps to its file of past runs; those in the file already aren't appended.
 
-    Alpa's workers time the steps, and answer once all steps before are done, so this waits for those.
-
-    Args:
-        executable: what `parallelized_step.get_executable(...)` returns, compiled with
-            `DejavuStageOption(history=...)`.
-
-    Returns:
-        How many steps were appended; the executable's first three are left out, as they warm up.
+    It waits for these steps, and returns how many were appended; the first three warm up. The executable is what
+    `parallelized_step.get_executable(...)` returns, compiled with `DejavuStageOption(history=...)`.
 
     Raises:
         ValueError: the executable has no file of past runs, or the file can't be written.

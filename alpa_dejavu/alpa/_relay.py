@@ -1,6 +1,4 @@
-"""A pipeline of one device a stage that computes next to nothing, by which it is known what the runtime takes for a
-computation, a step and a send.
-"""
+"""A pipeline of one device a stage that computes nothing, which tells what the runtime takes for its own work."""
 
 from __future__ import annotations
 
@@ -11,23 +9,13 @@ from typing import Any
 from alpa_dejavu.alpa._profile import profile
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
-__all__ = ["relay_seconds"]
-
 _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
 
 def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
-    """Measures a pipeline of two stages, of one device each, that compute next to nothing and pass on a tensor.
-
-    Alpa must be connected to the two devices.
-
-    Args:
-        cluster: the cluster of the two devices.
-        num_bytes: how many bytes a stage passes on for each micro-batch.
-
-    Returns:
-        Mean seconds by name: "dispatch_s" of a stage's forward or backward, "step_s" of what a stage does once a step,
-        "send_s" of an interstage transfer.
+    """Measures a pipeline of two stages, on the two devices that Alpa is connected to, that pass on a tensor of so many
+    bytes; returns mean seconds: "dispatch_s" of a forward or backward, "step_s" of what a stage does once a step,
+    "send_s" of a transfer.
     """
     plan = _plan(cluster, _relay, max(num_bytes // (4 * _WIDTH), 1), _LAYERS, 2)
     stages = profile(plan, (), _STEPS, _relay).stages

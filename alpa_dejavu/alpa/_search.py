@@ -64,20 +64,8 @@ def inference_dp(
     num_autosharding_configs: int,
     compute_cost: Any,
 ) -> tuple[float, Solution | None]:
-    """Returns the stages of least cost for inference, as Alpa's `inference_dp` does, but exactly in float64.
-
-    The cost is the number of stages times the seconds of the slowest one.
-
-    Args:
-        num_layers: the number of layers, L.
-        num_devices: the number of devices, all of which the stages take.
-        submesh_choices: S pairs of hosts and devices per host.
-        num_autosharding_configs: the number of configs of a submesh, C.
-        compute_cost: seconds of one micro-batch for a stage of layers i..j on submesh s with config c, shape
-            (L, L, S, C); infinite where there is no such stage.
-
-    Returns:
-        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits.
+    """Returns the stages of least cost for inference, as Alpa's `inference_dp` does, but exactly in float64: the number
+    of stages times the seconds of the slowest one. The arguments and the result are those of `training_dp`.
     """
     return _solve(
         num_layers, num_devices, 1, submesh_choices, num_autosharding_configs, compute_cost, None, "inference",
@@ -133,12 +121,9 @@ def get_compute_cost(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Predicts the costs of all candidate stages in place of Alpa's `get_compute_cost`, which compiles and runs them.
 
-    The arguments are those of Alpa's function. The schedule isn't among them, so memory is counted for 1F1B.
-
-    Returns:
-        Seconds of one micro-batch, forward and backward, of each stage of layers i..j on each of S submeshes with each
-        of C configs, shape (L, L, S, C), infinite where there is no such stage; and how many stages may follow it
-        before memory is full, of the same shape (None in inference).
+    The schedule isn't among the arguments, so memory is counted for 1F1B. Returns seconds of one micro-batch, forward
+    and backward, of each stage of layers i..j on each of S submeshes with each of C configs, shape (L, L, S, C),
+    infinite where there is none; and how many stages may follow it, of the same shape (None in inference).
     """
     from alpa_dejavu.alpa._translate import model_of, space_of
     from alpa_dejavu.alpa.ray_cluster import cluster_of

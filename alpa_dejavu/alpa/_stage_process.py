@@ -1,8 +1,8 @@
 """A process that compiles partitioned modules for CPU devices of its own, and runs each alone, to tell what it takes.
 
-It reads requests from its standard input until that is closed: a line of JSON, then the bytes of several modules. It
-compiles these side by side, runs them one after the other, and answers to a request with a line of JSON on its standard
-output. The seconds are those of all its threads on the CPU, so they don't depend on what else the machine does.
+It reads requests from standard input: a line of JSON, then the bytes of several modules. It compiles these side by
+side, runs them one after the other, and answers with a line of JSON. The seconds are those of all its threads on the
+CPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import statistics
 import sys
 import time
 from typing import Any
-
-__all__ = ["Answer"]
 
 Answer = dict[str, float | str]
 """The seconds "cpu_s" of a run on all devices together and the "peak_bytes" of one device, or else the "error"."""

@@ -1,7 +1,5 @@
-"""Who runs a compiled stage alone, to measure it: Alpa's workers on the cluster, or a process of this machine's CPU.
-
-On a CPU cluster the process counts the seconds that its threads are on the CPU. So a measurement takes no worker from
-Ray, and what else runs on the machine hardly changes it.
+"""Who runs a compiled stage alone, to measure it: Alpa's workers, or a process that counts its seconds on this CPU,
+which takes no worker from Ray and is hardly disturbed.
 """
 
 from __future__ import annotations
@@ -20,8 +18,6 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
-
-__all__ = ["AlpaWorkers", "CpuProcess", "StageProgram", "StageRunner", "Taken"]
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -51,11 +47,7 @@ class StageRunner(abc.ABC):
 
     @abc.abstractmethod
     def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
-        """Returns what each program takes on a submesh of (hosts, devices per host).
-
-        Raises:
-            RuntimeError: one can't be compiled or run; says why.
-        """
+        """Returns what programs take on a submesh of (hosts, devices per host); RuntimeError if one doesn't run."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -64,11 +56,7 @@ class StageRunner(abc.ABC):
 
 @final
 class AlpaWorkers(StageRunner):
-    """Runs programs in Alpa's profiling workers on the cluster.
-
-    Args:
-        mesh: Alpa's virtual mesh of the cluster.
-    """
+    """Runs programs in Alpa's profiling workers, on the cluster of its virtual mesh."""
 
     def __init__(self, mesh: Any) -> None:
         self._mesh = mesh
@@ -107,12 +95,8 @@ class AlpaWorkers(StageRunner):
 
 @final
 class CpuProcess(StageRunner):
-    """Runs programs in a process of this machine, on CPU devices of its own.
-
-    Args:
-        num_devices: how many devices the process has; a program may be for fewer.
-        cores: the cores that devices share.
-        dispatch_s: the seconds of a core in which Alpa's runtime starts a computation on a device.
+    """Runs programs in a process with so many CPU devices on this machine, which share so many cores; Alpa's runtime
+    takes `dispatch_s` of a core to start a computation.
     """
 
     def __init__(self, num_devices: int, cores: int, dispatch_s: float) -> None:
@@ -124,10 +108,7 @@ class CpuProcess(StageRunner):
         self._started()
 
     def run(self, programs: Sequence[StageProgram], shape: tuple[int, int]) -> list[Taken]:
-        """Returns for each program the wall time that its seconds on the CPU, and those of starting it as Alpa's
-        runtime does, make on cores of its own. The cores that it leaves free run it, too, since others compute beside
-        it in a pipeline.
-        """
+        """Returns programs' wall times, starts as Alpa's included, on cores of their own and those left free."""
         num_devices = shape[0] * shape[1]
         answers = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
         cores = min(num_devices, self._cores)

@@ -1,7 +1,7 @@
 """Plans the stages in place of Alpa where the stage option is ours.
 
-We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
-had written the plan by hand. Only which hosts a stage is on can't be written there; `_submeshes` has Alpa heed that.
+Alpa gets its own `ManualStageOption` of the plan. Only which hosts a stage is on can't be written there; `_submeshes`
+has Alpa heed that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import StageBench
-from alpa_dejavu.alpa._places import on_hosts, places
+from alpa_dejavu.alpa._places import checked, on_hosts, places
 from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageRunner
 from alpa_dejavu.alpa._translate import model_of, space_of
@@ -56,9 +55,7 @@ PARAMETERS = (
 
 
 def planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped so that this package plans the stages if the stage option
-    is a `DejavuStageOption`.
-    """
+    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped: a `DejavuStageOption`'s stages are planned here."""
 
     @functools.wraps(original)
     def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +70,9 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
             chosen = _given(option, arguments)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
-        for line in _said(chosen):
+        sure = [] if chosen.confidence is None else [chosen.confidence.summary]
+        lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
+        for line in (*sure, *lost, *chosen.notes):
             _log.info("%s", line)
         searched = option.plan is None and option.strategy == OURS
         options = [dict(s.options) if searched else alpa_options(s) for s in chosen.stages]
@@ -103,9 +102,7 @@ def _plans(option: DejavuStageOption, arguments: Mapping[str, Any]) -> tuple[Pla
 def _task(
     option: DejavuStageOption, arguments: Mapping[str, Any]
 ) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
-    """Returns the planning task for the layers that Alpa has cut a train step into, on the cluster that Alpa has; who
-    runs stages to measure them, to be closed; and the seconds that it took to describe layers and cluster.
-    """
+    """Returns the task for Alpa's layers on its cluster; the runner of stages, to be closed; and the seconds."""
     from alpa.pipeline_parallel import stage_construction
 
     mesh, micro_batch = arguments["virtual_mesh"], arguments["batch_size"]
@@ -147,14 +144,8 @@ def _task(
 
 
 def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: Cluster, probed_s: float) -> Chooser:
-    """Returns what chooses the plan by the option's `profile`: predictions, or measurements of stages too.
-
-    Args:
-        option: the stage option.
-        bench: measures stages.
-        mesh: Alpa's virtual mesh.
-        cluster: the cluster, as planned for.
-        probed_s: the seconds in which the cluster was looked at, which count as measuring.
+    """Returns what chooses the plan by the option's `profile`: predictions, or stages measured by a bench, too;
+    `probed_s`, in which the cluster was looked at, count as measuring.
     """
     if option.profile == "decisive":
         return Decisive(bench.measured, option.measuring_s)
@@ -184,9 +175,7 @@ def _connected(mesh: Any) -> bool:
 
 
 def _learned(option: DejavuStageOption, model: Model, priced: Prices) -> tuple[PastRun, ...]:
-    """Returns the past runs of this model on this cluster whose stages were measured, and tells the option what its
-    plans are made from.
-    """
+    """Returns past runs here whose stages were measured, and tells the option what its plans are made from."""
     if option.history is None:
         return ()
     from alpa_dejavu.calibration.history import Origin, Store
@@ -222,10 +211,7 @@ def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
-    """Returns Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside.
-
-    Where hosts have a number of devices that isn't a power of two, Alpa has no choices, and they are ours.
-    """
+    """Returns Alpa's choices of hosts and devices per host; ours, where hosts are slow inside or no power of two."""
     from alpa.global_env import global_config
     from alpa.pipeline_parallel import stage_construction
 
@@ -263,12 +249,6 @@ def _given(option: DejavuStageOption, arguments: Mapping[str, Any]) -> Plan:
     return chosen
 
 
-def _said(chosen: Plan) -> list[str]:
-    """Returns sentences on a plan: how sure it is, what losing a host costs, and its notes."""
-    lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
-    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *lost, *chosen.notes]
-
-
 def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
     """Returns Alpa's option for a plan, with these auto-sharding options; Alpa's `get_last_dp_result` says it too."""
     from alpa.pipeline_parallel import stage_construction
@@ -283,12 +263,7 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
 
 
 def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
-    """Returns a planning task in which the strategy that a stage option names, such as "amp", chooses the stages in the
-    place of this package's search.
-
-    Raises:
-        ValueError: the task's schedule isn't 1F1B.
-    """
+    """Returns a task in which the option's strategy chooses the stages. Raises ValueError for no 1F1B schedule."""
     # Which layers are computed again is the layer option's to say.
     chosen = AlpaDefault(("none",), (0,)) if option.strategy == "alpa" else strategy(option.strategy)
     if task.schedule != "1f1b":

@@ -20,14 +20,10 @@ def model_of(
     inference: bool,
     micro_batch: int | None,
 ) -> Model:
-    """Returns the model, with its operators, tensors and sharding, that Alpa's pipeline layers make.
+    """Returns the model that Alpa's layers make: forward ones, then backward ones from the last to the first.
 
-    Args:
-        layers: Alpa's layers: the forward ones, then the backward ones from the last to the first.
-        accumulators: by each operand of backward layers that gradients are added to, the result of that.
-        apply_grad_layers: for each forward layer its part of the optimizer, or None.
-        inference: whether there are only forward layers.
-        micro_batch: samples of a micro-batch; None: it isn't known.
+    `accumulators` has by each operand of backward layers that gradients are added to the result of that;
+    `apply_grad_layers` for each forward layer its part of the optimizer, or None; `micro_batch` its samples, or None.
     """
     jaxprs = [layer.closed_jaxpr().jaxpr for layer in layers]
     half = len(jaxprs) if inference else len(jaxprs) // 2
@@ -43,13 +39,8 @@ def space_of(
     tolerance: float,
     default_options: Any,
 ) -> SearchSpace:
-    """Returns the search space that Alpa's choices of submeshes and auto-sharding configs make.
-
-    Args:
-        submesh_choices: pairs of hosts and devices per host.
-        autosharding_configs: for each submesh its configs, each a pair (logical mesh, auto-sharding options) or None.
-        tolerance: Alpa's `stage_imbalance_tolerance`.
-        default_options: Alpa's default `AutoShardingOption`, whose data parallelism and ZeRO all configs take over.
+    """Returns the search space of Alpa's submeshes (hosts, devices per host), and their configs: pairs (logical mesh,
+    auto-sharding options) or None. All take over the default options' data parallelism and ZeRO.
     """
     submeshes = tuple(Submesh(int(hosts), int(devices)) for hosts, devices in submesh_choices)
     forced = bool(getattr(default_options, "force_data_parallel", False))

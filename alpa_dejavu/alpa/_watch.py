@@ -1,13 +1,11 @@
 """Looks at some steps of an executable while it trains, says once where another plan would be better, and learns.
 
-Nothing but the step's call on the driver is wrapped. Steps that are looked at are waited for until they have settled.
-If they are off their prediction then, or a history is kept, the workers note what they do in three more.
+Steps are waited for until they have settled. If they are off then, or a history is kept, the workers note three more.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any, final
@@ -16,8 +14,6 @@ from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.calibration.measurement import StepNotes, measured
 from alpa_dejavu.planning.changed.deviation import deviation, has_settled, is_off, measured_run
-
-__all__ = ["StepWatch"]
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -31,13 +27,8 @@ _NOTED = 3
 
 @final
 class StepWatch:
-    """A watch over the steps of an executable that Alpa has compiled by a stage option's plan.
-
-    Args:
-        executable: the executable, whose `launch_on_driver` is wrapped until nothing is left to look at.
-        option: the stage option, with its plan.
-        workers: makes what has the workers note a step.
-        clock: tells seconds.
+    """A watch over the steps of an executable by a stage option's plan, whose `launch_on_driver` is wrapped until
+    nothing is left to look at. `workers` makes what has the workers note a step; `clock` tells seconds.
     """
 
     def __init__(
@@ -100,9 +91,7 @@ class StepWatch:
             self._end()
 
     def _tell(self) -> None:
-        """Says that steps are off, where another plan would be better, and adds the run to the history; what fails here
-        is told alone.
-        """
+        """Says where another plan would be better, and adds the run to the history; failures are told alone."""
         learns, self._learns, ends = self._learns, False, False
         try:
             task, plan = self._task, self._plan
@@ -114,7 +103,10 @@ class StepWatch:
                 Store(self._history).append(measured_run(task, plan, run))
             if self._is_off() and (off := deviation(task, plan, run)).matters:
                 ends = True
-                _log.warning("%s; %s", off, _advice(self._history))
+                advice = f"the next start plans by what {self._history} has of it"
+                if self._history is None:
+                    advice = "give DejavuStageOption(history=FILE), and the next start plans by what its stages take"
+                _log.warning("%s; %s", off, advice)
         except Exception as error:  # training goes on
             ends = True
             _log.warning("the steps that were looked at can't be explained: %s", error)
@@ -123,9 +115,3 @@ class StepWatch:
     def _end(self) -> None:
         vars(self._executable).pop("launch_on_driver", None)
         del self._task
-
-
-def _advice(history: str | os.PathLike[str] | None) -> str:
-    if history is None:
-        return "give DejavuStageOption(history=FILE), and the next start plans by what its stages take"
-    return f"the next start plans by what {history} has of it"

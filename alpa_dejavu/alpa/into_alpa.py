@@ -1,14 +1,9 @@
 """Into Alpa: the chosen state into a training that it parallelizes, and candidates onto what its plan leaves unused.
 
-    result = parallel_initialize(init_fn, train_step, batches, ...)
-    executable = step.get_executable(jax.eval_shape(init_fn, key), batch)
-    state = placed(result.state, executable)
-    state, loss = step(state, batch)
+    state = placed(parallel_initialize(init_fn, train_step, batches, ...).state, step.get_executable(...))
 
-Candidates can be trained before the pipeline is: while Alpa plans and compiles, its devices have nothing to do, and a
-race in a Ray task of its own takes none of the compiler's time there. Later they can on devices that the plan leaves
-unused. Into the bubbles of a step, which `alpa_dejavu.planning.given.spare` tells, they can't: Alpa's workers run all
-the instructions of a step in one call.
+Candidates can be trained while Alpa plans and compiles, in a Ray task, or later on devices that the plan leaves unused;
+not in the bubbles of a step, as Alpa's workers run all its instructions in one call.
 """
 
 from __future__ import annotations
@@ -22,8 +17,6 @@ import numpy as np
 from alpa_dejavu.alpa._places import cluster_differences, places
 from alpa_dejavu.alpa.ray_cluster import alpa_hosts
 from alpa_dejavu.problem import Cluster, Plan
-
-__all__ = ["placed", "spare_workers"]
 
 
 def placed(state: Any, executable: Any) -> Any:
@@ -123,13 +116,8 @@ def _checked(state: Any, structure: Any, specs: list[Any]) -> list[Any]:
 
 
 def actor_options(spare: list[tuple[str, int]], group: Any) -> list[dict[str, Any]]:
-    """Returns for each spare device of Ray's nodes the options of an actor that runs on it.
-
-    Alpa has reserved all devices of its hosts in one Ray placement group, so the actors must be in that group.
-
-    Args:
-        spare: pairs of a node's id and how many spare devices it has.
-        group: Alpa's placement group.
+    """Returns the options of an actor for each spare device (pairs of a node's id and their number), in Alpa's
+    placement group, which has all devices.
     """
     from ray.util import placement_group_table
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

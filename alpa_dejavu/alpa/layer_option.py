@@ -11,8 +11,6 @@ from typing import Any, final
 
 from alpa_dejavu.layers.marks import marked_layers
 
-__all__ = ["DejavuLayerOption"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +72,7 @@ def _with_layers(func: Callable[..., Any], layer_num: int | None, remat_layers: 
 
 @contextlib.contextmanager
 def _cutting(chosen: frozenset[int]) -> Iterator[None]:
-    """Has Alpa cut a function at the marks of `alpa_dejavu.layers`, too, and put remat around these layers alone, in a
-    `with` block.
-    """
+    """Has Alpa cut a function at our marks, too, and put remat around the chosen layers, in a `with` block."""
     from alpa.pipeline_parallel import layer_construction
 
     originals = {name: getattr(layer_construction, name) for name in _EXPECTED}

@@ -1,7 +1,4 @@
-"""A Ray cluster on this machine, for trying things out: there while a `with` block runs, gone in every way out of it.
-
-A device of it is what Alpa takes for one: to Ray a GPU, on this machine a part of the CPU.
-"""
+"""A Ray cluster on this machine, for trying things out in a `with` block; its GPUs are parts of the CPU."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from typing import Any, final
 
 from alpa_dejavu.alpa._ray_processes import command, descendants, kill, processes_of_ray
 
-__all__ = ["LocalCluster", "device_answers", "local_cluster", "lose_device", "lose_host"]
-
 logger = logging.getLogger(__name__)
 
 # Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.
@@ -33,22 +28,13 @@ _COMMON = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
 
 @final
 class LocalCluster:
-    """A local cluster that runs; `local_cluster` makes it.
-
-    Args:
-        nodes: Ray's `Cluster`; None: there is one host, and nothing can be added.
-        devices: devices of each host.
-    """
+    """A local cluster with so many devices a host; to one without Ray's `nodes`, of one host, nothing can be added."""
 
     def __init__(self, nodes: Any, devices: int) -> None:
         self._nodes, self._devices = nodes, devices
 
     def add_host(self) -> str:
-        """Starts another host with as many devices, and returns Ray's id of its node.
-
-        Raises:
-            RuntimeError: the cluster was started with one host.
-        """
+        """Starts another host, and returns Ray's id of its node. Raises RuntimeError in a cluster of one host."""
         if self._nodes is None:
             raise RuntimeError("the local cluster has one host, but must have several; start it by "
                                "local_cluster(hosts=2) or more")  # fmt: skip
@@ -96,13 +82,8 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[LocalCluster]:
 
 
 def lose_host() -> str:
-    """Kills one host of a local cluster of several, with all that runs on it, as if its power had failed.
-
-    Returns:
-        Ray's id of the killed host's node; the host that this program runs on is never killed.
-
-    Raises:
-        RuntimeError: there is no other host of a local cluster.
+    """Kills a host of a local cluster, but never this program's, with all that runs on it, and returns Ray's id of its
+    node. Raises RuntimeError if there is no other host.
     """
     ray = _ray()
     head = ray.get_runtime_context().get_node_id()
@@ -123,14 +104,8 @@ def lose_host() -> str:
 
 
 def lose_device() -> int:
-    """Kills the process of one of Alpa's workers, and breaks the last of its devices for good: `device_answers` says so
-    in each process that gets it.
-
-    Returns:
-        The device's number on its host.
-
-    Raises:
-        RuntimeError: Alpa has no workers on a local cluster.
+    """Kills the process of one of Alpa's workers, and breaks the last of its devices for good, which `device_answers`
+    says; returns its number. Raises RuntimeError if Alpa has no workers on a local cluster.
     """
     from alpa.device_mesh import get_global_virtual_physical_mesh
 
@@ -145,11 +120,7 @@ def lose_device() -> int:
 
 
 def device_answers() -> None:
-    """Does nothing in a process that has a device of a local cluster, unless the device was lost.
-
-    Raises:
-        RuntimeError: the device was lost.
-    """
+    """Does nothing in a process that has a device of a local cluster. Raises RuntimeError if the device was lost."""
     raylet, number = _device()
     if _broken(raylet, number).exists():
         raise RuntimeError(f"device {number} is lost")

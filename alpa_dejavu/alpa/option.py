@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningTask
     from alpa_dejavu.planning.rivals import Strategy
 
-__all__ = ["DejavuStageOption"]
-
 _log = logging.getLogger(__name__)
 
 PROFILES = ("auto", "never", "decisive", "playoff")
@@ -143,7 +141,10 @@ class DejavuStageOption:
         if self.memory is not None and not isinstance(self.memory, MemoryResiduals):
             raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
         MemoryMargin(self.risk, self.memory, self.memory_margin)
-        self._check_profile()
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
+        if not (math.isfinite(self.measuring_s) and self.measuring_s >= 0):
+            raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
         if self.strategy != OURS:
             self._check_strategy()
         if self.accumulate not in (None, "mean", "sum"):
@@ -152,7 +153,11 @@ class DejavuStageOption:
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
         if self.plan is not None and not isinstance(self.plan, Plan):
-            self.plan = _plan_of(self.plan)
+            from alpa_dejavu.plans.plan_file import read_plan
+
+            if not isinstance(self.plan, (str, os.PathLike)):
+                raise TypeError(f"plan is {self.plan!r}; give the path of a plan file, a Plan, or None")
+            self.plan = read_plan(self.plan)
         if self.history is not None:
             from alpa_dejavu.calibration.history import Store
 
@@ -166,12 +171,6 @@ class DejavuStageOption:
         from alpa_dejavu.alpa import install
 
         install()
-
-    def _check_profile(self) -> None:
-        if self.profile not in PROFILES:
-            raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
-        if not (math.isfinite(self.measuring_s) and self.measuring_s >= 0):
-            raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
 
     @property
     def measuring_s(self) -> float:
@@ -216,11 +215,3 @@ class DejavuStageOption:
             )
         if not self.stage_imbalance_tolerance >= 0:
             raise ValueError(f"stage_imbalance_tolerance is {self.stage_imbalance_tolerance}, but must be at least 0")
-
-
-def _plan_of(path: str | os.PathLike[str]) -> Plan:
-    from alpa_dejavu.plans.plan_file import read_plan
-
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"plan is {path!r}; give the path of a plan file, a Plan, or None")
-    return read_plan(path)

@@ -1,7 +1,6 @@
 """Runs the probes of a calibration by Alpa's workers, on the cluster that Ray has.
 
-Copies between the devices of a host and its memory run at the same time, each in a worker of its own. Collectives run
-by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
+Copies of devices run at the same time, each in a worker; collectives by Alpa's own profiler; pipelines as plans do.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.alpa._ray_ports import ray_ports
+from alpa_dejavu.alpa._ports import ray_ports
 from alpa_dejavu.alpa._relay import relay_seconds
-from alpa_dejavu.alpa.ray_cluster import cluster_of
+from alpa_dejavu.alpa.ray_cluster import cluster_of, connected
 from alpa_dejavu.calibration.bench import (
     HOST_MEMORY,
     WITHIN,
@@ -29,8 +28,6 @@ from alpa_dejavu.calibration.bench import (
 from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["RayBench", "ray_bench"]
-
 _PATIENCE_S = 60.0
 _FAREWELL_S = 5.0
 _AHEAD_S = 0.02
@@ -41,18 +38,11 @@ Runner = Callable[[Probe], Mapping[str, float]]
 
 
 def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
-    """Returns the running Ray cluster, with the figures of devices and links that are known before it is measured, and
-    a bench that measures it.
-
-    Args:
-        machine: a machine's name or file, for accelerators of which no data sheet is known; None: the data sheet is
-            found by the accelerator's name in Ray.
-
-    Raises:
-        RuntimeError: there is no Ray cluster that can be used.
-        ValueError: nothing is known of its devices.
+    """Returns the running Ray cluster, by the figures of a machine's name or file, else by Ray's name of the
+    accelerator, and a bench that measures it. Raises RuntimeError if there is no cluster, ValueError if nothing is
+    known of its devices.
     """
-    with _connected() as virtual:
+    with connected() as virtual:
         cluster = cluster_of(virtual, machine)
         nodes = [str(host.get("NodeID")) for host in virtual.host_info]
     return cluster, RayBench(cluster, nodes)
@@ -60,24 +50,14 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
 
 @final
 class RayBench(ProbeBench):
-    """A bench that measures probes (collectives, messages, small pipelines or a host's memory) in Alpa's workers on a
-    Ray cluster.
-
-    Args:
-        cluster: the Ray cluster.
-        nodes: the id by which Ray knows each host.
-    """
+    """A bench that measures probes in Alpa's workers on a Ray cluster, whose hosts have Ray's ids of nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Sequence[str]) -> None:
         self._cluster, self._nodes = cluster, tuple(nodes)
 
     def open(self, place: ProbePlace) -> contextlib.AbstractContextManager[Runner]:
-        """Connects to the Ray cluster and starts the workers that measurements of one kind need, for as long as a
-        `with` block runs; yields a function that measures a probe and returns seconds by name.
-
-        Args:
-            place: what is measured ("collectives", "pipelines", "links" or a host's memory), and on which kind of hosts
-                or over which kind of links.
+        """Starts the workers that measurements of "collectives", "pipelines", "links" or a host's memory need, for a
+        `with` block; yields a function that measures a probe and returns seconds by name.
         """
         if place.what == HOST_MEMORY:
             return self._host_memory(place.where)
@@ -91,14 +71,14 @@ class RayBench(ProbeBench):
     def _host_memory(self, device: str) -> Iterator[Runner]:
         number, host = next((n, host) for n, host in enumerate(self._cluster.hosts) if host.device.name == device)
         seats = range(host.num_devices)
-        with _connected() as virtual, _workers([virtual.slice_2d([number], [[seat]]) for seat in seats]) as workers:
+        with connected() as virtual, _workers([virtual.slice_2d([number], [[seat]]) for seat in seats]) as workers:
             yield functools.partial(_run_host_probe, workers, device == _CPU)
 
     @contextlib.contextmanager
     def _collectives(self, where: str) -> Iterator[Runner]:
         devices = self._cluster.hosts[0].num_devices
         hosts = [0] if where == WITHIN else [0, 1]
-        with _connected() as virtual:
+        with connected() as virtual:
             whole = virtual.slice_2d(hosts, [list(range(devices))] * len(hosts))
             with _workers([whole]) as workers:
                 yield functools.partial(_run_collective, workers, devices)
@@ -106,7 +86,7 @@ class RayBench(ProbeBench):
     @contextlib.contextmanager
     def _flows(self) -> Iterator[Runner]:
         names = [host.name for host in self._cluster.hosts]
-        with _connected(), ray_ports(self._nodes, names) as ports:
+        with connected(), ray_ports(self._nodes, names) as ports:
             yield ports
 
     @contextlib.contextmanager
@@ -116,28 +96,9 @@ class RayBench(ProbeBench):
         device, link = self._cluster.hosts[0].device, self._cluster.links[0][0]
         names = [f"host-{n}" for n in range(hosts)]
         cluster = Cluster.uniform("a part", names, device, devices, link, self._cluster.links[0][-1])
-        with _connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
+        with connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
             stack.callback(clear_executable_cache)
             yield functools.partial(_run_pipeline, cluster)
-
-
-@contextlib.contextmanager
-def _connected(**size: int) -> Iterator[Any]:
-    """Yields Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
-    import alpa
-    from alpa.device_mesh import get_global_virtual_physical_mesh
-
-    try:
-        alpa.init("ray", **size)
-    except (ConnectionError, RuntimeError) as error:
-        raise RuntimeError(
-            f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
-            "devices"
-        ) from None
-    try:
-        yield get_global_virtual_physical_mesh()
-    finally:
-        alpa.shutdown()
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
@@ -25,11 +26,7 @@ class AlpaHost:
 
 
 def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
-    """Returns the hosts of Alpa's virtual mesh, in their order.
-
-    For the virtual mesh of the whole cluster these are all hosts with all their devices, while the mesh itself has
-    only equally many devices of each host.
-    """
+    """Returns all hosts of Alpa's virtual mesh in order; of the whole cluster's with all devices, also unequal ones."""
     mesh = virtual_mesh
     if getattr(mesh, "every_host", None) is not None:
         return [AlpaHost(n, info, count) for n, (info, count) in enumerate(mesh.every_host)]
@@ -38,17 +35,13 @@ def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
 
 
 def equal_hosts(virtual_mesh: Any) -> list[int]:
-    """Returns which hosts Alpa's virtual mesh has, which takes equally many devices of each: their indices among all
-    hosts of the cluster, if it is the mesh of the whole cluster.
-    """
+    """Returns the indices of the hosts that Alpa's virtual mesh, with equally many devices of each, has of all."""
     whole = getattr(virtual_mesh, "every_host", None) is not None
     return [int(n) for n in virtual_mesh.host_ids] if whole else list(range(len(virtual_mesh.host_ids)))
 
 
 def host_names(virtual_mesh: Any) -> list[str]:
-    """Returns the names of the hosts of Alpa's virtual mesh: their machines', with a number where Ray nodes share a
-    machine.
-    """
+    """Returns the names of the virtual mesh's hosts: machines', with a number where Ray nodes share a machine."""
     return _names([host.info for host in alpa_hosts(virtual_mesh)])
 
 
@@ -76,17 +69,9 @@ def machine_name(info: Mapping[str, Any]) -> str:
 def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
     """Returns the cluster of Alpa's virtual mesh: its hosts, with the figures of their devices and links.
 
-    On a CPU backend this machine is measured, once in a process. On GPUs the data sheet is found by the accelerator
-    type that Ray names.
-
-    Args:
-        virtual_mesh: Alpa's virtual mesh.
-        choice: a `Cluster` that is returned as it is, but for reduction servers, which Alpa can't use; or a machine's
-            name or file for the figures; None: they are measured or looked up.
-
-    Raises:
-        ValueError: the given cluster hasn't as many hosts or devices as Alpa's, or no data sheet is known of the
-            accelerator.
+    A `Cluster` is returned as it is, without reduction servers, which Alpa can't use; figures are those of a machine's
+    name or file, or measured once in a process on a CPU, or by Ray's name of the accelerator. Raises ValueError if
+    hosts or devices are other numbers than Alpa's, or no data sheet is known.
     """
     num_hosts, devices = int(virtual_mesh.num_hosts), int(virtual_mesh.num_devices_per_host)
     if isinstance(choice, Cluster):
@@ -110,12 +95,27 @@ def _without_servers(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, reduction_servers=()) if cluster.reduction_servers else cluster
 
 
-def connected_cluster() -> Cluster:
-    """Connects Alpa in this process to the running Ray cluster, and returns that cluster; it stays connected.
+@contextlib.contextmanager
+def connected(**size: int) -> Iterator[Any]:
+    """Yields Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
+    import alpa
+    from alpa.device_mesh import get_global_virtual_physical_mesh
 
-    Raises:
-        RuntimeError: there is no Ray cluster, or it can't be used.
-    """
+    try:
+        alpa.init("ray", **size)
+    except (ConnectionError, RuntimeError) as error:
+        raise RuntimeError(
+            f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
+            "devices"
+        ) from None
+    try:
+        yield get_global_virtual_physical_mesh()
+    finally:
+        alpa.shutdown()
+
+
+def connected_cluster() -> Cluster:
+    """Connects Alpa to the running Ray cluster for good, and returns that. Raises RuntimeError if there is none."""
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh
 

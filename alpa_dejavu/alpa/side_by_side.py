@@ -20,27 +20,19 @@ from alpa.device_mesh import VirtualPhysicalMesh, get_global_virtual_physical_me
 
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["AlpaGradients", "submeshes"]
-
 
 @final
 class AlpaGradients(Evaluator):
-    """Gradients by steps that Alpa has parallelized, one for each parallel method.
+    """Gradients by steps that Alpa has parallelized, one for each parallel method; point i goes to method i modulo
+    that.
 
-    Point i goes to method i modulo their number. All of a round are dispatched before one is waited for, so that
-    methods on submeshes of their own run at the same time. Gradients come back as numpy's arrays: a step takes at least
-    the time to fetch them. It isn't for use inside of `jit`.
+    All of a round are dispatched before one is waited for. Gradients come back as numpy's arrays. It isn't for use
+    inside of `jit`.
     """
 
     def __init__(self, loss: Callable[[Any, Any], Any], methods: Sequence[alpa.ParallelMethod]) -> None:
-        """Parallelizes the gradient by each method; Alpa compiles it in the first step.
-
-        Args:
-            loss: the mean loss of parameters on a batch.
-            methods: of Alpa, each with devices of its own, or one.
-
-        Raises:
-            ValueError: there is no method.
+        """Parallelizes the gradient of a mean loss of parameters on a batch by each of Alpa's methods, with devices of
+        its own, or by one; compiled in the first step. Raises ValueError without a method.
         """
         if not methods:
             raise ValueError("methods is empty, but must have a parallel method at least; give one of Alpa's")
@@ -68,14 +60,8 @@ class AlpaGradients(Evaluator):
 
 
 def submeshes(count: int) -> list[VirtualPhysicalMesh]:
-    """Returns so many equal parts of the cluster that Alpa is connected to, for the `devices` of pipelines.
-
-    A part is made of whole hosts: Alpa 0.2.3 slices stages from a host's first device on. Within a host give
-    `alpa.ShardParallel` lists of devices, or one pipeline, which takes points one after another.
-
-    Raises:
-        RuntimeError: Alpa isn't connected to a cluster.
-        ValueError: hosts can't be divided so.
+    """Returns so many equal parts, of whole hosts as Alpa 0.2.3 slices them, of Alpa's cluster, for the `devices` of
+    pipelines. Raises RuntimeError if Alpa isn't connected, and ValueError if hosts can't be divided so.
     """
     mesh = get_global_virtual_physical_mesh()
     if mesh is None:

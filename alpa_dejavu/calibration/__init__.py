@@ -14,17 +14,6 @@ from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 
 __all__ = [
-    "NONE",
-    "Calibration",
-    "Fit",
-    "HostLinks",
-    "MeasuredLink",
-    "Prices",
-    "calibration_format",
-    "check_choice",
-    "chosen_calibration",
-    "models_of",
-    "prices",
-    "read_calibration",
-    "write_calibration",
-]
+    "NONE", "Calibration", "Fit", "HostLinks", "MeasuredLink", "Prices", "calibration_format", "check_choice",
+    "chosen_calibration", "models_of", "prices", "read_calibration", "write_calibration",
+]  # fmt: skip

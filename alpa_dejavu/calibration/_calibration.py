@@ -58,34 +58,21 @@ _WITHIN, _ACROSS = map(_fitted, ("within", "across"))
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
-
-    Attributes:
-        missing: sentences about what it doesn't know.
-        products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
-            device's rate.
-        devices: devices with measured figures by `Device.name`, which replace the cluster's.
-        device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
-            `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
-        links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
-            before these.
-        memory: measured peaks of memory relative to those counted from tensors.
-        host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
-            cluster's.
-        within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
-            predicts collectives without one.
-    """
+    """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out."""
 
     name: Text
     origin: Annotated[str, stated("text: what was measured, and by whom", min_length=1)]
     date: Annotated[str, stated('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     fits: Rare[Annotated[tuple[_Fit, ...], listed("a list of fits")]] = ()
+    # Sentences about what it doesn't know.
     missing: Rare[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
+    # By `Device.name` and dtype, how matrix products measured there differ from their operations at the device's rate.
     products: Rare[
         Annotated[
             Mapping[str, _Curves], stated("an object of curves by the names of devices and dtypes"), at_most(1000)
         ]
     ] = dataclasses.field(default_factory=dict)
+    # Devices with measured figures by `Device.name`, which replace the cluster's.
     devices: Rare[
         Annotated[
             Mapping[str, Annotated[Device, stated("an object with the figures of a device")]],
@@ -93,10 +80,15 @@ class Calibration:
             at_most(1000),
         ]
     ] = dataclasses.field(default_factory=dict)
+    # By `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of `Device`'s field
+    # ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
     device_spread: Rare[Annotated[Mapping[str, Spread], stated("an object of spreads by the names of devices")]] = (
         dataclasses.field(default_factory=dict)
     )
+    # links, host_links: measured kinds of links, which replace the cluster's, and links from host to host, which go
+    # before these.
     links: Rare[Annotated[tuple[_KindOfLink, ...], listed("a list of measured links")]] = ()
+    # Measured peaks of memory relative to those counted from tensors.
     memory: Rare[
         Annotated[
             MemoryResiduals | None,
@@ -110,6 +102,7 @@ class Calibration:
             stated("an object with hosts, kinds of links, and which of these goes from host to host"),
         ]
     ] = None
+    # The measured memory of hosts by the `Device.name` of their devices; its rates replace the cluster's.
     host_memory: Rare[
         Annotated[
             Mapping[str, Annotated[MeasuredHostMemory, stated("an object with the figures of a host's memory")]],
@@ -117,6 +110,8 @@ class Calibration:
             at_most(1000),
         ]
     ] = dataclasses.field(default_factory=dict)
+    # within, across: the models of collectives within a host, and of those that span hosts; the alpha-beta model
+    # predicts collectives without one.
     within: Rare[Annotated[_Collectives | None, _WITHIN, stated("an object: fitted collectives within hosts")]] = None
     across: Rare[Annotated[_Collectives | None, _ACROSS, stated("an object: fitted collectives across hosts")]] = None
 
@@ -161,9 +156,7 @@ class Calibration:
 
     @property
     def knows_operators(self) -> bool:
-        """Returns whether anything is known of the seconds of operators: the starts of computations and of steps aren't
-        among them, which is all that `alpa-dejavu calibrate` measures of devices by itself.
-        """
+        """Returns whether operators' seconds are known, beside the starts that `alpa-dejavu calibrate` measures."""
         starts_alone = all(set(spread) <= _STARTS for spread in self.device_spread.values())
         return bool(self.devices) and (bool(self.products) or not self.device_spread or not starts_alone)
 
@@ -173,9 +166,7 @@ class Calibration:
         return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
-        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
-        those from host to host are known, else alpha-beta with the spread of measured links.
-        """
+        """Returns the learned model of collectives, else one by links if they are known, else alpha-beta."""
         spread = {measured.link: measured.spread for measured in self.links if measured.spread}
         rest: AlphaBeta | MeasuredAlphaBeta | Links = AlphaBeta()
         if self.host_links is not None:
@@ -193,9 +184,8 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures in place of its own; ValueError if the cluster
-        has a device or a host that weren't measured, or lacks one that was, or if a measured link is faster than the
-        memory at its ends.
+        """Returns the cluster with the measured figures; ValueError if a device or host is missing on either side, or a
+        link is faster than the memory at its ends.
         """
         present = {host.device.name for host in cluster.hosts}
         # A calibration of links alone says nothing of devices.

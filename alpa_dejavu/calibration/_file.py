@@ -35,9 +35,7 @@ def calibration_format() -> Any:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """Returns the calibration that is given as a file's path or as an object; ValueError if there is no such file or it
-    is broken, TypeError for anything else.
-    """
+    """Returns the calibration of a path, or given as an object; ValueError if the file is broken, else TypeError."""
     if isinstance(choice, Calibration):
         return choice
     if not isinstance(choice, (str, os.PathLike)):

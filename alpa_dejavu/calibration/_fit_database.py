@@ -1,6 +1,4 @@
-"""Collectives and products fitted to a converted profiling database of Alpa's, for the links and devices of a
-cluster.
-"""
+"""Collectives and products fitted to a converted profiling database of Alpa's, for a cluster's links and devices."""
 
 from __future__ import annotations
 
@@ -31,13 +29,9 @@ _OF_LAUNCH, _FEWEST_SIZES = 10.0, 5
 def fit_database(
     database: DatabaseData, cluster: Cluster
 ) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
-    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database, whose
-    rates are shares of those of the cluster's links; each None where there are too few measurements. Returns both, and
-    a record of each fit.
-
-    Raises:
-        ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
-            far from what the cluster's links do that they must be in another unit, or another cluster's.
+    """Fits a model of collectives within hosts, and one across hosts, to Alpa's database, by shares of the cluster's
+    links' rates; None for too few measurements. Returns both, and a record of each fit. Raises ValueError for no meshes
+    of as many devices on a host or fewer, or times so far off that they must be in another unit.
     """
     devices, origin = cluster.hosts[0].num_devices, database["origin"]
     meshes = [mesh for mesh in database["meshes"] if mesh["mesh"][1] <= devices]
@@ -64,8 +58,8 @@ def fit_database(
 
 
 def fit_products(database: DatabaseData, device: Device) -> tuple[dict[str, ProductCurve], list[Fit]]:
-    """Fits curves of matrix products to Alpa's profiling database, measured on such a device; returns them by dtype,
-    for those with enough sizes, and a record of each fit, with its errors on sizes that were left out in turn.
+    """Fits curves of products to Alpa's database, measured on such a device; returns them by dtype, if there are enough
+    sizes, and a record of each fit, with its errors on sizes left out in turn.
     """
     curves: dict[str, ProductCurve] = {}
     fits: list[Fit] = []
@@ -94,9 +88,7 @@ def products_of(database: DatabaseData) -> dict[str, tuple[FloatArray, FloatArra
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedAlone:
-    """A model of collectives that is fitted to a database without knowing the cluster; its links are taken to have the
-    rate of the fastest collective. `left_out` says what was left out in turn for its errors.
-    """
+    """Collectives fitted to a database alone, on links at the fastest one's rate; `left_out` in turn for its errors."""
 
     model: FittedCollectives
     lanes_bytes_per_s: float
@@ -153,9 +145,7 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
 def _rows(
     meshes: Sequence[MeshData], across: bool, lanes_of: Callable[[int], float] | None
 ) -> tuple[Collectives, list[float], list[str]]:
-    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on, of
-    one mesh alone the size of the group. `lanes_of` gives the bytes per second of a group of so many devices.
-    """
+    """Returns the measured collectives, their seconds, and meshes, by `lanes_of`, the bytes per second of a group."""
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []
     labels: list[tuple[str, str]] = []

@@ -26,9 +26,7 @@ _CPU = "cpu"
 
 
 def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
-    """Returns the probes of the memory of a host with so many devices, in the order in which they are measured; files
-    are written to `folder`, or where it is empty to the system's for temporary files.
-    """
+    """Returns the probes of a host's memory in order; files go to `folder`, or where it is empty to the system's."""
     of_all = [HostProbe("copies", _BESIDE_BYTES, num_devices)] if num_devices > 1 else []
     return [
         HostProbe("memory"),
@@ -54,8 +52,8 @@ def host_places(cluster: Cluster) -> dict[ProbePlace, int]:
 def found_host_memory(
     cluster: Cluster, measurements: Measurements, folder: str
 ) -> tuple[dict[str, MeasuredHostMemory], list[Fit], list[str]]:
-    """Returns the measured memory of hosts by the names of their devices, what it was fitted to, and sentences about
-    what stood in for something, or wasn't measured; of files those in `folder` count.
+    """Returns the measured memory of hosts by their devices' names, its fits, and sentences on what was lacking; of
+    files those in `folder` count.
     """
     memory: dict[str, MeasuredHostMemory] = {}
     fits: list[Fit] = []
@@ -83,11 +81,11 @@ def found_host_memory(
 def fit_host_memory(
     measured: Mapping[Probe, Mapping[str, float]], num_devices: int, folder: str, stand_in: bool
 ) -> MeasuredHostMemory | None:
-    """Returns the figures of a host's memory that follow from what its probes found, by the probes' `names`; None if
-    none was measured.
+    """Returns the figures of a host's memory that follow from its probes' seconds by `names`; None if none was
+    measured.
 
-    Each rate is that of the largest probe, of copies the geometric mean of both ways. Its spread is that of all sizes
-    of updates and files, or of both ways. `stand_in`: the devices are parts of the host's processors.
+    Each rate is that of the largest probe, of copies the geometric mean of both ways; its spread is that of all sizes,
+    or of both ways. `stand_in`: the devices are parts of the host's processors.
     """
     probes = sorted((probe for probe in measured if isinstance(probe, HostProbe)), key=lambda probe: probe.num_bytes)
     if not probes:

@@ -1,5 +1,4 @@
-"""A link's latency and rate from what collectives took on it, and those of sends from pipelines; how sure they are, and
-which measurement would make the worst prediction surer.
+"""A link's latency and rate from what collectives took, and sends' from pipelines; and what to measure next.
 
 The model is the alpha-beta model that the planner prices exchanges by, fitted to logarithms of seconds. Each kind of
 collective may deviate from it by a factor of its own, so that many measurements of one kind don't outvote the others.
@@ -44,9 +43,8 @@ class LinkFit:
 
 @final
 class LinkModel:
-    """A model of the seconds that N collectives, all within a host of so many devices or all between two, take over a
-    link, which fits the link's latency and rate, and a deviation of each kind of collective, to measured seconds. The
-    prior is the link with the figures that are known before measuring.
+    """A model of the seconds of N collectives within a host or between two, which fits the link's latency and rate, and
+    a deviation of each kind, from the link with the figures known before as the prior.
     """
 
     def __init__(self, prior: Link, collectives: Sequence[CollectiveProbe], devices: int) -> None:
@@ -57,9 +55,7 @@ class LinkModel:
         self._start_spread = np.r_[_PRIOR_SPREAD, np.full(len(kinds), KIND_SPREAD)]
 
     def fit(self, measured: Mapping[int, float]) -> LinkFit:
-        """Returns the link with latency and rate fitted to measured collectives, and how sure they are; `measured` has
-        the seconds by the index of the collective, and may be empty.
-        """
+        """Returns the link fitted to the seconds of collectives, by their index, and how sure it is."""
         values, covariance = self._fitted(measured)
         spread = np.sqrt(np.diag(covariance))[:2].tolist()
         steps = _STEP * np.eye(len(values))
@@ -69,9 +65,7 @@ class LinkModel:
         return LinkFit(self._link(values), dict(zip(("latency_s", "bytes_per_s"), spread, strict=True)), unsure)
 
     def left_out_errors(self, measured: Mapping[int, float]) -> dict[str, float]:
-        """Returns the mean and the median error, as fractions, on each kind of collective when a fit leaves it out;
-        empty for fewer than two kinds. `measured` has the seconds by the index of the collective.
-        """
+        """Returns the mean and median error on each kind of collective left out in turn; none for fewer than two."""
         rows = np.array(list(measured), dtype=np.int64)
         kinds = np.unique(self._kind[rows])
         errors: list[float] = []
@@ -105,9 +99,8 @@ def _fit_logs(
 ) -> tuple[Array, Array]:
     """Fits P figures to N measured seconds, as logarithms and robustly: a few wrong measurements hardly count.
 
-    `log_seconds` takes the figures' logarithms, shape (P,), to those of the predicted seconds, shape (N,); `prior` has
-    the expected logarithms and `prior_spread` their standard deviations. Returns the fitted logarithms, shape (P,), and
-    their covariance.
+    `log_seconds` takes the figures' logarithms, (P,), to the predicted seconds', (N,). Returns the fitted logarithms,
+    whose expected values and deviations are the prior, and their covariance.
     """
     noise, values = _NOISE, np.array(prior, dtype=np.float64)
     for _ in range(_ROUNDS):
@@ -136,9 +129,7 @@ def predicted_s(collective: CollectiveProbe, link: Link, devices: int) -> float:
 
 
 def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[Link, dict[str, float]]:
-    """Returns the link with the latency and rate of sends between stages fitted to the seconds of sends of these sizes
-    in bytes, of which there may be none, and their spreads.
-    """
+    """Returns the link with latency and rate fitted to sends of these sizes in bytes, if any, and their spreads."""
     latency_s, rate = prior.sending
     sent = np.array(sizes, dtype=np.float64)
 
@@ -165,12 +156,8 @@ def summary(errors: ArrayLike) -> dict[str, float]:
 
 
 def next_measurement(spread: ArrayLike, done: Collection[int]) -> int | None:
-    """Returns the index of the candidate (such as a collective) to measure next: the one whose predicted seconds are
-    least sure, the first of equal ones; None if none is left whose spread is above `ENOUGH`. Those in `done` can't be
-    chosen.
-
-    Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
-    prediction as sure as so many measurements can.
+    """Returns the index of the candidate whose predicted seconds are least sure, the first of equal ones; None if none
+    but those `done` is above `ENOUGH`: the greedy rule for a G-optimal design, which makes the worst prediction sure.
 
     References:
         Kiefer and Wolfowitz, The equivalence of two extremum problems, Canadian Journal of Mathematics 12, 1960.

@@ -26,9 +26,8 @@ _ROOM = 3
 
 
 def file_figures(folder: str, num_bytes: int) -> dict[str, float]:
-    """Returns the seconds in which a file is written to a folder ("write_s") and read ("read_s"), both again while
-    another file is read and written ("write_beside_s", "read_beside_s"), and the bytes that are free there. An empty
-    folder is the system's for temporary files; MeasurementError says which folder can't be measured.
+    """Returns a folder's "write_s" and "read_s", both beside the other, too ("write_beside_s", "read_beside_s"), and
+    its free bytes. An empty folder is the system's for temporary files; MeasurementError says which can't be measured.
     """
     place = folder or tempfile.gettempdir()
     size = -(-num_bytes // _PAGE) * _PAGE
@@ -102,9 +101,7 @@ class _Scratch:
 
 
 def _direct(number: int) -> bool:
-    """Opens a file's reads and writes past the system's cache, and returns whether its file system can do that; if it
-    can't, the cache can be asked to forget the file.
-    """
+    """Opens a file past the system's cache; returns whether that can be done, else the cache may forget it."""
     try:
         fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_DIRECT)
     except (OSError, AttributeError):

@@ -17,9 +17,7 @@ _Part: TypeAlias = tuple[set[int], set[int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """A medium that links share, such as a switch or a network card: its name, the pairs of hosts (by index) that these
-    links join, and the bytes per second of all of them together.
-    """
+    """A medium that links share: its name, the pairs of hosts that they join, and the bytes per second of all."""
 
     name: str
     pairs: frozenset[Pair]
@@ -27,13 +25,12 @@ class Shared:
 
 
 def switches(contended: Collection[Pair], probed: Sequence[Round], nets: Round) -> list[Shared]:
-    """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates while other pairs
-    send than alone.
+    """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates while others send.
 
-    Slowed pairs are taken to share one medium if they send from the same host or to the same host, or if a chain of
-    such pairs joins them: so the two directions of a cut between islands are two media, and a switch between all hosts
-    is one. Slowed pairs of one round that nothing else can have slowed down share one, too. Every link from a sender to
-    a receiver of a medium belongs to it.
+    Slowed pairs share one medium if they send from or to the same host, or a chain of such pairs joins them: so the two
+    directions of a cut between islands are two media, and a switch between all hosts is one. Slowed pairs of one round
+    that nothing else can have slowed down share one, too. Every link from a sender to a receiver of a medium belongs to
+    it.
     """
     media = []
     for sources, targets in _joined(contended, probed):
@@ -79,11 +76,8 @@ def _within(part: _Part, pairs: Iterable[Pair]) -> int:
 
 
 def probe_cards(prober: Prober, nets: Round, media: Sequence[Shared]) -> list[Shared]:
-    """Probes hosts' network cards, and returns those that several links share, as media: where several links of a host
-    carry less together than the sum of what each carries alone, but for the effect of known switches.
-
-    Several hosts send to one, and one to several, to find that out. Hosts whose links are alike are taken to have cards
-    that are alike; some of them are probed.
+    """Probes network cards, and returns as media those over which several links carry less than each alone, known
+    switches aside: several hosts send to one, and one to several. Of hosts with alike links some are probed.
     """
     count = len(prober.names)
     if count < 3:

@@ -60,9 +60,7 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | Literal["none"] | None:
-    """Checks that a calibration can be read, and that no other cost models are given with it; returns it, or "none" or
-    None where that is given. ValueError or TypeError says what is wrong.
-    """
+    """Returns a calibration, checked, "none" or None; ValueError or TypeError if cost models are given with it."""
     latency_model(latency)
     communication_model(communication)
     if calibration is None:
@@ -87,11 +85,11 @@ def prices(
     runtime: str | RuntimeProfile = ALPA,
 ) -> Prices:
     """Returns the cluster and the cost models that plans are priced by: a calibration's (a file's path, or an object)
-    or, without one, those given. ValueError or TypeError where the calibration can't be had or is of other devices than
-    the cluster's, a model's name is unknown, or a model is given beside a calibration.
+    or those given. ValueError or TypeError where it is broken or of other devices, or models contradict it or aren't
+    known.
 
-    "auto" stands for the calibration's models; without one for those of GPUs' kernels and of NCCL where the cluster has
-    known GPUs, and else, or with the calibration "none", for the roofline of data sheets and alpha-beta.
+    "auto" stands for the calibration's models; without one for GPUs' kernels and NCCL where the cluster has known GPUs,
+    and else, or with the calibration "none", for the roofline of data sheets and alpha-beta.
     """
     chosen = check_choice(calibration, latency, communication)
     usual = _SHEETS if chosen == NONE or not any(gpu_of(host.device.name) for host in cluster.hosts) else _GPUS

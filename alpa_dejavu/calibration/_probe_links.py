@@ -40,9 +40,7 @@ Round: TypeAlias = Mapping[Pair, Link]
 
 @final
 class Prober:
-    """A prober that times messages of growing sizes between some pairs of hosts at a time by `run`, which measures a
-    probe and returns its seconds by name; what was measured before isn't measured again.
-    """
+    """A prober that times messages of growing sizes between pairs of hosts by `run`, each once."""
 
     def __init__(
         self,
@@ -54,12 +52,8 @@ class Prober:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
     def nets_of(self, pairs: Sequence[Pair]) -> dict[Pair, Link]:
-        """Returns the latency and rate of the network between each pair of hosts, while all pairs send;
-        MeasurementError says which hosts can't be measured.
-
-        The rate is that at which the largest messages send the bytes that they have more than the next smaller ones: so
-        neither the latency nor what a network lets through at once counts. A pair sends no message that would take too
-        long.
+        """Returns each pair's latency and rate while all pairs send: that at which the largest messages send the bytes
+        that they have more than the next smaller ones. MeasurementError says which can't be measured.
         """
         before = self._seconds(pairs, 1)
         latency = {pair: seconds / 2 for pair, seconds in before.items()}
@@ -125,11 +119,9 @@ def rounds(count: int) -> list[list[Pair]]:
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:
-    """Probes pairs of hosts in rounds of disjoint pairs, one direction after the other; returns for each round the
-    latency and rate of each of its pairs.
-
-    Among equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of
-    hosts, drawn by a seed, since hosts with neighbouring names are often near to each other.
+    """Probes pairs of hosts in rounds of disjoint pairs, in both directions; returns each pair's latency and rate.
+    Among equal hosts only about the logarithm of their number of rounds, drawn by a seed, is needed, if all pairs
+    agree.
     """
     count = len(prober.names)
     listed = rounds(count)
@@ -171,9 +163,7 @@ class Alone:
 
 
 def probe_alone(prober: Prober, probed: Sequence[Round]) -> Alone:
-    """Probes some pairs of hosts while no other pair sends, a few of each rate that pairs had in earlier rounds, where
-    others sent too; if these are faster alone, all pairs of that rate are taken to be, by the same factor.
-    """
+    """Probes some pairs alone, a few of each earlier rate; if they are faster, all of that rate are taken to be."""
     nets_before = {pair: net for nets_of_round in probed for pair, net in nets_of_round.items()}
     company = [pair for nets_of_round in probed for pair in nets_of_round if len(nets_of_round) > 1]
     if not company:
@@ -197,9 +187,7 @@ def probe_alone(prober: Prober, probed: Sequence[Round]) -> Alone:
 
 
 def settled(nets: Mapping[Pair, Link], count: int) -> dict[Pair, Link]:
-    """Returns the latency and rate of each pair of `count` hosts: made equal where they differ by noise alone, and the
-    median of others where a pair wasn't probed.
-    """
+    """Returns the latency and rate of each pair of hosts, made equal but for noise; unprobed ones have the median."""
     rates = even_rates([net.bytes_per_s for net in nets.values()])
     latencies = even_latencies([net.latency_s for net in nets.values()])
     even = {pair: Link(*both) for pair, both in zip(nets, zip(latencies, rates, strict=True), strict=True)}

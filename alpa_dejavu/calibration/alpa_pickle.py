@@ -197,8 +197,8 @@ class _Unpickler(_PYTHONS):
 
 
 def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
-    """Reads Alpa's profiling database, a pickle, without running code from it; returns its results by cluster and mesh
-    shape. ValueError says what is wrong with a file that can't be read, is cut off, or holds something else.
+    """Reads Alpa's database, a pickle, without running code; returns its results by cluster and mesh shape. ValueError
+    says what is wrong.
     """
     try:
         with path.open("rb") as file:

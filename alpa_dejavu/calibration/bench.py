@@ -116,9 +116,7 @@ class HostProbe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the names of what it finds, which say if it is seconds or bytes ("copy_s" is a copy to the device and
-        back).
-        """
+        """Returns the names of what it finds, in seconds or bytes ("copy_s" is a copy to the device and back)."""
         return _HOST_FIGURES[self.name]
 
 
@@ -128,8 +126,8 @@ Probe: TypeAlias = CollectiveProbe | PipelineProbe | Flows | HostProbe
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class ProbePlace:
-    """A place of a cluster where probes of one kind are measured: "collectives" and "pipelines" `WITHIN` a host or
-    `BETWEEN` two, "links" between hosts, or `HOST_MEMORY` on hosts with a device of that name.
+    """A place where probes of a kind are measured: "collectives" and "pipelines" `WITHIN` a host or `BETWEEN` two,
+    "links" between hosts, or `HOST_MEMORY` on hosts with a device of that name.
     """
 
     what: str
@@ -144,9 +142,7 @@ class ProbeBench(abc.ABC):
 
     @abc.abstractmethod
     def open(self, place: ProbePlace) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
-        """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
-        that measures a probe.
-
-        The function returns seconds, of a host's memory also bytes, by the probe's `names`. It raises MeasurementError
-        where one probe can't be measured, though others may.
+        """Starts the workers that a place's probes need, for a `with` block, and yields a function that measures a
+        probe: seconds, of a host's memory also bytes, by the probe's `names`; MeasurementError where one can't be
+        measured.
         """

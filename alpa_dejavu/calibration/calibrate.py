@@ -71,19 +71,13 @@ def calibrate(
     database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
-    """Measures a cluster until all predictions are sure or the time is over; returns the calibration of this name that
-    is fitted to the measurements. ValueError if the budget isn't above zero, or the database is of other hosts.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration fitted to that.
+    ValueError if the budget isn't above zero, or the database is of other hosts.
 
-    Args:
-        cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
-        bench: the bench that measures probes (collectives, pipelines, memory) on the cluster.
-        measurements: the measurements that there are already; new ones are added to them.
-        budget_s: seconds that measuring may take, by the clock; a measurement that was begun is finished.
-        name: the calibration's name.
-        progress: a function that is called with a text on what is measured next.
-        clock: a function that returns the seconds that have passed.
-        database: what Alpa's profiler measured of such a cluster, to which collectives and products are then fitted.
-        folder: the folder of a host whose drives are measured; empty: the system's for temporary files.
+    Hosts have equally many devices, with the figures known before. Measurements are added to those that there are;
+    `progress` is told what is measured next; `clock` tells seconds, within which one that was begun is finished.
+    Collectives and products are fitted to a `database` of Alpa's; drives are measured in `folder`, or if empty the
+    system's.
     """
     if not budget_s > 0:
         enough = f"{units.seconds(150)} are enough for a small cluster"
@@ -121,9 +115,7 @@ def calibrate(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """A place of a cluster (a kind of link, or a host's memory), with the probes that can be measured there, and of
-    collectives the model that is fitted to them. Of pipelines and of a host's memory all of the few are measured.
-    """
+    """A place of a cluster with its probes, and of collectives the fitted model; of others all are measured."""
 
     place: ProbePlace
     probes: Sequence[Probe]
@@ -140,9 +132,7 @@ class _Part:
 
 
 def _parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list[_Part]:
-    """Returns the places of a cluster with the probes to measure there, in the order in which they are measured;
-    collectives measured before are always among them.
-    """
+    """Returns the places of a cluster with the probes to measure, in order, earlier collectives among them."""
     devices = cluster.hosts[0].num_devices
     links = ([WITHIN] if devices > 1 else []) + ([BETWEEN] if len(cluster.hosts) > 1 else [])
     parts = [_Part(ProbePlace("pipelines", where), [PipelineProbe(size) for size in _SENT_BYTES]) for where in links]
@@ -176,10 +166,8 @@ def _measure(
     until: float,
     progress: Callable[[str], None],
 ) -> None:
-    """Measures at one place what is least sure, until all is sure or its time is over.
-
-    Workers are started when the first measurement is due, and anew after one that failed. Others of its family are not
-    tried then.
+    """Measures what is least sure at a place, until all is sure or its time is over. Workers are started when they are
+    first needed, and anew after a failure, whose family isn't tried again then.
     """
     failed: set[object] = set()
     run: Callable[[Probe], Mapping[str, float]] | None = None
@@ -213,10 +201,7 @@ def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def _starts(measurements: Measurements) -> dict[str, tuple[float, float]]:
-    """Returns by name the seconds that a computation and a step cost besides their operators, each with its spread.
-
-    The seconds are those of the pipelines that pass on least; the spread is that of all pipelines.
-    """
+    """Returns the seconds of a computation's and a step's start, of pipelines that pass on least, and their spread."""
     pipelines = [
         (probe.num_bytes, seconds)
         for where in (WITHIN, BETWEEN)

@@ -53,23 +53,13 @@ def calibrate_links(
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Measures the links between all pairs of hosts, or between as many pairs as show that all are alike, and the media
-    that slow them down; returns a calibration with these links. ValueError for a single host or a rate that can't be
-    right, RuntimeError for hosts that can't be reached, or take too long.
+    """Measures the links between all pairs of hosts, or as many as show that all are alike, and the media that slow
+    them down; returns the calibration `before` with these links, or a new one. ValueError for a single host or a rate
+    that can't be right, RuntimeError for hosts that can't be reached, or take too long.
 
-    Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
-    sends by the runtime's transport, the seconds of the network are added to those of copying, which follow from the
-    links known before.
-
-    Args:
-        cluster: the cluster with the figures that are known before measuring.
-        bench: the bench that sends messages between the hosts.
-        measurements: the measurements that there are already; new ones are added to them.
-        name: the calibration's name, if there is none before.
-        before: the calibration of this cluster so far, which is kept but for its links from host to host.
-        every_pair: whether all pairs of equal hosts are probed, too.
-        progress: a function that is called with a text on what is measured next.
-        clock: a function that returns the seconds that have passed.
+    Messages go by TCP between Ray's addresses of the hosts, one connection for a pair. On CPUs, and for sends by the
+    runtime's transport, the seconds of the network are added to those of copying, which follow from the links known
+    before. `every_pair` of equal hosts may be probed, too.
     """
     names = [host.name for host in cluster.hosts]
     if len(names) < 2:
@@ -105,9 +95,7 @@ def calibrate_links(
 
 
 def with_host_links(calibration: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
-    """Returns a new calibration with the links from host to host of an earlier one, which may have none, added, if
-    those are of the hosts of the cluster that the new one was measured on.
-    """
+    """Returns a calibration with an earlier one's links from host to host, if those are of the cluster's hosts."""
     links = before.host_links
     if links is None:
         return calibration
@@ -154,12 +142,11 @@ def _links(
 
 
 def carried(before: Link, net: Link, reference: Link | None, copied: bool) -> Link:
-    """Returns the link between two hosts that follows from a known link and the network that was measured between them;
-    `reference` is the network that the known link was measured over, None: it is an estimate.
+    """Returns the link that follows from a known one, measured over `reference` (None: it is an estimate), and a
+    network.
 
-    Bytes of devices that are CPUs (`copied`), and of sends that go by the runtime's transport, are copied before and
-    after the network carries them, so the seconds of copying and of the network add up. Others go over the network
-    alone.
+    Bytes of CPUs (`copied`), and of sends by the runtime, are copied before and after the network carries them, so the
+    seconds of both add up. Others go over the network alone.
     """
     send: tuple[float | None, float | None] = (None, None)
     if before.send_latency_s is not None or before.send_bytes_per_s is not None or copied:
@@ -175,9 +162,7 @@ def carried(before: Link, net: Link, reference: Link | None, copied: bool) -> Li
 
 
 def _added(before: tuple[float, float], net: Link, reference: Link | None) -> tuple[float, float]:
-    """Returns the latency and rate of what is copied and sent: the known ones without the network they were measured
-    over, and the new network's. An estimate is taken for that of the copies alone.
-    """
+    """Returns the latency and rate of copies, without the network they were measured over, and the new network."""
     latency_s, per_byte = before[0], 1 / before[1]
     if reference is not None:
         latency_s = max(latency_s - reference.latency_s, 0.0)

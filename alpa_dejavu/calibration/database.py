@@ -46,9 +46,7 @@ def sizes_of(series: SeriesData) -> list[float]:
 
 
 def read_database(path: pathlib.Path) -> DatabaseData:
-    """Reads a database of Alpa's profiler from the JSON file that it was converted to; ValueError says where it is
-    broken, of another version, or changed to what can't be.
-    """
+    """Reads a converted database of Alpa's profiler; ValueError says where it is broken or of another version."""
     file = read_checked(path, DatabaseData, _REMEDY)
     for where, fault in _faults(file.data):
         raise file.problem(where, fault)
@@ -111,10 +109,7 @@ def _collective_faults(series: Mapping[str, Any], devices: int) -> Iterator[tupl
 
 
 def converted(results: Mapping[Any, Any], path: pathlib.Path) -> DatabaseData:
-    """Checks the unpickled results of Alpa's profiler (by cluster and mesh shape), and returns them as the data of a
-    converted database; `path` is the file that they were read from. ValueError says of which mesh something isn't what
-    the profiler writes.
-    """
+    """Returns the checked results of Alpa's profiler as a converted database; ValueError says of which mesh not."""
     meshes = [_mesh(path, key, result) for key, result in results.items()]
     if not meshes:
         raise ValueError(f"{path} has no meshes: nothing was measured; give another database")
@@ -210,9 +205,7 @@ class LeftOutData(TypedDict):
 
 
 class SeriesData(TypedDict):
-    """The measured seconds of a collective or of a matrix product in several sizes: bytes of the collective's tensor,
-    or floating-point operations of the product.
-    """
+    """The seconds of a collective by bytes of its tensor, or of a matrix product by floating-point operations."""
 
     name: Annotated[
         Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"], stated('a collective, or "dot"')

@@ -1,6 +1,4 @@
-"""Pictures of a converted database: measured and fitted seconds over size, a page for each operator; what was left out
-is crossed.
-"""
+"""Pictures of a converted database: measured and fitted seconds over size by operator; what was left out is crossed."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from alpa_dejavu.costs.latency import ProductCurve
 
 
 def draw_database(database: DatabaseData, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws the measurements of Alpa's profiler as seconds over sizes, with what is fitted to them, its 90 % interval
-    and its error on what was left out, a page for each operator; returns the pages' files in the folder.
-    """
+    """Draws seconds over sizes, with fits, 90 % intervals and errors, by operator; returns the pages' files."""
     pairs = [(mesh, series) for mesh in database["meshes"] for series in mesh["series"]]
     fitted = {across: fit_alone(database, across) for across in (False, True)}
 

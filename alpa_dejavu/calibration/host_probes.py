@@ -45,9 +45,7 @@ _RATE, _FIRST, _SECOND, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def copied(begin: Begin, start: float = 0.0) -> dict[str, float]:
-    """Copies to a device and back for a while, as a `copier` does, and returns the seconds of both ways by name; from
-    `start` on, as `time.time` gives it, so that devices copy together.
-    """
+    """Copies to a device and back, from `start` (`time.time`) on together with others; returns both ways' seconds."""
     begin(0.0)()
     time.sleep(max(start - time.time(), 0.0))
     to_device, to_host = zip(*begin(_MEASURED_S)(), strict=True)
@@ -55,9 +53,9 @@ def copied(begin: Begin, start: float = 0.0) -> dict[str, float]:
 
 
 def host_figures(probe: HostProbe, device: Any) -> dict[str, float]:
-    """Measures on this host what a probe of its memory asks for, of copies those of one device, and returns seconds and
-    bytes by the probe's `names`; MeasurementError says why it can't be measured. `device` is JAX's; None: it is a part
-    of the host's processors, and a process of its own stands in for it.
+    """Measures on this host, or one device's copies, what a probe asks for; returns it by the probe's `names`.
+    MeasurementError says why it can't be. `device` is JAX's; None: a part of the processors, for which a process stands
+    in.
     """
     update = _elsewhere(_updates, probe.num_bytes // 4)
     try:
@@ -120,10 +118,7 @@ def _copier_of_jax(num_bytes: int, device: Any) -> Begin:
 
 @contextlib.contextmanager
 def _elsewhere(making: _Making, *arguments: Any) -> Iterator[Begin]:
-    """Yields what begins to run in a process of its own the function that `making` yields there.
-
-    MeasurementError where an answer takes too long, EOFError where the process has ended.
-    """
+    """Yields what begins to run a function in a process of its own; MeasurementError if too slow, EOFError if ended."""
 
     def answer() -> Any:
         if not connection.poll(_ANSWER_S):

@@ -20,11 +20,7 @@ _Figure: TypeAlias = Rare[GivenPositive | None]
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredHostMemory:
-    """The figures that were measured of the memory of a kind of host; those that weren't measured are None.
-
-    Raises:
-        ValueError: a figure isn't finite and above 0, or a spread or slowdown is of something else.
-    """
+    """The measured memory of a kind of host, None what wasn't; ValueError for wrong figures, spreads or slowdowns."""
 
     num_bytes: _Figure = None  # the bytes of it that training may use
     # Its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter
@@ -61,9 +57,7 @@ class MeasuredHostMemory:
                 )
 
     def applied_to(self, before: HostMemory | None) -> HostMemory | None:
-        """Returns the memory of a host with the measured rates in place of its own; sizes stay where they are known.
-        None where a figure was neither known nor measured.
-        """
+        """Returns a host's memory with measured rates, and its known sizes; None if a figure is lacking."""
         if self.stand_in:
             return before
         num_bytes = self.num_bytes if before is None else before.num_bytes
@@ -80,9 +74,8 @@ class MeasuredHostMemory:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostLinks:
-    """The measured links between all pairs of hosts: `links[a][b]` from host a to host b, None where a is b; and the
-    bytes per second of each medium that they share, by the name that `Link.shares` has. ValueError where a host is
-    there twice, or the links aren't a row and a column for each.
+    """The measured links `links[a][b]` from host a to b, None where a is b, and the bytes per second of media that they
+    share, by `Link.shares`. ValueError for a host that is there twice, or no row and column for each.
     """
 
     hosts: tuple[str, ...]
@@ -105,9 +98,8 @@ class HostLinks:
                     raise ValueError(f"host links: {self.hosts[a]!r} has {fault}; measure the links anew")
 
     def applied_to(self, cluster: Cluster, name: str) -> Cluster:
-        """Returns the cluster, which may have fewer hosts than were measured, with the measured links between them;
-        ValueError where a host wasn't measured, or its memory couldn't keep up with a link. `name` is the
-        calibration's.
+        """Returns the cluster, or a part, with the measured links; ValueError where a host wasn't measured, or its
+        memory couldn't keep up. `name` is the calibration's.
         """
         unknown = [host.name for host in cluster.hosts if host.name not in self.hosts]
         if unknown:

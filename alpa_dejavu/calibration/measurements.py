@@ -46,9 +46,7 @@ _OF_BEFORE = ("programs", "stages")
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The seconds, by name, that a probe (a collective, a pipeline or messages) took at a place of a cluster, or the
-    bytes that it found there; if it failed, none and the reason.
-    """
+    """What a probe took, or found, at a place of a cluster, by name; or none, and the reason why it failed."""
 
     place: ProbePlace
     probe: Probe
@@ -58,10 +56,9 @@ class Measurement:
 
 @final
 class Measurements:
-    """The measurements that a calibration is made of, kept in a file with a line for each.
+    """The measurements that a calibration is made of, in a file with a line for each, which `resume` keeps.
 
-    `cluster` has the data that tell the cluster from others, by name; "devices" lists its kinds of devices. With
-    `resume` the measurements in the file are kept; otherwise it is begun anew. ValueError where the file can't be
+    `cluster` has what tells the cluster from others; "devices" lists its kinds. ValueError where the file can't be
     written, or the one to go on with is of another cluster or broken; it says which line.
     """
 
@@ -90,9 +87,7 @@ class Measurements:
         self._write(self.path, "a", {"what": place.what, "where": place.where, "probe": probe, **outcome})
 
     def at(self, place: ProbePlace) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds that were measured at a place, such as the links between hosts, by probe and by the names
-        that the probe gives its seconds; of several measurements of a probe the last one counts.
-        """
+        """Returns the seconds measured at a place, by probe and the names it gives; the last of several counts."""
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: ProbePlace) -> dict[Probe, str]:
@@ -115,9 +110,7 @@ class Measurements:
 
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
-    """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
-    cluster; half a line at its end is passed over, and ValueError says which line is wrong.
-    """
+    """Returns a file's measurements that didn't fail, but for half a line at its end; ValueError says what is wrong."""
     file = _MeasurementLines(path)
     return [row for _, row in file.rows(file.cluster().get("devices", ())) if not row.error]
 
@@ -161,9 +154,7 @@ class _MeasurementLines:
             raise ValueError(f"{self.path} {fault}; connect to that one, or {_ANEW}")
 
     def rows(self, devices: Sequence[str]) -> list[tuple[int, Measurement]]:
-        """Returns the measurements behind the first line, each with the number of its line; of those that are there
-        twice the last one counts, with a warning: what was measured is never measured again, so they were copied.
-        """
+        """Returns the measurements and their lines; of those there twice the last counts, with a warning."""
         numbers = range(2, len(self.lines) + 1)
         rows = [(n, row) for n in numbers if (row := self._measurement(n, devices)) is not None]
         seen: dict[tuple[ProbePlace, Probe], int] = {}

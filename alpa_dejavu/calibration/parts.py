@@ -65,9 +65,8 @@ def check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | typ
 @final
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """A record of how well one part of a calibration, such as "collectives within hosts", was fitted to how many
-    measurements of its devices. `left_out` was left out in turn for the errors `held_out`, which are fractions by name:
-    "mape", "median_ape", "coverage_90"; `figures` are further ones, where the file doesn't hold the model itself.
+    """How well a part of a calibration was fitted to how many measurements of its devices: errors `held_out`, when
+    `left_out` was left out in turn, as fractions by "mape", "median_ape", "coverage_90"; and further `figures`.
     """
 
     part: Text
@@ -88,9 +87,7 @@ class Fit:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredLink:
-    """The measured latency and rate of a kind of link, between two kinds of devices, within a host or across hosts; and
-    the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
-    """
+    """The measured latency and rate of a kind of link, within a host or across, and the spread of each by its field."""
 
     devices: Annotated[
         tuple[Words, Words],

@@ -1,6 +1,4 @@
-"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, maps of the links
-from host to host, and what `calibrate` measured of collectives beside what its fit says of them.
-"""
+"""Pictures of a calibration: seconds over size with 90 % intervals, measurements, and maps of links between hosts."""
 
 from __future__ import annotations
 
@@ -34,9 +32,8 @@ Lines = dict[str, tuple[Array, Array, Array]]
 def draw(
     calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-    """Draws the seconds that a calibration predicts, and those that were measured for it (the file of `measurements`),
-    as pages in a folder, which is made if it isn't there; returns their files. ValueError where they can't be written,
-    or a measurement is wrong.
+    """Draws a calibration's predicted seconds, and those of a file of measurements, into a folder; returns the files.
+    ValueError where they can't be written, or a measurement is wrong.
     """
     curves = (
         (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))

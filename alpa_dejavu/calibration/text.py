@@ -14,10 +14,8 @@ _WIDTH = 120
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as the text of a JSON document: an object's keys in lines of their own, lists of scalars folded.
-
-    Raises:
-        ValueError: a number isn't finite, or something isn't of JSON's types; says where.
+    """Returns a value as JSON, an object's keys in lines of their own, lists of scalars folded; ValueError says where a
+    number isn't finite, or something isn't of JSON's types.
 
     >>> print(json_text({"ends": [1 / 3, 2], "name": "a b"}), end="")
     {

@@ -14,9 +14,7 @@ from alpa_dejavu._util.compiled import compile_all
 
 
 def warm_up(within_s: float = math.inf) -> str:
-    """Compiles with numba the functions that slicers spend their time in, and returns a line of text that says how many
-    and how long it took; begins with none once `within_s` seconds have passed.
-    """
+    """Compiles slicers' inner loops, none begun after `within_s` seconds, and returns a line on how many."""
     began = time.perf_counter()
     done, count = compile_all(within_s)
     if done < count:

@@ -165,9 +165,7 @@ def _fit_line(fit: Fit) -> str:
 
 
 def device_table(cluster: Cluster, calibration: Calibration) -> Table:
-    """Returns a table with a row for each calibrated figure of each kind of device: its value before and as measured,
-    and its uncertainty.
-    """
+    """Returns a table of each kind of device's calibrated figures: before, as measured, and how uncertain they are."""
     table = new_table(("device", "figure"), ("before", "measured", "unsure by"))
     before = {host.device.name: host.device for host in cluster.hosts}
     for name, device in calibration.devices.items():
@@ -178,9 +176,7 @@ def device_table(cluster: Cluster, calibration: Calibration) -> Table:
 
 
 def link_table(calibration: Calibration) -> Table:
-    """Returns a table with a row for each calibrated kind of link: its latencies, its rates, and their
-    uncertainties.
-    """
+    """Returns a table of each calibrated kind of link: its latencies, its rates, and their uncertainties."""
     table = new_table(("link", "where"), ("latency", "rate", "send latency", "send rate", "unsure by"))
     for kind in calibration.links:
         link = kind.link

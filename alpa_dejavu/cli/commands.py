@@ -1,6 +1,4 @@
-"""Commands: their help, with examples and with what their figures rest on, and how they end: one message for what the
-user can mend, and a model function's error with its own traceback.
-"""
+"""Commands: their help, with examples and what their figures rest on, and one message for what the user can mend."""
 
 from __future__ import annotations
 
@@ -32,13 +30,7 @@ PREDICTIONS = (
 
 
 class Command(click.Command):
-    """A command whose help ends with examples, and with what its figures rest on.
-
-    Args:
-        examples: command lines, each with all its words.
-        rests_on: a sentence or two on where the figures that it prints are from; "" where it prints none.
-        arguments, named: what `click.Command` takes.
-    """
+    """A command whose help ends with examples, each with all its words, and with what its figures rest on, if any."""
 
     def __init__(self, *arguments: Any, examples: Sequence[str] = (), rests_on: str = "", **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -72,11 +64,7 @@ class CommandGroup(click.Group):
 
 @final
 class LateCommands(Mapping[str, click.Command]):
-    """The commands of this package, each of which is imported when it is first used: `import` is `import_` of import_.
-
-    Args:
-        sentences: by the name of each command the first sentence of its help.
-    """
+    """The commands of this package, with their helps' first sentences; each is imported when it is first used."""
 
     def __init__(self, sentences: Mapping[str, str]) -> None:
         self.sentences = sentences
@@ -131,9 +119,7 @@ _OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
 
 @final
 class ReportingGroup(CommandGroup):
-    """A group whose commands' errors are reported on standard error; the exit code is then 1 (2 for wrong usage,
-    130 for an interrupt).
-    """
+    """A group whose commands' errors go to standard error; the exit code is then 1 (2: wrong usage, 130: interrupt)."""
 
     def main(self, *arguments: Any, **extra: Any) -> NoReturn:
         """Runs a command line with its arguments, and exits with its exit code."""
@@ -220,9 +206,7 @@ def _folder_is_gone() -> bool:
 
 
 def reported(error: Exception | SystemExit) -> click.ClickException:
-    """Returns the click exception that reports an error: errors that this package raised show their message only,
-    others their traceback, too.
-    """
+    """Returns the exception that reports an error: this package's by their message, others by a traceback, too."""
     if isinstance(error, MemoryError):
         return click.ClickException(
             "there isn't enough memory for this; end other programs, or ask for a smaller model, cluster or batch"

@@ -57,9 +57,7 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def database_table(database_data: DatabaseData) -> Table:
-    """Returns a table of a converted profiling database of Alpa's, with a row for each mesh and operator: how many
-    measurements there are, and the ranges of their sizes and times.
-    """
+    """Returns a table of a converted database, by mesh and operator: how many measurements, their sizes and times."""
     from alpa_dejavu.calibration.database import sizes_of
 
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
@@ -82,9 +80,7 @@ def database_table(database_data: DatabaseData) -> Table:
 
 
 def left_out_lines(database_data: DatabaseData) -> list[str]:
-    """Returns lines of text that say how many measurements were left out when a profiling database of Alpa's was
-    converted: a line for each reason, with the first such measurement.
-    """
+    """Returns a line of text for each reason why measurements were left out, with their number and the first one."""
     first: dict[str, str] = {}
     reasons: list[str] = []
     for mesh in database_data["meshes"]:
@@ -107,17 +103,13 @@ def _size(name: str, value: float) -> str:
 
 
 def is_database(choice: str) -> bool:
-    """Returns whether a path is that of a profiling database of Alpa's that was converted into JSON; False for a file
-    that can't be read.
-    """
+    """Returns whether a path is that of a converted profiling database; False for a file that can't be read."""
     data = peek(pathlib.Path(choice))
     return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
 
 
 def show_database(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints what is in a profiling database of Alpa's that was converted into JSON, and plots it into a folder, with
-    what is fitted to it, if one is given.
-    """
+    """Prints what is in a converted database, and plots it, with what is fitted to it, into a folder if given."""
     from alpa_dejavu.calibration.database import read_database
 
     database_data = read_database(pathlib.Path(choice))

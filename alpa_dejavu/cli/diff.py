@@ -65,16 +65,10 @@ def print_difference(
     trust_model: bool = False,
     cluster: str | None = None,
 ) -> None:
-    """Prints in what two plans differ, what each difference costs, and the figures of both.
+    """Prints in what two plans (by their names in the tables) differ, what each difference costs, and both plans'
+    figures.
 
-    Args:
-        first: the plan that is changed.
-        second: the plan that it is changed into.
-        names: what they are called in the tables.
-        to: where it is printed.
-        model: the model that plans in between are estimated for; None: the plans' own.
-        trust_model: whether the plans' own may be a function, which is imported and called.
-        cluster: the cluster that they are estimated for; None: the plans' own.
+    Plans in between are estimated for the model and the cluster; None: the plans' own.
     """
     refused: list[str] = []
     with working("estimating the plans in between"):

@@ -22,8 +22,6 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
-__all__ = ["Check", "Package", "checks", "versions"]
-
 
 @click.command(
     cls=Command,
@@ -91,19 +89,12 @@ class Package:
 @final
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """The result of one trial of what works on this machine, as `alpa-dejavu doctor` shows it.
+    """The result of one trial of what works on this machine, as `alpa-dejavu doctor` shows it."""
 
-    Attributes:
-        what: what was tried, in a few words.
-        runs: whether it works.
-        finding: what came out, or the last line of the error.
-        remedy: what to do where it doesn't run.
-    """
-
-    what: str
+    what: str  # what was tried, in a few words
     runs: bool
-    finding: str
-    remedy: str = ""
+    finding: str  # what came out, or the last line of the error
+    remedy: str = ""  # what to do where it doesn't run
 
 
 def versions() -> tuple[Package, ...]:
@@ -113,8 +104,8 @@ def versions() -> tuple[Package, ...]:
 
 
 def checks(compiles: bool = False) -> tuple[Check, ...]:
-    """Returns the results of trying what works on this machine, planning first; packages are tried side by side, in
-    processes of their own. All inner loops of slicing are compiled only if `compiles`, which takes long at first.
+    """Returns the results of trying what works here, planning first, side by side in processes of their own. All inner
+    loops of slicing are compiled only if `compiles`, which takes long at first.
     """
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
     within = "" if compiles else f"within_s={_COMPILING_S}"

@@ -62,9 +62,7 @@ def estimate(
 
 
 def lacking(plan: Plan) -> list[str]:
-    """Returns a line of text for each stage of a plan that doesn't fit into its devices' memory, or offloads more than
-    its hosts can keep: how much is missing.
-    """
+    """Returns a line of text for each stage that doesn't fit into its devices' or hosts' memory: what is missing."""
     lines = []
     for n, stage in enumerate(plan.stages):
         if stage.memory_bytes > stage.memory_limit_bytes:

@@ -96,9 +96,7 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
 
 
 def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
-    """Returns a table of the figures that a plan's step time depends on, such as the speed of a link; the one that
-    saves most is first. Percents are of the step.
-    """
+    """Returns a table of the figures that a plan's step depends on, the one that saves most first, in percent of it."""
     table = new_table(
         ("what to speed up first",),
         ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),

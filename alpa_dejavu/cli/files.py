@@ -36,12 +36,8 @@ OUTPUT = _Output(path_type=pathlib.Path, dir_okay=False, readable=False, allow_d
 
 
 def check_outputs(*paths: pathlib.Path | None) -> None:
-    """Checks that a command's output files can be written, before it does any work; None stands for no file.
-
-    Each file's folder is tried by a file that is removed at once; the output files themselves are left as they are.
-
-    Raises:
-        ValueError: a file can't be written, or is given twice.
+    """Checks that output files (None: no file) can be written, before any work; what is in them is left as it is.
+    Raises ValueError if a file can't be written, or is given twice.
     """
     outputs = [path for path in paths if path is not None]
     for path in outputs:
@@ -59,9 +55,7 @@ def takes_stdout(*paths: pathlib.Path | None) -> bool:
 
 
 def kept_beside(path: pathlib.Path | None) -> tuple[pathlib.Path, ...]:
-    """Returns the paths of the files that are written beside a plan's file for planning again; none if the plan is
-    written to a stream, such as standard output.
-    """
+    """Returns the paths that are written beside a plan's file for planning again; none beside a stream."""
     from alpa_dejavu.planning.changed.kept import kept_files
 
     return () if path is None or path == _STDOUT or is_stream(path) else kept_files(path)
@@ -77,9 +71,7 @@ def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
 
 
 def write_pair(plan: Plan, kept: Kept | None, path: pathlib.Path) -> tuple[list[pathlib.Path], str]:
-    """Writes a plan to a file or to standard output, and beside a file what planning again needs (`kept`); returns the
-    files that were written, and a sentence on why nothing was kept for planning again, if so.
-    """
+    """Writes a plan, and beside a file what planning again needs; returns the files, and why nothing was kept."""
     from alpa_dejavu.planning.changed.kept import write_with_kept
     from alpa_dejavu.plans.plan_file import plan_text
 
@@ -97,9 +89,7 @@ def write_outputs(
     trace_path: pathlib.Path | None,
     steps: int | None = None,
 ) -> list[pathlib.Path]:
-    """Writes a planning result to each output that is given (JSON, Python, HTML, trace); returns the files that were
-    written. With `steps` the report says what so many steps take.
-    """
+    """Writes a planning result to each output that is given (JSON, Python, HTML, trace); returns the files written."""
     written = []
     if json_path is not None:
         from alpa_dejavu.plans.plan_file import plan_text
@@ -121,10 +111,7 @@ def write_outputs(
 
 
 def _try(path: pathlib.Path) -> None:
-    """Raises ValueError if it is seen that a path couldn't be written.
-
-    A pipe isn't opened, as that would wait for its reader.
-    """
+    """Raises ValueError if a path couldn't be written; a pipe isn't opened, as that would wait for its reader."""
     try:
         number = descriptor(path)
         if number is not None:
@@ -149,11 +136,7 @@ def _try(path: pathlib.Path) -> None:
 
 
 def _mode(path: pathlib.Path) -> int | None:
-    """Returns the mode of what is there; None: nothing is, or a link that leads to nothing.
-
-    Raises:
-        OSError: a link that leads back to itself, or a name that can't be one.
-    """
+    """Returns the mode of what is at a path, if anything; OSError for a link to itself, or what can be no name."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

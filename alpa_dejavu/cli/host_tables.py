@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def host_link_table(measured: Calibration) -> Table:
-    """Returns a table with a row for each measured kind of link from host to host, named by the first pair that has it,
-    and for each medium that links share.
-    """
+    """Returns a table of each kind of link from host to host, named by its first pair, and of shared media."""
     figures = ("links", "latency", "rate", "send latency", "send rate")
     table, links = new_table(("link from host to host",), figures), measured.host_links
     if links is None:
@@ -50,8 +48,8 @@ _RATES = {
 
 
 def host_memory_table(measured: Calibration) -> Table:
-    """Returns a table with a row for each measured figure of the memory of each kind of host: its value, its
-    uncertainty, and how many times as long it takes beside copies or updates, or beside the other of reads and writes.
+    """Returns a table of each measured figure of each kind of host: its value, its uncertainty, and how many times as
+    long it takes beside copies or updates, or beside the other of reads and writes.
     """
     table = new_table(("hosts with", "memory"), ("measured", "unsure by", "beside the other"))
     for device, memory in measured.host_memory.items():

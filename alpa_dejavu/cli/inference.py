@@ -32,7 +32,8 @@ _SERVES: Final = (
 _TOKENS = click.IntRange(min=1)
 _OPTIONS: Final = (
     click.option(
-        "--inference", type=LateChoice("planning.inference:OBJECTIVES"),
+        "--inference",
+        type=LateChoice("planning.inference:OBJECTIVES"),
         help="Plan inference for the soonest or most tokens.",
     ),
     click.option("--prompt-tokens", type=_TOKENS, help=f"Tokens of a prompt.  [default: {_PROMPT}]"),

@@ -17,8 +17,6 @@ from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 
-__all__ = ["ALPA", "pip_commands"]
-
 
 @click.command(
     "install-alpa",
@@ -55,11 +53,7 @@ _ROOT = pathlib.Path(alpa_dejavu.__file__).parent
 def pip_commands() -> tuple[list[str], list[str]]:
     """Returns the two calls of pip: our patches with all that Alpa runs with, then Alpa without its dependencies.
 
-    Alpa's own metadata asks for jax==0.3.22 from a fork that is gone. What it runs with is this package's extra "alpa".
-
-    Raises:
-        ValueError: this package was neither installed from a wheel nor is it in a checkout, so the patches aren't
-            there.
+    Alpa's own metadata asks for jax==0.3.22 from a fork that is gone. Raises ValueError where the patches aren't.
     """
     pip = [sys.executable, "-m", "pip", "install"]
     needs = [need for need in _extra("alpa") if not need.startswith(_PATCHES)]

@@ -16,10 +16,9 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 def end_at_once(*_: object) -> None:
-    """Handles the signal of an interrupt (Ctrl-C): ends the process at once with a line of text and the exit code 130.
+    """Ends the process at once with a line of text and the exit code 130, on the signal of an interrupt (Ctrl-C).
 
-    An exception would be raised only after a running call into compiled code, and would be lost in code that Python
-    calls by itself, such as a destructor, or where somebody catches it.
+    An exception would be raised only after a running call into compiled code, and might be lost there.
     """
     remove_unfinished()
     with contextlib.suppress(OSError):
@@ -29,10 +28,7 @@ def end_at_once(*_: object) -> None:
 
 @contextlib.contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Has an interrupt (Ctrl-C), and other signals that ask a process to end, raise KeyboardInterrupt while a `with`
-    block runs, in place of ending the process at once, so that the block can end the other processes that it has
-    started.
-    """
+    """Has interrupts, and other signals to end, raise KeyboardInterrupt in a `with` block that has processes to end."""
     # What the caller handles by itself, or ignores as `nohup` does, stays as it is.
     usual = {signal.SIGINT: end_at_once, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
     before = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
@@ -47,9 +43,7 @@ def interrupts_raised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_stop() -> Iterator[None]:
-    """Has the first interrupt (Ctrl-C) while a `with` block runs stop the watched search if that has a plan already,
-    with which it then ends; a second one, or one before there is a plan, ends the process at once.
-    """
+    """Has the first interrupt in a `with` block stop the watched search if that has a plan; any other ends at once."""
     search = current_watch()
     if search is None or signal.getsignal(signal.SIGINT) is not end_at_once:  # the caller handles or ignores it
         yield

@@ -19,8 +19,6 @@ import click
 
 from alpa_dejavu.cli.commands import LateCommands, ReportingGroup
 
-__all__ = ["main"]
-
 # In the order of their use, in which `--help` lists them, with the first sentences of their help.
 _COMMANDS = LateCommands({
     "install-alpa": "Adds Alpa 0.2.3, Ray and our patches to this Python environment, so that plans can run.",

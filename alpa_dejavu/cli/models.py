@@ -15,8 +15,6 @@ from alpa_dejavu.cli.table import new_table
 if TYPE_CHECKING:
     from alpa_dejavu.layers.models import Transformer
 
-__all__ = ["is_model_file", "model_text", "sizes_of_model"]
-
 _FAMILIES = {
     "gpt": "GPT as Alpa's evaluation has it",
     "moe": "GPT with a mixture of experts in every other block, as Alpa's evaluation has it",
@@ -89,16 +87,9 @@ def is_model_file(model: str) -> bool:
 
 
 def model_text(model: str, sequence: int | None = None, train_last: int | None = None) -> str:
-    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, else what was
-    given.
-
-    Args:
-        model: a known name, sizes, "module:function", or the path of a `config.json` or of Megatron's arguments.
-        sequence: the tokens of a sample; None: as many as the model has.
-        train_last: how many of the last blocks are trained; None: the whole model.
-
-    Raises:
-        ValueError: the file can't be read, there are fewer blocks, or the model has no sizes to change.
+    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
+    `sequence` or `train_last` changes; else what was given. Raises ValueError if the file can't be read, there are
+    fewer blocks, or the model has no sizes to change.
     """
     if not is_model_file(model) and sequence is None and train_last is None:
         return model
@@ -107,11 +98,7 @@ def model_text(model: str, sequence: int | None = None, train_last: int | None =
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
-    """Returns the sizes of the transformer that a command line names.
-
-    Raises:
-        ValueError: the file can't be read, or the name isn't that of a transformer.
-    """
+    """Returns the sizes of a named transformer, or of a file's. Raises ValueError if there are none."""
     if is_model_file(model):
         from alpa_dejavu.exports import read_model
 

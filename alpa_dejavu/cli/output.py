@@ -35,10 +35,8 @@ class Pages(Console):
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints objects, such as texts and tables, each on a line of its own; if standard output can't be written, one
-        line says why.
-
-        On a terminal texts are broken between words; elsewhere each is one line. Nothing is cut.
+        """Prints objects, each on a line of its own, whole; if standard output can't be written, one line says why. On
+        a terminal texts are broken between words.
         """
         lines = [line for item in objects for line in self._lines(item)]
         with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
@@ -75,10 +73,7 @@ class Pages(Console):
 
 
 def console(aside: bool = False) -> Pages:
-    """Returns the console that prints to standard output, or with `aside` to standard error.
-
-    Where that isn't a terminal it is as wide as need be, unless the variable COLUMNS says otherwise.
-    """
+    """Returns the console on standard output, or `aside` on standard error; off a terminal as wide as need be."""
     stream = sys.stderr if aside else sys.stdout
     return _of(stream, width=None if stream.isatty() or "COLUMNS" in _sane() else _ENDLESS)
 
@@ -134,11 +129,8 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Prepares standard output and standard error: characters that they can't encode are escaped, and so are control
-    characters in logged messages.
-
-    Raises:
-        click.ClickException: standard output is closed, or is a device that is full.
+    """Prepares standard output and error: characters that they can't encode, and control characters of logs, are
+    escaped. Raises click.ClickException if standard output is closed, or is a device that is full.
     """
     if sys.stderr is None:
         # What a library writes to standard error would end up in the next file that is opened.
@@ -158,12 +150,7 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Turns a failure to write standard output in a `with` block into an error of one line; whatever else is written
-    there is then dropped.
-
-    Raises:
-        click.ClickException: standard output can't be written.
-    """
+    """Turns a failure to write standard output in a `with` block into click.ClickException; what follows is dropped."""
     try:
         yield
         sys.stdout.flush()

@@ -17,11 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @final
 class LateChoice(click.Choice[str]):
-    """A choice among names that are imported when they are needed: for help, or for a value that isn't the default.
-
-    Args:
-        names: where the names are in this package, as "slicing:SLICERS": a collection, or a function that returns one.
-    """
+    """A choice among names, a collection or a function as "slicing:SLICERS", that are imported when they are needed."""
 
     def __init__(self, names: str) -> None:
         self.case_sensitive, self._names = True, f"alpa_dejavu.{names}"

@@ -1,6 +1,4 @@
-"""`alpa-dejavu plan` beside the plan itself: the cost of wrong replicas (`--tolerate`) and of copies of the state
-(`--host-fails-every`), and of the whole training (`--steps`, `--samples`, `--tokens`).
-"""
+"""Beside `plan`: the cost of wrong replicas, of copies of the state, and of the whole training."""
 
 from __future__ import annotations
 
@@ -17,15 +15,9 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.given.gathered_gradients import TolerantPlan
     from alpa_dejavu.problem import Plan
 
-__all__ = ["asked_steps", "check_copies", "least_replicas", "print_copies", "print_tolerance", "print_whole_run"]
-
 
 def least_replicas(asked: int, rule: str, wrong: int) -> int:
-    """Returns how many replicas each stage must have: as many as asked for, and as the rule needs.
-
-    Raises:
-        ValueError: there is no such rule, or it tolerates no wrong replica.
-    """
+    """Returns how many replicas are asked for, or the rule needs; ValueError if it isn't known or tolerates none."""
     if not wrong:
         return asked
     from alpa_dejavu.training.robust import replicas_to_tolerate
@@ -36,16 +28,8 @@ def least_replicas(asked: int, rule: str, wrong: int) -> int:
 def print_tolerance(
     planned: PlanningResult, ask: Callable[[int], PlanningResult], asked: int, rule: str, wrong: int, to: Pages
 ) -> None:
-    """Prints a row for each number of wrong replicas up to one: the replicas that the rule needs, and the step. For the
-    objective "pareto" it then prints the plans for which no other is as fast, as cheap and as tolerant.
-
-    Args:
-        planned: the plan for the highest number.
-        ask: plans with at least so many replicas of each stage.
-        asked: how many replicas each stage must have anyway.
-        rule: the rule's name.
-        wrong: the highest number of wrong replicas.
-        to: where to print.
+    """Prints for each number of wrong replicas up to one the replicas (`asked` anyway) that the rule needs, and the
+    step that `ask` plans with; for the objective "pareto" the plans as fast, as cheap and as tolerant as any, too.
     """
     from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s, tolerant_front
     from alpa_dejavu.planning.result import price_per_step
@@ -96,10 +80,8 @@ def _front_table(front: Sequence[TolerantPlan]) -> Table:
 def asked_steps(
     steps: int | None, samples: int | None, tokens: int | None, batch: int | None, model: str
 ) -> int | None:
-    """Returns how many steps a training has by the option that was given; None if none was.
-
-    Raises:
-        ValueError: more than one was given, the step infers, or the model's samples aren't sequences of tokens.
+    """Returns how many steps a training has by the option given; None: none was. Raises ValueError for more than one
+    option, a step that infers, or samples that aren't sequences of tokens.
     """
     asked = {"--steps": steps, "--samples": samples, "--tokens": tokens}
     names = [name for name, value in asked.items() if value is not None]
@@ -142,11 +124,7 @@ _DAY_S = 86400.0
 
 
 def check_copies(host_fails_every_days: float | None, copy_every: int | None) -> None:
-    """Checks the options.
-
-    Raises:
-        ValueError: the days aren't above 0, or steps between copies are given without the days.
-    """
+    """Raises ValueError if the days aren't above 0, or steps between copies are given without the days."""
     if host_fails_every_days is not None:
         from alpa_dejavu.problem import checks
 
@@ -157,13 +135,8 @@ def check_copies(host_fails_every_days: float | None, copy_every: int | None) ->
 
 
 def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_every: int | None, to: Pages) -> None:
-    """Prints which host keeps whose copy, what a copy takes, and after how many steps it is made.
-
-    Args:
-        planned: the plan, with its model and cluster.
-        host_fails_every_days: the mean days between two failures of one host.
-        copy_every: the steps between two copies; None: those that cost least.
-        to: where to print.
+    """Prints which host keeps whose copy, what a copy takes, and after how many steps (None: at least cost) it is made,
+    if a host fails once in so many days.
     """
     from alpa_dejavu.planning.changed.neighbour_copies import neighbour_copies
     from alpa_dejavu.planning.changed.state_migration import layer_state

@@ -99,11 +99,8 @@ def profile(
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: MeasuredPlan) -> Table:
-    """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
-    of a plan.
-
-    The measured seconds are those for which a stage's worker is busy with a forward or backward: with starting it,
-    computing it (shown in a column of its own), sending and receiving.
+    """Returns a table of predicted and measured seconds of each stage, for a micro-batch and once a step: those for
+    which its worker is busy with a forward or backward, starting, computing, sending and receiving it.
     """
     stages = zip(plan.stages, predicted, measured.stages, measured.computing_s, strict=True)
     rows = [
@@ -114,9 +111,7 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: Measur
 
 
 def measured_facts(in_file: Plan, plan: Plan, measured: MeasuredPlan) -> list[tuple[str, str]]:
-    """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
-    each with its name.
-    """
+    """Returns a step's time as measured, predicted, and simulated from the measured stages, each with its name."""
     ratio, simulated = measured.step_s / plan.step_s, measured.simulated_s / measured.step_s
     low, high = min(measured.steps_s), max(measured.steps_s)
     return [
@@ -135,15 +130,10 @@ _LEAST_STEPS = 5
 
 
 def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
-    """Returns texts, each with its name, that say which hosts of a measured run are slow (stragglers) and, if it can be
-    planned again, which plan would now be chosen.
+    """Returns texts, each with its name, on which hosts of a measured run are slow, and which plan would now be chosen.
 
-    There are none if too little was measured: fewer than five steps, or a stage that seems to compute nothing.
-
-    Args:
-        path: the path of the plan's file.
-        plan: the plan, as it is predicted on the cluster that it ran on.
-        steps_s: the seconds that each of S stages computed in each step, shape (steps, S).
+    `steps_s` has the seconds that each of S stages computed in each step, shape (steps, S). There are no texts for
+    fewer than five steps, or a stage that seems to compute nothing.
     """
     from alpa_dejavu.planning.changed.straggler import stragglers
 

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ray_cluster(local: int | None, hosts: int = 1) -> Iterator[None]:
-    """Starts a Ray cluster on this machine's CPU for the time of a `with` block, of `hosts` hosts with `local` devices
-    each; with `local` None it starts none, and the block uses the Ray cluster that is running.
-    """
+    """Starts a cluster of CPU devices for a `with` block, or none with `local` None, as one is running."""
     with interrupts_raised(), contextlib.ExitStack() as stack:
         if local is not None:
             # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.

@@ -85,11 +85,7 @@ def resilience(
 
 
 def _subject(function: str) -> tuple[Any, Any, Any]:
-    """Returns what the named function returns.
-
-    Raises:
-        ValueError: it isn't a function of a module, or returns something else.
-    """
+    """Returns what the named function returns. Raises ValueError if there is none, or it returns something else."""
     from alpa_dejavu.layers import resolve
 
     if ":" not in function:

@@ -12,20 +12,13 @@ from rich.text import Text
 from alpa_dejavu._util.columns import Block, Head, all_blocks, drawn, fitting_block, importance, wrapped
 from alpa_dejavu.cli.output import printable
 
-__all__ = ["Table", "is_wide", "new_table", "with_wide"]
-
 _WIDE = f"{__name__}.wide"
 
 
 @final
 class Table:
-    """A table for a terminal of any width, in which no figure is cut.
-
-    Attributes:
-        heads: the heads of its columns.
-        leave: the names of the columns that are left out first where there isn't room for all; then follow texts and
-            figures, from right to left. The first column always stands.
-        rows: the rows, with a text for each column.
+    """A table for a terminal of any width, in which no figure is cut. Where there isn't room for all, columns named in
+    `leave` are left out first, then texts and figures, from right to left; the first column always stands.
     """
 
     def __init__(self, heads: Sequence[Head], leave: Sequence[str] = ()) -> None:
@@ -68,9 +61,7 @@ class Table:
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = (), leave: Sequence[str] = ()) -> Table:
-    """Returns an empty table with columns of names, of figures that are aligned to the right, and of text that may take
-    many lines; those named in `leave` are left out first.
-    """
+    """Returns an empty table of columns of names, figures and long texts; those named in `leave` are left out first."""
     heads = *(Head(name, "name") for name in left), *map(Head, right), *(Head(name, "text") for name in wide)
     return Table(heads, leave)
 

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
-    """Returns a table with the given columns, and a row for each run of equal stages of a plan; with `--wide` for each
-    stage.
-    """
+    """Returns a table with a row for each run of equal stages of a plan; with `--wide` for each stage."""
     table = Table([Head(column.name, "figure" if column.is_figure else "name") for column in columns], LEAVE)
     for row in cells(columns, rows) if is_wide() else folded_cells(columns, rows):
         table.add_row(*row)
@@ -66,9 +64,7 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
 
 
 def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
-    """Prints what each schedule would be worth on a plan's submeshes, and who can run it; nothing to compare where the
-    step only infers, which is said.
-    """
+    """Prints what each schedule would be worth on a plan's submeshes, and who can run it, if the step trains."""
     if not planned.model.training:
         to.fact("other schedules", "the step takes no gradients: only the inference schedule is one for it")
         return
@@ -136,9 +132,7 @@ def print_said(plan: Plan, to: Pages) -> None:
 
 
 def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> None:
-    """Prints the plan of a planning result, its predicted figures, and the next best plans; `verb` ("planned",
-    "estimated") names the work that took the printed seconds.
-    """
+    """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds."""
     plan = planned.plan
     print_plan(plan, to)
     to.fact("iteration time", units.seconds(plan.step_s))
@@ -162,9 +156,7 @@ def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> 
 
 
 def print_pipelines(unlike: StrategyPlan, cluster: Cluster, to: Pages) -> None:
-    """Prints a strategy's plan that has several unlike pipelines: a table with a row for each, and the figures of the
-    whole step.
-    """
+    """Prints a strategy's unlike pipelines, a row for each, and the figures of the whole step."""
     layers = unlike.pipelines[0].stages[-1].last + 1
     to.print(
         f"{units.counted(len(unlike.pipelines), 'pipeline')} of {units.counted(layers, 'layer')} on {cluster.name} "
@@ -192,9 +184,7 @@ def _cut_text(pipeline: Pipeline) -> str:
 
 
 def footing_table(parts: Sequence[Footing]) -> Table:
-    """Returns a table of what a plan's predicted seconds rest on: a row for each kind of work, with its share of all
-    stages' work, and how far off it may be.
-    """
+    """Returns a table of what predicted seconds rest on, by kind of work: its share, and how far off it may be."""
     table = new_table(("work", "rests on"), ("share", "spread"))
     for part in parts:
         table.add_row(part.work, part.rests_on, f"{100 * part.share:.0f} %", f"{100 * part.spread:.0f} %")
@@ -202,9 +192,7 @@ def footing_table(parts: Sequence[Footing]) -> Table:
 
 
 def correction_fact(plan: Plan, by: StepCorrection) -> tuple[str, str]:
-    """Returns by how many past runs a plan's predicted step time was corrected, and by how much, and how sure that
-    is.
-    """
+    """Returns by how many past runs a predicted step was corrected, by how much, and how sure that is."""
     low, high = (
         units.seconds(plan.uncorrected_s * by.factor * math.exp(side * REACH_90 * by.spread)) for side in (-1, 1)
     )

@@ -16,22 +16,16 @@ from alpa_dejavu._util.search_watch import SearchWatch, watched
 from alpa_dejavu.cli.interrupts import STOPPING
 from alpa_dejavu.cli.output import Pages, printable, progress
 
-__all__ = ["working"]
-
 _TERMINAL_S = 0.5
 """A terminal shows the seconds anew so often."""
 
 
 @contextlib.contextmanager
 def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str], None]]:
-    """Shows on standard error what a `with` block does, for how long it has, its phase, and about how long it will yet:
-    a spinner on a terminal, a line every ten seconds elsewhere.
+    """Shows on standard error what a `with` block does, its phase, for how long (of `budget_s`), and about how long it
+    will yet: a spinner on a terminal, a line every ten seconds elsewhere.
 
     Yields what phases may be told to; those that planning tells are shown by themselves.
-
-    Args:
-        what: what is done, as "planning gpt-39b".
-        budget_s: about how long it may take in all, in seconds; None: nothing is said of that.
     """
     to = progress()
     shown = _ShownWork(what, budget_s)

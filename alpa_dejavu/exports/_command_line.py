@@ -24,21 +24,13 @@ _BY_TORCH: Final = {"torchrun", "torch.distributed.run", "torch.distributed.laun
 
 
 class ShellArgument(NamedTuple):
-    """An argument of a command line.
+    """An argument of a command line."""
 
-    Attributes:
-        name: its name, without the dashes in front; empty for words in front of all names.
-        values: the words behind it, up to the next argument.
-        line: the number of its line, from 1.
-        unknown: why its text isn't known; None: it is.
-        joined: whether its first value is behind an equals sign.
-    """
-
-    name: str
-    values: tuple[str, ...]
-    line: int
-    unknown: Unknown | None = None
-    joined: bool = False
+    name: str  # its name, without the dashes in front; empty for words in front of all names
+    values: tuple[str, ...]  # the words behind it, up to the next argument
+    line: int  # the number of its line, from 1
+    unknown: Unknown | None = None  # why its text isn't known; None: it is
+    joined: bool = False  # whether its first value is behind an equals sign
 
     @property
     def value(self) -> str:
@@ -47,34 +39,19 @@ class ShellArgument(NamedTuple):
 
 
 class CommandLine(NamedTuple):
-    """A command that trains, as a script runs it.
+    """A command that trains, as a script runs it."""
 
-    Attributes:
-        launch: the words in front of the program, such as those of torchrun.
-        launched: the arguments among these.
-        program: the file of the program, which ends in .py; empty: there are arguments alone.
-        arguments: the arguments behind it, in their order.
-        line: the number of its line.
-    """
-
-    launch: tuple[str, ...]
-    launched: tuple[ShellArgument, ...]
-    program: str
-    arguments: tuple[ShellArgument, ...]
+    launch: tuple[str, ...]  # the words in front of the program, such as those of torchrun
+    launched: tuple[ShellArgument, ...]  # the arguments among these
+    program: str  # the file of the program, which ends in .py; empty: there are arguments alone
+    arguments: tuple[ShellArgument, ...]  # the arguments behind it, in their order
     line: int
 
 
 def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine:
-    """Returns the one command that a script runs with arguments of certain names, or the arguments of a file that has
-    nothing else. Variables are what the script sets them to; nothing is run.
-
-    Args:
-        path: the file.
-        telling: names of arguments, without dashes, of which the command has one at least.
-
-    Raises:
-        ValueError: the file can't be read, or there is none or more than one such command, or whether it runs isn't
-            known; says in which line.
+    """Returns the one command that a script runs with some of the arguments `telling`, or those of a file that has
+    nothing else. Variables are what the script sets them to; nothing is run. Raises ValueError if the file can't be
+    read, or there isn't one such command, or whether it runs isn't known; says in which line.
     """
     try:
         script = Script(read_text(path, _REMEDY))
@@ -152,11 +129,7 @@ def wrong_line(path: pathlib.Path, line: int, why: str) -> ValueError:
 
 
 def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) -> None:
-    """Checks that a launcher starts as many processes as a cluster has devices, where it says how many.
-
-    Raises:
-        ValueError: it starts another number, or one that isn't known; says in which line.
-    """
+    """Checks that a launcher starts as many processes as there are devices, if it says how many; ValueError if not."""
     names = {word.rpartition("/")[2] for word in command.launch}
     launcher = {
         "nodes" if argument.name == "N" else argument.name.replace("_", "-"): argument for argument in command.launched

@@ -26,15 +26,11 @@ _UNDIVIDED = (
 @final
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A plan that another runtime's configuration says.
+    """A plan that another runtime's configuration says."""
 
-    Attributes:
-        result: the plan, estimated.
-        ignored: sentences on what of the configuration was left aside, with its line. What is priced otherwise than it
-            runs is among the plan's notes.
-    """
-
-    result: PlanningResult
+    result: PlanningResult  # the plan, estimated
+    # Sentences on what of the configuration was left aside, with its line. What is priced otherwise than it runs is
+    # among the plan's notes.
     ignored: tuple[str, ...]
 
 
@@ -48,19 +44,9 @@ def import_plan(
 ) -> Imported:
     """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
 
-    Args:
-        path: the configuration: a script with Megatron's command line, torchtitan's TOML, DeepSpeed's or Galvatron's
-            JSON.
-        source: the runtime's name: "megatron", "torchtitan", "galvatron" or "deepspeed".
-        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
-        hosts: how many machines of that type.
-        model: the sizes of the model; None: they are in the configuration.
-        priced_by: how `PlanEstimator` is to price the plan: latency, communication, calibration, runtime (the source
-            itself by default), overlap, and the cache of models.
-
-    Raises:
-        ValueError: the configuration can't be read or contradicts itself (says in which line), or doesn't fit the
-            cluster, or the model's sizes aren't known.
+    The file is a script with Megatron's command line, torchtitan's TOML, DeepSpeed's or Galvatron's JSON, by the
+    runtime's name; the model's sizes are in it if None. `priced_by` are arguments of `PlanEstimator`. Raises ValueError
+    if it can't be read, contradicts itself (says in which line), doesn't fit the cluster, or lacks the model's sizes.
     """
     reader = named_target(source).reader
     if reader is None:

@@ -24,15 +24,11 @@ _KINDS: Final = [kind for kind in _SETTINGS if kind]
 
 
 def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Transformer:
-    """Returns the sizes of the transformer that a file describes: a Hugging Face `config.json`, or else a script or a
-    command line with Megatron's arguments.
+    """Returns the sizes of the transformer that a Hugging Face `config.json`, or a script with Megatron's arguments,
+    has.
 
-    Args:
-        path: the file.
-        sequence: the tokens of a sample; None: as many as the file says.
-
-    Raises:
-        ValueError: the file can't be read, or describes a model of another kind; says which key is wrong.
+    `sequence` is the tokens of a sample; None: as many as the file says. Raises ValueError if the file can't be read,
+    or describes a model of another kind; says which key is wrong.
     """
     file = pathlib.Path(path)
     if file.suffix == ".json":

@@ -31,39 +31,26 @@ from alpa_dejavu.problem.run import schedule_form
 @final
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A plan of equal submeshes with one logical mesh, in the terms of runtimes that cut a transformer at its blocks.
-
-    Attributes:
-        batch: the samples of a step.
-        num_micro_batches: the parts of the batch that go through the pipeline.
-        schedule: the name of the pipeline schedule.
-        data_parallel, tensor_parallel: how many ways each stage divides the batch, and operators.
-        blocks: the number of blocks of each stage, in the order of the layers; embeddings are in the first stage, and
-            the head is in the last one.
-        remat: for each stage whether its blocks are computed again for their backward pass.
-        zero: the ZeRO level of all stages.
-        offload: what all stages offload.
-        selective: whether blocks that aren't computed again as a whole are where the runtime finds it cheap.
-    """
+    """A plan of equal submeshes with one logical mesh, in terms of runtimes that cut a transformer at its blocks."""
 
     batch: int
-    num_micro_batches: int
+    num_micro_batches: int  # the parts of the batch that go through the pipeline
     schedule: str
+    # data_parallel, tensor_parallel: how many ways each stage divides the batch, and operators.
     data_parallel: int
     tensor_parallel: int
+    # The number of blocks of each stage, in the order of the layers; embeddings are in the first stage, and the head is
+    # in the last one.
     blocks: tuple[int, ...]
-    remat: tuple[bool, ...]
+    remat: tuple[bool, ...]  # for each stage whether its blocks are computed again for their backward pass
     zero: int = 0
     offload: Offload = NO_OFFLOAD
+    # Whether blocks that aren't computed again as a whole are where the runtime finds it cheap.
     selective: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
-        """Returns the outline of a plan whose layers are marked, between embeddings and a head.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of a transformer, or its batch isn't known.
-        """
+        """Returns a plan's outline; ValueError if layers aren't a transformer's blocks, or it has no batch."""
         if plan.layer_option != "manual":
             raise ValueError(
                 f"layer_option is {plan.layer_option!r}, but must be 'manual', with layers that are the blocks of a "
@@ -113,11 +100,8 @@ class Outline:
         return tuple((start, end - 1) for start, end in itertools.pairwise(bounds))
 
     def plan(self, cluster: Cluster, model: Transformer) -> Plan:
-        """Returns the plan that this outline stands for on a cluster, whose hosts are taken in their order; its seconds
-        and bytes aren't known, and are 0.
-
-        Raises:
-            ValueError: the outline is of other numbers of blocks or of devices than the model and the cluster have.
+        """Returns the outline's plan on a cluster's hosts in their order, without seconds and bytes. Raises ValueError
+        if it is of other blocks or devices.
         """
         if self.num_blocks != model.num_blocks:
             raise ValueError(
@@ -169,11 +153,8 @@ def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tupl
 
 
 def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
-    """Returns the sizes of a plan's model, which a target's files have to say.
-
-    Raises:
-        ValueError: they aren't known, or the target's files can't say them, or they are of another number of layers
-            than the plan's.
+    """Returns the sizes of a plan's model for a target's files. Raises ValueError if these can't say them, they aren't
+    known, or are of another number of layers.
     """
     if model is None:
         raise ValueError(

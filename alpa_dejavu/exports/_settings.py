@@ -1,8 +1,7 @@
 """The settings of other runtimes' configurations: what a reader does with each, as `settings.csv` has it, and their
-values, checked as they are asked for.
+values.
 
-Without effect are those that change neither the model nor its division, its memory or its price: data, tokenizers,
-learning rates, checkpoints, logging, and choices of kernels beside the ones that prices rest on.
+Without effect are those that change neither the model nor its division, its memory or its price.
 """
 
 from __future__ import annotations
@@ -35,22 +34,16 @@ def short(value: Any) -> str:
 
 
 class Setting(NamedTuple):
-    """A setting of a runtime's configuration.
+    """A setting of a runtime's configuration."""
 
-    Attributes:
-        use: "applied"; "off", which is refused but for some values; "refused"; "aside", which is without effect; or
-            "default", which is what a class has where nothing is said.
-        allowed: the values that leave all as it is, of one that is off; none: those that switch a feature off.
-        words: how many values an argument of a command line has: none, one, or (2) any number.
-        why: why it is refused, as the end of a sentence.
-        default: its value where nothing is said.
-    """
-
+    # "applied"; "off", which is refused but for some values; "refused"; "aside", which is without effect; or "default",
+    # which is what a class has where nothing is said.
     use: str
+    # The values that leave all as it is, of one that is off; none: those that switch a feature off.
     allowed: tuple[Any, ...] = ()
-    words: int = 0
-    why: str = ""
-    default: Any = None
+    words: int = 0  # how many values an argument of a command line has: none, one, or (2) any number
+    why: str = ""  # why it is refused, as the end of a sentence
+    default: Any = None  # its value where nothing is said
 
     def leaves(self, value: Any) -> bool:
         """Returns whether a value of one that is off leaves all as it is."""
@@ -92,21 +85,13 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """A runtime's configuration.
+    """A runtime's configuration."""
 
-    Attributes:
-        values: the values of settings by their names; those within sections have dots between.
-        wrong: makes the error that says what is wrong with a setting, with its line.
-        sign: what errors show in front of names.
-        mend: the remedy that errors end in, where `wrong` adds none.
-        ignored: sentences on what was left aside, with its line.
-    """
-
-    values: Mapping[str, Any]
-    wrong: Callable[[str, str], ValueError]
-    sign: str = ""
-    mend: str = ""
-    ignored: tuple[str, ...] = ()
+    values: Mapping[str, Any]  # the values of settings by their names; those within sections have dots between
+    wrong: Callable[[str, str], ValueError]  # makes the error that says what is wrong with a setting, with its line
+    sign: str = ""  # what errors show in front of names
+    mend: str = ""  # the remedy that errors end in, where `wrong` adds none
+    ignored: tuple[str, ...] = ()  # sentences on what was left aside, with its line
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -117,11 +102,7 @@ class Configuration:
         return default if value is None else value
 
     def number(self, name: str, default: int | None = None, least: int = 1) -> int:
-        """Returns a whole number of at least the least one, or the default, which may be less.
-
-        Raises:
-            ValueError: it is another value, or missing and has no default; so do the other methods.
-        """
+        """Returns a whole number, at least the least, or the default; ValueError for another, as the other methods."""
         value = self.get(name, default)
         if not _is_whole(value) or not (value == default or least <= value < _MOST):
             raise self.must_be(name, f"a whole number of at least {least}", default)
@@ -167,17 +148,9 @@ def checked_settings(
     line_of: Callable[[tuple[str, ...]], int | None],
     mend: str = "",
 ) -> Configuration:
-    """Returns the configuration of a file in sections, whose settings are all known and planned.
-
-    Args:
-        runtime: the runtime's name, as `settings.csv` has it.
-        data: the file's data.
-        wrong: makes the error of a place in it.
-        line_of: tells the line of a place.
-        mend: the remedy that errors end in, where `wrong` adds none.
-
-    Raises:
-        ValueError: a setting isn't known, or is of what isn't planned; says in which line.
+    """Returns the configuration of a file in sections, whose settings are all known and planned. `wrong` makes the
+    error of a place, `line_of` tells its line, and `mend` is the remedy that errors end in, where `wrong` adds none.
+    Raises ValueError if a setting isn't known, or is of what isn't planned; says in which line.
     """
     sections, values, aside = settings_of(runtime), dict[str, Any](), dict[int, list[str]]()
     for place, value in _places(data, sections):

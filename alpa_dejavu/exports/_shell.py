@@ -64,14 +64,7 @@ class _Assigned(NamedTuple):
 
 @final
 class Script:
-    """A script's text, read from its beginning to its end.
-
-    Args:
-        text: the text.
-
-    Raises:
-        SyntaxError: it isn't a script that can be read; `lineno` is the line, and the message ends with a remedy.
-    """
+    """A script's text, read to its end. Raises SyntaxError, with `lineno` and a remedy, if it can't be read."""
 
     def __init__(self, text: str) -> None:
         self._variables, self.commands = Variables({}), list[ShellCommand]()

@@ -43,19 +43,10 @@ _TICKS = re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
 
 @final
 class ShellText:
-    """A script's text, with the place up to which it is read.
+    """A script's text, with the place `at` which it is read, and `why` the command at hand runs (None: it does).
 
-    Args:
-        text: the text.
-        variables: the variables that it reads and sets.
-        first_line: the number of its first line.
-        unknown: pieces that aren't known, where the text has a number between null characters; None: it is a file's,
-            whose lines are counted.
-        depth: within how many scripts it is.
-
-    Attributes:
-        at: the place.
-        why: what decides whether the command at hand runs; None: it does.
+    `unknown` are pieces that aren't known, where the text has a number between null characters; None: it is a file's,
+    whose lines are counted. `depth` says within how many scripts it is.
     """
 
     def __init__(
@@ -98,9 +89,7 @@ class ShellText:
         raise unread(self.line, why, remedy)
 
     def _pieces(self, ends: str, divides: bool) -> Iterator[WordPiece | None]:
-        """Yields the pieces of a word up to a quote or a brace that ends it, None between words; `divides` says whether
-        blanks of variables are between words.
-        """
+        """Yields the pieces of a word up to a quote or brace, None between words, as blanks may divide it."""
         begin, in_quotes, in_braces = self.line, ends == '"', ends == "}"
         while self.at < len(self.text):
             line, character = self.line, self.text[self.at]

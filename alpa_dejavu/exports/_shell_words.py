@@ -15,23 +15,15 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Unknown(NamedTuple):
-    """A reason why a script's text doesn't say what a word is.
-
-    Attributes:
-        line: the line that decides it.
-        reason: what decides it, and what would do, as the end of a sentence.
-        flow: whether that is a branch, a loop or a function, which may add further words.
-    """
+    """A reason why a script's text doesn't say what a word is."""
 
     line: int
-    reason: str
-    flow: bool = False
+    reason: str  # what decides it, and what would do, as the end of a sentence
+    flow: bool = False  # whether that is a branch, a loop or a function, which may add further words
 
 
 class WordPiece(NamedTuple):
-    """A part of a word, with its line from 1; the text of what isn't `unknown` is known, else it is the script's own.
-    Blanks divide it into words where it is put into a command, unless it is `quoted`.
-    """
+    """A part of a word, with its line; `unknown`: its text is the script's own; `quoted`: blanks don't divide it."""
 
     text: str
     line: int
@@ -100,11 +92,8 @@ def kept(pieces: Iterable[WordPiece | None], line: int) -> Word:
 
 @final
 class Variables:
-    """A script's variables.
-
-    Args:
-        values: the words of each, and whether it is an array, in the order in which they were set first.
-        budget: how many characters they may yet make, which scripts within scripts share.
+    """A script's variables: the words of each, in the order in which they were set first, and whether it is an array;
+    scripts within scripts share the budget of characters.
     """
 
     def __init__(self, values: dict[str, tuple[tuple[Word, ...], bool]], budget: list[int] | None = None) -> None:

@@ -22,22 +22,11 @@ Files: TypeAlias = Mapping[str, str | bytes]
 
 
 class Writer(abc.ABC):
-    """A writer of plans as the files that a runtime, or a simulator, reads.
-
-    `alpa_dejavu.exports.testing.check_target` checks whether an implementation is sound.
-    """
+    """A writer of plans as files of a runtime or a simulator; `alpa_dejavu.exports.testing.check_target` checks it."""
 
     @abc.abstractmethod
     def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the files that say a plan to the target; the same plan always gets the same files.
-
-        Args:
-            plan: the plan, which the target's rules allow.
-            model: the sizes of its model; None: they aren't known.
-
-        Raises:
-            ValueError: the target can't say the plan, or the model's sizes are needed and not known.
-        """
+        """Returns the files that say an allowed plan, always the same; ValueError if they can't, or lack the sizes."""
 
     def knowing(self, plan: Plan, kept: Kept | None) -> Writer:
         """Returns the writer that also goes by what planning has kept beside the plan, if that is of use to it."""
@@ -59,14 +48,10 @@ class PlainWriter(Writer):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostedWriter(Writer):
-    """A writer of files that follow from a plan and the costs of its model's layers.
-
-    Attributes:
-        files: the function that makes the files.
-        costs: the model of costs; None: the plan's model, which must be a known one, is traced and priced afresh.
-    """
+    """A writer of files that follow from a plan and the costs of its model's layers."""
 
     files: Callable[[Plan, StageCostModel], Files]
+    # The model of costs; None: the plan's model, which must be a known one, is traced and priced afresh.
     costs: StageCostModel | None = None
 
     def knowing(self, plan: Plan, kept: Kept | None) -> CostedWriter:
@@ -90,23 +75,17 @@ class CostedWriter(Writer):
 @final
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """The plan in another runtime's configuration.
-
-    Attributes:
-        outline: the plan.
-        model: the sizes of its model; None: the configuration doesn't say them.
-        ignored: sentences on what was left aside, with its line: what changes neither the model nor its division, its
-            memory or its price.
-        priced_by: how it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
-        otherwise: sentences on what is priced otherwise than it runs, and by how much.
-        sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the runtime can choose.
-    """
+    """The plan in another runtime's configuration."""
 
     outline: Outline
-    model: Transformer | None
+    model: Transformer | None  # the sizes of its model; None: the configuration doesn't say them
+    # Sentences on what was left aside, with its line: what changes neither the model nor its division, its memory or
+    # its price.
     ignored: tuple[str, ...] = ()
+    # How it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
     priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    otherwise: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()  # sentences on what is priced otherwise than it runs, and by how much
+    # Whether tensor-parallel devices divide norms and residuals, where the runtime can choose.
     sequence_parallel: bool = True
 
 
@@ -122,20 +101,12 @@ can't be read, contradicts itself, or asks for what isn't planned.
 @final
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A runtime that plans are written for, or a simulator.
-
-    Attributes:
-        name: the name by which users choose it.
-        release: the release that its files are for.
-        writer: the writer of its files.
-        runtime: what it can run; None: a simulator, which takes every plan that its writer can write.
-        tried: a sentence on what was tried with the real thing.
-        reader: the reader of its configurations; None: they aren't read.
-    """
+    """A runtime that plans are written for, or a simulator."""
 
     name: str
-    release: str
+    release: str  # the release that its files are for
     writer: Writer
+    # What it can run; None: a simulator, which takes every plan that its writer can write.
     runtime: Runtime | None = None
-    tried: str = "nothing was tried with the real thing"
-    reader: Reader | None = None
+    tried: str = "nothing was tried with the real thing"  # a sentence on what was tried with the real thing
+    reader: Reader | None = None  # the reader of its configurations; None: they aren't read

@@ -77,11 +77,7 @@ TARGETS = {target.name: target for target in _ALL}
 
 
 def named_target(name: str) -> Target:
-    """Returns the target of a name.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """Returns the target of a name. Raises ValueError if there is none of that name."""
     if name not in TARGETS:
         raise ValueError(f"to is {name!r}, but must be one of {', '.join(TARGETS)}{near(name, TARGETS)}")
     return TARGETS[name]
@@ -95,21 +91,11 @@ def export(
     model: Transformer | None = None,
     kept: Kept | None = None,
 ) -> list[pathlib.Path]:
-    """Writes the files that a runtime, or a simulator, needs for a plan; returns their paths.
+    """Writes the files that a runtime, or a simulator, needs for a plan; returns their paths. All are written, or none.
 
-    Nothing is written unless all can be; each file is written whole.
-
-    Args:
-        plan: the plan.
-        to: a name in `TARGETS`, or a target.
-        output: the folder, which is made if need be.
-        force: whether files of the same names are replaced.
-        model: the sizes of the plan's model; None: they are those that the model's name stands for, if any.
-        kept: what planning has kept beside the plan, which spares simulators' writers pricing it afresh.
-
-    Raises:
-        ValueError: there is no such target, it can't run the plan (says which stage, by which rule, and what would do),
-            a file is already there, or can't be written.
+    The model's sizes are those of its name if None; what planning has `kept` spares simulators' writers pricing the
+    plan. Raises ValueError if there is no such target, it can't run the plan (says which stage, by which rule, and what
+    would do), or a file is already there (but for `force`), or can't be written.
     """
     target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
     if target.runtime is not None:

@@ -11,20 +11,14 @@ from alpa_dejavu.exports._outline import one_line
 from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["alpa_code", "alpa_options", "remat_layers"]
-
 _OWN_OPTION = "alpa_dejavu.DejavuStageOption(plan=alpa_dejavu.plan_of(PLAN))"
 
 
 def alpa_code(plan: Plan) -> str:
-    """Returns Python code that makes `method`, Alpa's `PipeshardParallel` that runs exactly a given plan, without other
-    files.
+    """Returns Python code that makes `method`, Alpa's `PipeshardParallel` that runs exactly a given plan.
 
-    Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written into the
-    code as data for a `DejavuStageOption`, which puts stages on the plan's hosts; its contingencies are left out.
-
-    Raises:
-        ValueError: Alpa can't run the plan.
+    Where Alpa would put stages on other hosts, or refuse to, the code has the plan as data for a `DejavuStageOption`,
+    without contingencies. Raises ValueError if Alpa can't run the plan.
     """
     if not plan.runs_on_alpa:
         raise ValueError(

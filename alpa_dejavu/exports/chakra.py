@@ -24,8 +24,6 @@ from alpa_dejavu.simulation import StageTimes
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.simulation.step import schedule_of, step_program
 
-__all__ = ["chakra_files"]
-
 _US_PER_S = 1e6
 _WAYS = {"forward send": 1, "backward send": -1}
 
@@ -33,13 +31,9 @@ _WAYS = {"forward send": 1, "backward send": -1}
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Ranks:
-    """The ranks of the devices that a plan uses: host by host, so that simulators whose ranks of one host are next to
-    each other have them so. The devices of a logical mesh are next to each other along its last axis.
+    """The ranks of a plan's devices, host by host; devices of a logical mesh are neighbours along its last axis."""
 
-    Attributes:
-        of_submesh: the ranks of each submesh of the pipeline, in the order of its logical mesh.
-    """
-
+    # The ranks of each submesh of the pipeline, in the order of its logical mesh.
     of_submesh: tuple[tuple[int, ...], ...]
     _groups: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
@@ -202,15 +196,7 @@ class _TraceBuilder:
 
 
 def chakra_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
-    """Returns Chakra's execution traces of a plan's step, by the names of their files.
-
-    Args:
-        plan: the plan.
-        costs: the model of costs that priced it, for its model and its cluster.
-
-    Raises:
-        ValueError: the costs are of a model with another number of layers.
-    """
+    """Returns the execution traces of a step by their files' names; ValueError for costs of another model."""
     times, ranks = plan_times(plan), _Ranks.of(plan)
     schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
     works = stage_works(plan, times, costs)

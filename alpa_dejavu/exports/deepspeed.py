@@ -1,5 +1,4 @@
-"""DeepSpeed as a target: its JSON, with a subclass of its pipeline module that takes the stages' layers from it, and
-back.
+"""DeepSpeed as a target: its JSON, with a subclass of its pipeline module that takes its stages from it, and back.
 
 References:
     Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
@@ -22,8 +21,6 @@ from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload, Plan
 from alpa_dejavu.sharding.transformers import execution
-
-__all__ = ["RELEASE", "deepspeed_files", "read_deepspeed"]
 
 RELEASE = "DeepSpeed 0.19"
 _PRECISIONS: Final = {"bf16": "bfloat16", "fp16": "float16"}

@@ -20,8 +20,6 @@ from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
-__all__ = ["RELEASE", "galvatron_files", "read_galvatron"]
-
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

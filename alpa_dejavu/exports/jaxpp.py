@@ -13,8 +13,6 @@ from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
-__all__ = ["RELEASE", "jaxpp_files"]
-
 RELEASE = "JaxPP, update 26.09"
 _CLASSES = {"1f1b": "Std1F1B", "1f1b_overlap_friendly": "Eager1F1B", "zb_h1": "ZeroBubble"}
 _SHARING = {

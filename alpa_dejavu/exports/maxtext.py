@@ -9,8 +9,6 @@ from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
-__all__ = ["RELEASE", "maxtext_files"]
-
 RELEASE = "MaxText 0.2.5"
 
 

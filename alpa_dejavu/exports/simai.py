@@ -20,8 +20,6 @@ from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
 from alpa_dejavu.problem import CONTEXT, DATA, EXPERT, EXPERT_REPLICATED, REPLICATED, SHARDED, TENSOR, Plan
 from alpa_dejavu.simulation.plan_times import plan_times
 
-__all__ = ["simai_files"]
-
 _NS_PER_S = 1e9
 _NAMES = {
     "all_reduce": "ALLREDUCE", "all_gather": "ALLGATHER", "reduce_scatter": "REDUCESCATTER", "all_to_all": "ALLTOALL",
@@ -42,16 +40,9 @@ _NOTHING = (1, "NONE", 0)
 
 
 def simai_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
-    """Returns SimAI's workload of a plan's step, by the name of its file.
-
-    The layers are those of the stage that takes longest. Backward passes are whole, as input gradients.
-
-    Args:
-        plan: the plan.
-        costs: the model of costs that priced it, for its model and its cluster.
-
-    Raises:
-        ValueError: stages aren't alike, or do what SimAI's columns can't say; says which stage, and what would do.
+    """Returns SimAI's workload of a step, by the name of its file: the layers of the stage that takes longest, with
+    whole backward passes as input gradients. Raises ValueError if stages aren't alike, or do what SimAI's columns can't
+    say; says which, and what would do.
     """
     _check_alike(plan)
     times = plan_times(plan)

@@ -20,15 +20,13 @@ from alpa_dejavu.planning import given_stages
 from alpa_dejavu.problem import MeshConfig, Plan
 from alpa_dejavu.simulation import StageTimes
 
-__all__ = ["StageWork", "WorkPart", "stage_works"]
-
 
 class WorkPart(NamedTuple):
-    """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) in the groups of an axis, as
-    `MeshConfig.groups` has them.
+    """A part of a pass: computing, or a collective ("all_reduce", ...) in the groups of an axis, as `MeshConfig` has
+    them.
 
-    Several collectives of a layer of the same kind along the same axis are one part: their bytes are added up. Bytes
-    are those that each device holds before the collective, and `whole_bytes`, for an all-gather, those after it.
+    Several of a layer of the same kind along one axis are one part, whose bytes are added up: those that each device
+    holds before the collective, and `whole_bytes`, for an all-gather, those after it.
     """
 
     name: str
@@ -42,28 +40,17 @@ class WorkPart(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class StageWork:
-    """The parts of all passes of a stage, in order.
+    """The parts of all passes of a stage, in order."""
 
-    Attributes:
-        config: the mesh config that says which devices form the groups of each axis.
-        parts: the parts of each kind of task of the simulated step, by the task's name, and those of "synchronise",
-            which follow the last backward pass.
-    """
-
-    config: MeshConfig
+    config: MeshConfig  # the mesh config that says which devices form the groups of each axis
+    # The parts of each kind of task of the simulated step, by the task's name, and those of "synchronise", which follow
+    # the last backward pass.
     parts: dict[str, tuple[WorkPart, ...]]
 
 
 def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) -> list[StageWork]:
-    """Returns what each stage of a plan does, in parts that add up to its seconds in `times`.
-
-    Args:
-        plan: the plan.
-        times: the seconds of each of its stages.
-        costs: the model of costs by which layers are told apart, for the plan's model and cluster.
-
-    Raises:
-        ValueError: the plan has another number of layers than the costs are of.
+    """Returns what each stage of a plan does, in parts that add up to its seconds in `times`; `costs` tell layers
+    apart. Raises ValueError if they are of another number of layers.
     """
     if plan.num_layers != costs.model.num_layers:
         raise ValueError(
@@ -104,9 +91,7 @@ class _WorkPricer:
     def _pass(
         self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float
     ) -> list[WorkPart]:
-        """Returns the parts of a pass that takes so long with its collectives and copies: layer by layer, and in the
-        end what all layers send as one.
-        """
+        """Returns the parts of a pass: layer by layer, and in the end what all layers send as one."""
         back = phase == "backward"
         computed = self._computing(phase, seconds, max(whole_s - collective_s, 0.0), back)
         sent = [self._layer_sends(phase, layer) for layer in self._order(back)]

@@ -12,24 +12,15 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import hindrances
 from alpa_dejavu.problem import Plan
 
-__all__ = ["check_target"]
-
 
 def check_target(
     target: Target,
     plans: Sequence[tuple[Plan, Transformer | None]],
     validate: Callable[[Files, Plan], None] | None = None,
 ) -> None:
-    """Checks that a target keeps its contract on plans: files for those that its rules allow, the same ones again, with
-    relative names and content; an error that names the target for the others; nothing overwritten unless forced.
-
-    Args:
-        target: the target to check.
-        plans: plans with the sizes of their models, of which the target can run at least one.
-        validate: a checker of the files, written apart from the writer, which raises for what the target would refuse.
-
-    Raises:
-        AssertionError: something is wrong; says what.
+    """Checks that a target keeps its contract: for plans that its rules allow the same files each time, with relative
+    names and content; an error that names it for others; nothing overwritten unless forced. `validate` raises for files
+    that the target would refuse. Raises AssertionError, which says what is wrong.
     """
     written = 0
     with tempfile.TemporaryDirectory() as name:

@@ -1,12 +1,8 @@
 """The flow of planning: a task is searched over shapes, sliced, simulated, ranked and annotated.
 
-In: layers of a model, a cluster with its prices, and the choices that are left open (`PlanningTask`).
-Out: a `PlanningResult`: the plan, the next best ones, and all that they were made from.
-Every door (the stage option inside Alpa, the command line, replan, strategies, estimates) makes a task for `plan`.
-
-Its rooms, of which no plan enters one twice: `search/` (a task to ranked candidates), `given/` (a plan that is there:
-estimated, annotated, compared), `changed/` (hosts lost, slow or new: planned again), `rivals/` (other planners), and
-`inference/`.
+In: a `PlanningTask`: layers of a model, a cluster with its prices, and the choices that are left open. Out: a
+`PlanningResult`: the plan, the next best ones, and all that they were made from. Every door makes a task for `plan`. No
+plan enters one of its rooms twice.
 """
 
 from __future__ import annotations
@@ -26,19 +22,9 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = [
-    "Decisive",
-    "GivenStage",
-    "GivenStages",
-    "PlanningResult",
-    "PlanningTask",
-    "RunnerUp",
-    "Searched",
-    "estimate",
-    "given_stages",
-    "meant_stages",
-    "plan",
-    "plan_model",
-]
+    "Decisive", "GivenStage", "GivenStages", "PlanningResult", "PlanningTask", "RunnerUp", "Searched", "estimate",
+    "given_stages", "meant_stages", "plan", "plan_model",
+]  # fmt: skip
 
 _HOME = {
     "estimate": "given.plan_estimate",

@@ -23,18 +23,11 @@ from alpa_dejavu.problem import Model, NoPlanError, Plan
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import Strategy
 
-__all__ = ["in_blocks", "plan_for"]
-
 
 def in_blocks(
     model: str | Callable[..., Any] | Model | ModelSource, runs_on: str, strategy: str | Strategy
 ) -> str | Callable[..., Any] | Model | ModelSource:
-    """Returns the sizes of a known transformer as text, which is planned in its blocks; other models, and those for
-    Alpa, as they are.
-
-    Raises:
-        ValueError: another strategy than our own search is to choose the plan.
-    """
+    """Returns a known transformer's sizes as text, to be planned in its blocks; others, and for Alpa, as they are."""
     if strategy != OURS:
         raise ValueError(
             f"strategy is {strategy!r}, but must be {OURS!r} where the plan is for {runs_on}: other strategies have "
@@ -47,12 +40,9 @@ def in_blocks(
 def plan_for(
     task: PlanningTask, runs_on: str, limits: Restriction, clock: Clock, free: Plan | None = None
 ) -> PlanningResult:
-    """Returns the best plan for an unrestricted planning task that a training framework can run, with a note that says
-    what that restriction costs beside the best plan for any framework (None: it is looked for, too).
-
-    Raises:
-        ValueError: the framework hasn't the schedule that the task has.
-        NoPlanError: nothing that the framework can run fits.
+    """Returns the best plan for a task that a training framework can run, with a note on what that restriction costs
+    beside the best plan for any framework (`free`; None: it is looked for). Raises ValueError for a schedule that the
+    framework hasn't, and NoPlanError if nothing that it can run fits.
     """
     search, rules = None, task.space
     assert isinstance(rules, SpaceRules), "a restriction is one of rules"
@@ -95,9 +85,7 @@ def _best(tasks: Sequence[PlanningTask], clock: Clock, note: Annotation) -> Plan
 
 
 def _what_it_costs(runs_on: str, free: Plan | None, why: Hindrance | None) -> Annotation:
-    """Returns the annotation that says how much longer a step of a plan takes because a training framework runs it, and
-    not the best plan of all (None: none fits), which something may keep it from running.
-    """
+    """Returns the annotation that says how much longer a step takes because a framework runs it."""
 
     def annotate(plan: Plan, chosen: Chosen) -> Plan:
         more = 0.0 if free is None else plan.step_s / free.step_s - 1

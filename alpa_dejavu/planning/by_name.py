@@ -34,8 +34,6 @@ from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import ByStrategy, Strategy
 
-__all__ = ["plan_model"]
-
 AUTO = "auto"
 LAYERS = (16, 24, 32, 48)
 """Numbers of layers that are tried where the number is left open."""
@@ -213,9 +211,7 @@ def plan_model(
 
 
 def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:
-    """Returns the schedules that may be chosen: a step without gradients always has "inference", and no other step
-    has.
-    """
+    """Returns the schedules that may be chosen: a step without gradients has "inference" alone, and no other has it."""
     if source.training and name == "inference":
         raise ValueError(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "

@@ -14,8 +14,6 @@ from alpa_dejavu.planning.search._ranking import Ranked, contenders, ranked
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Plan
 
-__all__ = ["plan"]
-
 _RUNNERS_UP = 3
 
 

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
     from alpa_dejavu.simulation.step import Timeline
 
-__all__ = [
-    "OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp", "check_prices", "front",
-    "price_per_step", "why_not",
-]  # fmt: skip
-
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
 """By whose search a plan may be made: see `alpa_dejavu.planning.rivals`."""
@@ -36,33 +31,22 @@ class RunnerUp:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanningResult:
-    """The result of planning: the best plan, with the problem, costs and timeline that it was made from.
-
-    Attributes:
-        plan: the best plan.
-        model: the layers, of one of the plan's micro-batches.
-        cluster: the cluster that was planned for.
-        space: the submeshes and configs that stages could have.
-        run: the plan's number of micro-batches, and its schedule.
-        table: what every range of layers costs on every submesh.
-        timeline: the plan's step, simulated.
-        choices: the plan's stages as indices into `table`: first and last layer, submesh, config.
-        runners_up: the next best plans, best first.
-        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first.
-        contenders: where a task asks for them, other plans that may be the fastest on real devices, as far as the
-            errors of predictions tell, the one that is most worth trying first.
-    """
+    """The result of planning: the best plan, with the problem, costs and timeline that it was made from."""
 
     plan: Plan
-    model: Model
+    model: Model  # the layers, of one of the plan's micro-batches
     cluster: Cluster
-    space: SearchSpace
-    run: Run
-    table: CostTable
-    timeline: Timeline
+    space: SearchSpace  # the submeshes and configs that stages could have
+    run: Run  # the plan's number of micro-batches, and its schedule
+    table: CostTable  # what every range of layers costs on every submesh
+    timeline: Timeline  # the plan's step, simulated
+    # The plan's stages as indices into `table`: first and last layer, submesh, config.
     choices: tuple[StageChoice, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
+    # For the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first.
     front: tuple[PricedPlan, ...] = ()
+    # Where a task asks for them, other plans that may be the fastest on real devices, as far as the errors of
+    # predictions tell, the one that is most worth trying first.
     contenders: tuple[Plan, ...] = ()
 
     @property
@@ -87,9 +71,8 @@ class PlanningResult:
 
     @property
     def flop_utilisation(self) -> float:
-        """Returns the model FLOP utilisation: a step's model FLOP over what the plan's devices could do meanwhile.
-
-        Each operator counts at its own dtype's rate; hosts that the plan leaves unused don't count.
+        """Returns the model FLOP utilisation: a step's model FLOP over what the used hosts could do meanwhile, by
+        dtypes' rates.
 
         References:
             Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
@@ -147,9 +130,7 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
 
 
 def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
-    """Returns in a few words why a plan loses against the best one: how much dearer it is if the objective is "price",
-    else what makes its step longer.
-    """
+    """Returns in a few words why a plan loses: how much dearer it is for the objective "price", or what is longer."""
     prices = price_per_step(plan, cluster), price_per_step(best, cluster)
     if objective != "price" or not prices[0] or not prices[1]:
         return why_slower(plan, best)

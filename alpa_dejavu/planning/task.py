@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.search._candidate import Candidate
     from alpa_dejavu.planning.search.uncertainty import Errors
 
-__all__ = ["OBJECTIVES", "Chooser", "Clock", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
-
 OBJECTIVES = ("time", "price", "pareto")
 """The figures that a plan may be the best in."""
 
@@ -35,9 +33,7 @@ class StageSpace(abc.ABC):
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; raises
-        NoPlanError if there are none.
-        """
+        """Returns the submeshes and configs for micro-batches of so many samples; NoPlanError if there are none."""
 
     def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns what this rule leaves of a search space that was made of its own by adding configs."""
@@ -47,36 +43,26 @@ class StageSpace(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class SpaceRules(StageSpace):
-    """A rule by which stages may have every submesh of a named kind, in every split into data and tensor parallelism.
+    """A rule by which stages may have every submesh of a kind, in every split into data and tensor parallelism."""
 
-    Attributes:
-        submeshes: "power_of_two" (1, 2, 4 ... devices of a host, or a number that divides its own, then 1, 2, 4 ...
-            hosts), "small_power_of_two" (at most 4 hosts) or "all".
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
-        imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
-        offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
-        replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
-        restriction: what the training framework that is to run the plan can run; None: anything.
-        lean: whether stages have only what keeps least on devices, and may offload any quarters of that: for what
-            doesn't fit where whole kinds of tensors are offloaded.
-    """
-
+    # "power_of_two" (1, 2, 4 ... devices of a host, or a number that divides its own, then 1, 2, 4 ... hosts),
+    # "small_power_of_two" (at most 4 hosts) or "all".
     submeshes: str = "power_of_two"
+    # The choices of rematerialisation that stages have, "none" or "layer" or both.
     remat: tuple[str, ...] = ("none", "layer")
-    zero: tuple[int, ...] = (0, 2, 3)
-    imbalance: float = math.inf
-    offload: str = "none"
-    replicas: int = 1
+    zero: tuple[int, ...] = (0, 2, 3)  # the ZeRO levels that stages may have, among 0, 2 and 3
+    imbalance: float = math.inf  # Alpa's `stage_imbalance_tolerance`; infinite allows everything
+    offload: str = "none"  # where stages may offload what they keep: "none", "cpu", "nvme" or "auto"
+    replicas: int = 1  # the least number of data-parallel replicas of each stage, as robust training needs them
+    # What the training framework that is to run the plan can run; None: anything.
     restriction: Restriction | None = None
+    # Whether stages have only what keeps least on devices, and may offload any quarters of that: for what doesn't fit
+    # where whole kinds of tensors are offloaded.
     lean: bool = False
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster.
-
-        Raises:
-            ValueError: stages may offload, but not enough is known of some host's memory or drives.
-            NoPlanError: no stage can have so many replicas.
+        """Returns the submeshes and configs for stages. Raises ValueError if stages may offload, but not enough is
+        known of a host, and NoPlanError if no stage can have so many replicas.
         """
         rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas
         space = search_space(cluster, micro_batch, *rules)
@@ -94,15 +80,10 @@ class SpaceRules(StageSpace):
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenSpace(StageSpace):
-    """A rule by which stages have the submeshes and configs that somebody, such as Alpa, gives for a whole cluster.
+    """A rule by which stages have the submeshes and configs that somebody, such as Alpa, gives for a whole cluster."""
 
-    Attributes:
-        given: the submeshes, which may be on any hosts, with their configs.
-        by_kinds: whether a submesh is listed once for each choice of unlike hosts that it may be on.
-    """
-
-    given: SearchSpace
-    by_kinds: bool = True
+    given: SearchSpace  # the submeshes, which may be on any hosts, with their configs
+    by_kinds: bool = True  # whether a submesh is listed once for each choice of unlike hosts that it may be on
 
     def __post_init__(self) -> None:
         if self.given.hosts is not None:
@@ -120,26 +101,19 @@ class GivenSpace(StageSpace):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """The candidate plans that a search, or another chooser, found for a planning task, with notes on them.
+    """The candidate plans that a search, or another chooser, found for a planning task, with notes on them."""
 
-    Attributes:
-        candidates: the plans worth comparing, each simulated, the best one by the chooser's own judgement first.
-        notes: sentences that the chosen plan has to carry.
-        strategy: the name of the strategy that chose, as `alpa_dejavu.planning.rivals` has it; empty: this
-            package's own search.
-        runs_on_alpa: whether Alpa can run the plans; if not, they are estimated only.
-        margin: the rule for how much memory stays free, as measured peaks have changed it; None: the task's.
-        errors: the distribution of prediction errors after stages were measured; None: nothing was measured.
-        measured: the stages whose peaks of memory were measured.
-    """
-
+    # The plans worth comparing, each simulated, the best one by the chooser's own judgement first.
     candidates: Sequence[Candidate]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences that the chosen plan has to carry
+    # The name of the strategy that chose, as `alpa_dejavu.planning.rivals` has it; empty: this package's own search.
     strategy: str = ""
-    runs_on_alpa: bool = True
+    runs_on_alpa: bool = True  # whether Alpa can run the plans; if not, they are estimated only
+    # The rule for how much memory stays free, as measured peaks have changed it; None: the task's.
     margin: MemoryMargin | None = None
+    # The distribution of prediction errors after stages were measured; None: nothing was measured.
     errors: Errors | None = None
-    measured: frozenset[StageChoice] = frozenset()
+    measured: frozenset[StageChoice] = frozenset()  # the stages whose peaks of memory were measured
 
 
 class Chooser(abc.ABC):
@@ -150,14 +124,9 @@ class Chooser(abc.ABC):
         """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits."""
 
     def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on a part of the cluster, with as many layers as the first of the candidates on the
-        whole cluster; None if nothing fits, or where stages make no plan on another cluster.
-
-        Args:
-            task: the planning task, with that part of the cluster as its cluster.
-            candidates: the plans on the whole cluster; the search may begin at the first one's numbers of layers and
-                micro-batches.
-            clock: a stopwatch, which adds up the seconds of each step of the planning.
+        """Returns the best plan on the task's cluster, a part of that of the candidates, with as many layers as the
+        first of them, at whose shape the search may begin; None if nothing fits, or stages make no plan on another
+        cluster.
         """
         return None
 
@@ -165,50 +134,33 @@ class Chooser(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanningTask:
-    """A planning task: the model, cluster, search and options that a plan follows from.
+    """A planning task: the model, cluster, search and options that a plan follows from."""
 
-    Attributes:
-        source: the model, at any number of layers and micro-batch.
-        prices: the cluster, and the latency and communication models that price stages on it.
-        batch: samples of a step; None: it isn't known, and the source's model is of a micro-batch.
-        layers: numbers of layers that may be chosen, ascending.
-        micro_batches: numbers of micro-batches that may be chosen, ascending.
-        chooser: the search, strategy or given stages that candidates come from.
-        space: the submeshes and configs that stages may have.
-        schedule: the name of the pipeline schedule.
-        other_schedules: the names of schedules that may be chosen in its place.
-        slicer: the search over cuts and submeshes.
-        margin: the rule for how much of each device's memory plans leave free.
-        objective: what the plan is to be best in: "time", "price" or "pareto" (both).
-        correction: a model, from past runs, that corrects predicted seconds; None: nothing corrects them.
-        before: the plan that runs now; the new one takes those hosts that already hold most of the training state that
-            it needs. None: none runs.
-        priced_by: the options of the planning, to be written into the plan; None: they aren't known.
-        factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
-        learned: past runs of this model on this cluster whose stages were measured, by which costs are corrected.
-        contenders: so many plans that may be the best are handed over at most, the chosen one among them.
-        contingencies: whether plans are made ahead for the loss of each host.
-    """
-
-    source: ModelSource
-    prices: Prices
-    batch: int | None
-    layers: tuple[int, ...]
-    micro_batches: tuple[int, ...]
-    chooser: Chooser
-    space: StageSpace = SpaceRules()
+    source: ModelSource  # the model, at any number of layers and micro-batch
+    prices: Prices  # the cluster, and the latency and communication models that price stages on it
+    batch: int | None  # samples of a step; None: it isn't known, and the source's model is of a micro-batch
+    layers: tuple[int, ...]  # numbers of layers that may be chosen, ascending
+    micro_batches: tuple[int, ...]  # numbers of micro-batches that may be chosen, ascending
+    chooser: Chooser  # the search, strategy or given stages that candidates come from
+    space: StageSpace = SpaceRules()  # the submeshes and configs that stages may have
     schedule: str = "1f1b"
-    other_schedules: tuple[str, ...] = ()
+    other_schedules: tuple[str, ...] = ()  # the names of schedules that may be chosen in its place
     slicer: Slicer = dataclasses.field(default_factory=Dynamic)
-    margin: MemoryMargin = UNMEASURED
-    objective: str = "time"
+    margin: MemoryMargin = UNMEASURED  # the rule for how much of each device's memory plans leave free
+    objective: str = "time"  # what the plan is to be best in: "time", "price" or "pareto" (both)
+    # A model, from past runs, that corrects predicted seconds; None: nothing corrects them.
     correction: Correction | None = None
+    # The plan that runs now; the new one takes those hosts that already hold most of the training state that it needs.
+    # None: none runs.
     before: Plan | None = None
+    # The options of the planning, to be written into the plan; None: they aren't known.
     priced_by: PricedBy | None = None
+    # How many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
     factors: tuple[float, ...] | None = None
+    # Past runs of this model on this cluster whose stages were measured, by which costs are corrected.
     learned: tuple[PastRun, ...] = ()
-    contenders: int = 1
-    contingencies: bool = False
+    contenders: int = 1  # so many plans that may be the best are handed over at most, the chosen one among them
+    contingencies: bool = False  # whether plans are made ahead for the loss of each host
 
     @property
     def cluster(self) -> Cluster:
@@ -235,11 +187,7 @@ class PlanningTask:
 
 @final
 class Clock:
-    """A stopwatch that adds up the seconds that each named step of the planning took.
-
-    Args:
-        now_s: a function that returns the time in seconds.
-    """
+    """A stopwatch that adds up the seconds, by `now_s`, that each named step of the planning took."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = {}

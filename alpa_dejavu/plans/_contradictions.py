@@ -26,9 +26,7 @@ _PARTS = {
 
 
 def contradictions(data: _Data) -> Iterator[tuple[Path, str]]:
-    """Yields each place where the JSON data of a plan's file contradict themselves, such as stages that leave out a
-    layer, with a sentence on what is wrong there.
-    """
+    """Yields each place where the data of a plan's file contradict themselves, with what is wrong there."""
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
     chunks = schedule_form(data["schedule"]).chunks
@@ -111,9 +109,7 @@ def _of_stages(stages: Sequence[_Data], name: str) -> Iterator[tuple[Path, str]]
 
 
 def _of_figures(stage: _Data) -> Iterator[tuple[str, float, float, str]]:
-    """Yields each figure of a stage that others contradict, by its name, with its value, theirs, and what it must be
-    beside that.
-    """
+    """Yields each figure of a stage that others contradict: its name, its value, theirs, and what it must be."""
     figures = {key: value for key, value in stage.items() if isinstance(value, (int, float))}
     for part, wholes in _PARTS.items():
         for whole in wholes:

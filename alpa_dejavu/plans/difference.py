@@ -20,34 +20,24 @@ __all__ = ["Difference", "differences", "stages_text"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A difference between two plans, and by how many seconds it makes the second plan's step longer.
+    """A difference between two plans, and by how many seconds it makes the second plan's step longer."""
 
-    Attributes:
-        what: the name of the choice that differs, such as "schedule".
-        first, second: the value of the choice in the first and in the second plan, in words.
-        cost_s: how many seconds longer a step takes with the second value, on the mean over the orders in which the
-            differences can be made; None where it can't be told. Costs add up to the difference of the steps.
-    """
-
-    what: str
+    what: str  # the name of the choice that differs, such as "schedule"
+    # first, second: the value of the choice in the first and in the second plan, in words.
     first: str
     second: str
+    # How many seconds longer a step takes with the second value, on the mean over the orders in which the differences
+    # can be made; None where it can't be told. Costs add up to the difference of the steps.
     cost_s: float | None = None
 
 
 def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
-    """Returns all differences of two plans: in what Alpa runs, and in the cost models and past runs that their
-    predicted seconds come from; each with what it costs in seconds of a step.
+    """Returns all differences of two plans: in what Alpa runs, and in the cost models and past runs of their seconds;
+    each with what it costs in seconds of a step, by a function that predicts a plan's step (None: no costs).
 
     Costs are Shapley values: of up to six differences over all orders, of more over 16 orders that are drawn with a
-    seed of 0. Orders in which a plan in between can't be estimated are left out. Exchanging the plans negates costs.
-
-    Args:
-        first: the plan that is changed.
-        second: the plan that it is changed into.
-        step_s: a function that predicts the seconds of a plan's step, such as `Estimator.estimate`, by the plan's
-            `priced_by` and `correction`; it may raise ValueError or NoPlanError for plans in between. It isn't called
-            if the plans are for different models, clusters or batches. None: differences get no costs.
+    seed of 0. Orders in which a plan in between can't be estimated (ValueError or NoPlanError) are left out. Exchanging
+    the plans negates costs. Plans for different models, clusters or batches aren't estimated.
     """
     problem = [Difference(*row) for row in _of_problem(first, second)]
     changed = [Difference(*row) for row in changes(first, second)]
@@ -95,21 +85,11 @@ SEED = 0
 
 
 def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list[float] | None:
-    """Returns the Shapley value of each of the changes 0, 1, ... `count` - 1: what making it adds, on the mean over the
-    orders in which all can be made.
+    """Returns the Shapley value of each of `count` changes, the mean of what making it adds over the orders in which
+    all can be made; None if no order is left. `value` gives that of a set of changes made; None: it isn't known.
 
-    Their sum is the value of making all changes less that of making none. Up to 6 changes are made in all orders, more
-    in 16 drawn ones.
-
-    Each order of changes is taken with its reverse, so that undoing the changes is worth the negative, to the last bit.
-
-    Args:
-        count: how many changes there are, at least one.
-        value: a function that gives the value of having made a set of changes; None: that isn't known, and orders that
-            pass through the set are left out. It is called once for each set, first for none and for all of them.
-
-    Returns:
-        The Shapley values, in seconds or whatever `value` gives; None if no order is left.
+    Up to 6 changes are made in all orders, more in 16 drawn ones, each with its reverse, so that undoing the changes is
+    worth the negative, to the last bit. `value` is called once for each set, first for none and for all of them.
 
     References:
         Shapley, A value for n-person games, 1953.

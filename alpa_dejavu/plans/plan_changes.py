@@ -17,8 +17,6 @@ from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
-__all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
-
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
@@ -27,9 +25,7 @@ _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload")
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yields each difference of two plans as three texts: the name of the choice that differs, such as "schedule", and
-    its values in the first and in the second plan.
-    """
+    """Yields each difference of two plans as texts: the name of the choice, such as "schedule", and both its values."""
     pairs = [("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches))]
     if _chunks_differ(first, second):
         first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
@@ -53,9 +49,7 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
-    """Returns the first plan with those of its differences to the second one that `names` has, such as "schedule" or
-    "micro-batches", changed to the second plan's values.
-    """
+    """Returns the first plan with those of its differences that `names` has changed to the second plan's values."""
 
     def of(what: str) -> Plan:
         return second if what in names else first
@@ -169,10 +163,7 @@ def grouped(texts: Sequence[str]) -> str:
 
 
 def stages_text(plan: Plan) -> str:
-    """Returns in words the numbers of layers, the submeshes and the logical meshes of a plan's stages.
-
-    A run of stages that are alike is written once.
-    """
+    """Returns in words the layers, submeshes and logical meshes of a plan's stages, a run of alike ones once."""
     return grouped([f"{_layers_text(stage)} on {_devices_text(stage)}" for stage in plan.stages])
 
 

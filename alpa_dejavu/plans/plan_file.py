@@ -22,8 +22,6 @@ from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.plans._contradictions import contradictions
 from alpa_dejavu.problem import Contingency, MicroBatches, Moves, Plan, StagePlan, Stages
 
-__all__ = ["VERSION", "plan_data", "plan_format", "plan_of", "plan_text", "read_plan", "write_plan"]
-
 VERSION = 1
 _REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
 _VERSION_KEY = Annotated[Literal[1], stated("1, the version of plan files that this release reads"), WHOLE]
@@ -42,19 +40,13 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """Returns the text of a plan's JSON file.
-
-    Raises:
-        ValueError: a figure of the plan isn't finite.
-    """
+    """Returns the text of a plan's JSON file. Raises ValueError if a figure of the plan isn't finite."""
     return json.dumps(plan_data(plan), indent=2, allow_nan=False) + "\n"
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes a plan to a JSON file, the whole file or nothing, and returns the file's path.
-
-    Raises:
-        ValueError: there is no such folder, or a figure of the plan isn't finite.
+    """Writes a plan to a JSON file, whole or not at all, and returns its path. Raises ValueError if there is no such
+    folder, or a figure of the plan isn't finite.
     """
     file = pathlib.Path(path)
     write_whole(file, plan_text(plan))
@@ -62,12 +54,8 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan from its JSON file and checks it.
-
-    Only the file itself is checked, not whether the plan fits a model and a cluster.
-
-    Raises:
-        ValueError: something is wrong with the file; says what, in which line, and what would be right.
+    """Reads a plan from its JSON file and checks it, but not whether it fits a model and a cluster. Raises ValueError
+    if something is wrong with the file; says what, in which line, and what would be right.
     """
     file: CheckedFile[dict[str, Any]] = read_checked(pathlib.Path(path), plan_format(), _REMEDY)
     for where, what in contradictions(file.data):
@@ -76,9 +64,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
-    """Returns the plan that the JSON data of a plan's file describe; nothing is checked but what a `Plan` and its
-    stages check of themselves, such as the ZeRO level.
-    """
+    """Returns the plan that the data of a plan's file describe; only what a `Plan` and its stages check is checked."""
     contingencies = {}
     if "contingencies" in data:
         fallbacks = data["contingencies"]
@@ -88,11 +74,7 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
 
 
 def consistent_plan(data: Mapping[str, Any]) -> Plan:
-    """Returns the plan that the JSON data of a plan's file describe, after checking that no keys contradict each other.
-
-    Raises:
-        ValueError: keys contradict each other, such as a number of layers that isn't that of the stages.
-    """
+    """Returns the plan that the data of a file describe. Raises ValueError if keys contradict each other."""
     for _, what in contradictions(data):
         raise ValueError(what)
     return plan_of(data)

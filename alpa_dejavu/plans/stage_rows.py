@@ -21,11 +21,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
-__all__ = [
-    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "ShownTimes", "StageRow", "cells", "drawn_text",
-    "folded_cells", "known_columns", "layers_text", "mesh_text", "stage_rows",
-]  # fmt: skip
-
 
 class ShownTimes(Protocol):
     """The seconds of a pipeline stage that tables show."""
@@ -50,41 +45,31 @@ class ShownTimes(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class StageRow:
-    """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known.
+    """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known."""
 
-    Attributes:
-        number: the stage's number in the plan, from 0.
-        stage: the stage, as the plan has it.
-        busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
-        predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
-        computing_s: the measured seconds of its computation alone, in a forward and in a backward pass.
-    """
-
-    number: int
-    stage: StagePlan
+    number: int  # the stage's number in the plan, from 0
+    stage: StagePlan  # the stage, as the plan has it
+    # busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
     busy_share: float | None = None
     bubble_share: float | None = None
+    # predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
     predicted: ShownTimes | None = None
     measured: ShownTimes | None = None
+    # The measured seconds of its computation alone, in a forward and in a backward pass.
     computing_s: tuple[float, float] | None = None
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table of a plan's stages.
+    """A column of a table of a plan's stages."""
 
-    Attributes:
-        name: the heading above the column.
-        cell: a function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
-        is_figure: whether cells are figures, which are aligned to the right.
-        of_many: a function that returns the text of the cell of many stages in one row; None: stages in whose cells it
-            differs don't stand in one row.
-    """
-
-    name: str
+    name: str  # the heading above the column
+    # A function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
     cell: Callable[[StageRow], str]
-    is_figure: bool = True
+    is_figure: bool = True  # whether cells are figures, which are aligned to the right
+    # A function that returns the text of the cell of many stages in one row; None: stages in whose cells it differs
+    # don't stand in one row.
     of_many: Callable[[Sequence[StageRow]], str] | None = None
 
 
@@ -104,9 +89,7 @@ def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]
 
 
 def folded_cells(columns: Sequence[Column], rows: Sequence[StageRow]) -> list[list[str]]:
-    """Returns the text of each cell of a table of a plan's stages, with one row for stages that follow each other and
-    are equal but for their places and what is kept in memory, of which the row says the least and the most.
-    """
+    """Returns the cells of a table of stages, those that are equal but for their places and memory in one row."""
     alike = [column for column in columns if column.of_many is None]
 
     def key(row: StageRow) -> tuple[object, ...]:

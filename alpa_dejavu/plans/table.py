@@ -9,13 +9,9 @@ from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["MemoryParts", "fullest_parts"]
-
 
 def plan_table(plan: Plan) -> str:
-    """Returns a plan as a table in plain text: a row for each run of equal stages, then the predicted seconds of a
-    step.
-    """
+    """Returns a plan in plain text: a row for each run of equal stages, then the predicted seconds of a step."""
     rows = [[column.name for column in BRIEF], *folded_cells(BRIEF, stage_rows(plan))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -38,18 +34,12 @@ def planning_text(plan: Plan) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryParts:
-    """The parts of a stage's memory.
-
-    Attributes:
-        stage: the stage's number.
-        parts: what it keeps on each device, in bytes by name; they add up to its peak, unless other stages share its
-            devices.
-        limit_bytes: what a device has for it.
-    """
+    """The parts of a stage's memory."""
 
     stage: int
+    # What it keeps on each device, in bytes by name; they add up to its peak, unless other stages share its devices.
     parts: tuple[tuple[str, float], ...]
-    limit_bytes: float
+    limit_bytes: float  # what a device has for it
 
 
 def fullest_parts(plan: Plan) -> MemoryParts:

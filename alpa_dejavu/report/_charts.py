@@ -45,9 +45,7 @@ _POINTS = 800
 
 
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
-    """Returns a chart of the memory of each stage's devices over a step, with a dashed line for each memory limit, as
-    plotly's JSON data.
-    """
+    """Returns a chart of each stage's memory and limit over a step, as plotly's JSON data."""
     figure = go.Figure()
     shown_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     names = lane_names(timeline)
@@ -149,11 +147,9 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
 
 
 def lanes(timeline: Timeline) -> dict[str, Any]:
-    """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step, and
-    the lane of each stage, which stages on the same submesh share.
-
-    Starts and ends of tasks in seconds are little-endian float32 in base64, of shape (S, B, 2) for S stages and B
-    micro-batches, for the update (S, 1, 2); NaN where there is no task.
+    """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends, and its lane,
+    which stages on one submesh share. Starts and ends in seconds are little-endian float32 in base64, of shape (S, B,
+    2) for S stages and B micro-batches, for the update (S, 1, 2); NaN where there is no task.
     """
     stages = timeline.stages
     return {

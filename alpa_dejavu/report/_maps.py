@@ -19,11 +19,8 @@ from alpa_dejavu.report._charts import COLORS, finished
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
-    """Returns a chart of a plan's cost table: for each submesh a heat map of the seconds that a stage of any range of
-    layers takes with its cheapest config.
-
-    The submesh with most of the plan's stages is shown first, and the plan's stages are marked. The chart is plotly's
-    JSON data.
+    """Returns plotly's data of a plan's cost table: for each submesh, the one of most stages first, a heat map of the
+    seconds of any range of layers with its cheapest config; the plan's stages are marked.
     """
     submeshes, stages = planned.space.submeshes, planned.plan.stages
     places = [site_of(stage, planned.space, planned.cluster) for stage in stages]
@@ -114,11 +111,9 @@ _Field = tuple[str, str]
 
 
 def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
-    """Returns a chart of the rates of links between hosts, with marks for the links that a plan uses; None if all links
-    are alike, or the plan has a host that the cluster hasn't.
+    """Returns plotly's data of the rates of links between hosts; None if all are alike, or a plan's host isn't there.
 
-    Squares mark the links among the devices of one stage, circles those from a stage to the next, forward. The chart is
-    plotly's JSON data.
+    Squares mark the links among the devices of one stage, circles those from a stage to the next, forward.
     """
     cluster, stages = planned.cluster, planned.plan.stages
     names = [host.name for host in cluster.hosts]

@@ -60,9 +60,7 @@ def notes(plan: Plan) -> list[tuple[str, str]]:
 
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> ReportTable:
-    """Returns a table with a row of figures for each run of equal stages of the plan: predicted, and measured where
-    given.
-    """
+    """Returns a table of figures for each run of equal stages: predicted, and measured where given."""
     timeline = planned.timeline
     rows = [
         StageRow(
@@ -105,10 +103,8 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
 
 
 def described(plan: Plan) -> str:
-    """Returns a description of a plan in one line of text.
-
-    The line says how many micro-batches there are, where the layers are cut, and for each run of stages alike: how
-    many, submesh, logical mesh, remat, ZeRO and offload.
+    """Returns a plan in a line: micro-batches, where layers are cut, and for each run of alike stages their number,
+    submesh, logical mesh, remat, ZeRO and offload.
     """
     texts = []
     for stage in plan.stages:
@@ -122,9 +118,7 @@ def described(plan: Plan) -> str:
 
 
 def sensitivity_rows(plan: Plan) -> ReportTable:
-    """Returns a table of how a plan's step depends on the speed of its devices, links and stages; what helps most is
-    first.
-    """
+    """Returns a table of how a step depends on the speed of devices, links and stages; what helps most is first."""
     rows = [
         [slope.what, f"{slope.elasticity:.3f} %", f"{slope.worse_elasticity:.3f} %", units.seconds(slope.twice_s)]
         for slope in sensitivities(plan)
@@ -134,9 +128,7 @@ def sensitivity_rows(plan: Plan) -> ReportTable:
 
 
 def layer_rows(planned: PlanningResult) -> ReportTable:
-    """Returns a table of the layers' operations, parameters and activations for one micro-batch before sharding, and of
-    their seconds as the plan has them.
-    """
+    """Returns a table of the layers' operations, parameters and activations before sharding, and their seconds."""
     memory, stage_of, drawn = ModelMemory.of(planned.model), dict[int, int](), dict[int, DrawnSeconds]()
     for n, stage in enumerate(planned.plan.stages):
         layers = range(stage.layers[0], stage.layers[1] + 1)

@@ -28,9 +28,7 @@ _Pairs: TypeAlias = list[tuple[int, int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A kind of "devices" or "links" of a cluster that might become faster, by its name, with the cluster and its cost
-    models where they are so many times as fast.
-    """
+    """A kind of "devices" or "links" that might become faster: its name, and the cluster and prices where it is."""
 
     what: str
     part: str
@@ -53,9 +51,7 @@ class _Quicker(LatencyModel):
 
 
 def resources(prices: Prices) -> Iterator[Resource]:
-    """Yields each type of device of a cluster, and each kind of link within and between its hosts, as something that
-    might become faster.
-    """
+    """Yields each type of device, and each kind of link within and between hosts, as what might become faster."""
     cluster = prices.cluster
     names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
     for name in names:
@@ -98,17 +94,13 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
 
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
-    """Returns the times of a plan's stages if one kind of devices or links is a little faster, a little slower, or
-    twice as fast; `times` returns these for a cluster with its cost models.
-    """
+    """Returns a plan's stages' times where a resource is a little faster, a little slower, or twice as fast."""
     better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
 
 
 def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
-    """Yields for each layer of a plan its number, and the times of the plan's stages if this layer's operators take a
-    little less, a little more, or half as long.
-    """
+    """Yields each layer, and the stages' times where it takes a little less, a little more, or half as long."""
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
     for n, stage in enumerate(planned.choices):
         for layer in range(stage.first, stage.last + 1):

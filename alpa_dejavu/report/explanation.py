@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.planning.changed.kept import Kept
 
-__all__ = ["Explanation", "WhatIf", "explain"]
-
 _BOUNDS = {
     "computing": "the devices' computing",
     "collectives": "collectives among the devices of a stage",
@@ -45,23 +43,16 @@ class WhatIf:
 @final
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """An explanation of why a step of a plan takes as long as it does.
+    """An explanation of why a step of a plan takes as long as it does."""
 
-    Attributes:
-        plan: the plan, with what is run once a host is lost, if that is known.
-        bound: a sentence that says on what most of the step is spent.
-        parts: how many seconds of the step the average device spends on computing, collectives, transfers, work once a
-            step, and waiting, by the name of each.
-        notes: sentences about the slowest stage and the fullest memory.
-        what_if: changes to the plan with the step after each, the one that helps most first.
-        sensitivities: how the step depends on the speed of devices, links and layers, what helps most first.
-    """
-
-    plan: Plan
-    bound: str
+    plan: Plan  # the plan, with what is run once a host is lost, if that is known
+    bound: str  # a sentence that says on what most of the step is spent
+    # How many seconds of the step the average device spends on computing, collectives, transfers, work once a step, and
+    # waiting, by the name of each.
     parts: Mapping[str, float]
-    notes: tuple[str, ...]
-    what_if: tuple[WhatIf, ...]
+    notes: tuple[str, ...]  # sentences about the slowest stage and the fullest memory
+    what_if: tuple[WhatIf, ...]  # changes to the plan with the step after each, the one that helps most first
+    # How the step depends on the speed of devices, links and layers, what helps most first.
     sensitivities: tuple[Sensitivity, ...] = ()
 
 
@@ -70,19 +61,10 @@ def explain(
 ) -> Explanation:
     """Returns an explanation of why a plan's step takes as long as it does, and of what would help; nothing is traced.
 
-    If all devices share one CPU, none waits idly: a change then saves the seconds that it takes out of the average
-    device's work.
-
-    Args:
-        plan: the plan that is explained, by the times of its stages.
-        kept: the record of what it was made from, as `alpa_dejavu.planning.changed.kept.read_kept` reads it: with it
-            the explanation also says how the step depends on bandwidths, types of devices and layers, and which plan
-            would be the best if one of them were twice as good. None: it isn't known.
-        calibration: with `kept`, the calibration that the plan is explained by; None: the one that it was priced by.
-            By another one the plan is priced anew, and its notes say so.
-
-    Raises:
-        ValueError: the record is of another plan, or the plan was priced by other models than its calibration has.
+    With the record of what the plan was made from it also says how the step depends on bandwidths, types of devices and
+    layers, and which plan would be the best if one of them were twice as good; by another calibration the plan is
+    priced anew, and its notes say so. If all devices share one CPU, none waits idly. Raises ValueError if the record is
+    of another plan, or the plan was priced by other models.
     """
     if kept is not None and calibration is not None:
         from alpa_dejavu.planning.changed.kept_task import repriced

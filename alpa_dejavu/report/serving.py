@@ -7,8 +7,6 @@ from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.report._page import template
 
-__all__ = ["serving_report"]
-
 _PARTS = (
     ("computing", "forward"), ("cache", "backward"), ("collectives", "collectives"), ("transfers", "transfer"),
     ("waiting", "update"),
@@ -17,11 +15,7 @@ _PARTS = (
 
 
 def serving_report(plan: ServingPlan) -> str:
-    """Returns an HTML page about a plan for inference, which opens in a browser without network or scripts.
-
-    It shows the parts of prefill and of decoding as bars and as a table, the devices, and their memory. Whatever users
-    named is escaped.
-    """
+    """Returns an HTML page about a plan for inference, which opens without network or scripts; names are escaped."""
     heads, *rows = phase_rows(plan)
     phases = ("first token", plan.first_token), ("each next token", plan.next_token)
     return template("serving.html.j2").render(

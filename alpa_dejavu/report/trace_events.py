@@ -16,8 +16,6 @@ from alpa_dejavu.problem import Plan
 from alpa_dejavu.report._charts import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["trace_events"]
-
 _US_PER_S = 1e6
 
 

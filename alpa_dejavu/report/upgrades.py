@@ -21,8 +21,6 @@ from alpa_dejavu.report._upgrade_figures import layer_figures, resource_figure, 
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, plan_times
 from alpa_dejavu.simulation.sensitivity import Sensitivity, derivatives
 
-__all__ = ["Upgrades", "upgrades"]
-
 _RESOURCES, _LAYERS = 6, 2
 """The best plan is looked for at twice so many devices and bandwidths, and halves of so many layers, that save most."""
 _FULL = 0.9
@@ -34,32 +32,22 @@ _BETTER = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Upgrades:
-    """The changes to devices, links and layers that would shorten a plan's step, with what they would save.
+    """The changes to devices, links and layers that would shorten a plan's step, with what they would save."""
 
-    Attributes:
-        by_figure: how the step depends on the speed of each type of devices, kind of links and layer, with the best
-            plan if it is twice as fast for those that help most.
-        now: another plan that is better without any change; None: there is none.
-        with_memory: the best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
-    """
-
+    # How the step depends on the speed of each type of devices, kind of links and layer, with the best plan if it is
+    # twice as fast for those that help most.
     by_figure: tuple[Sensitivity, ...]
-    now: Plan | None = None
+    now: Plan | None = None  # another plan that is better without any change; None: there is none
+    # The best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
     with_memory: Plan | None = None
 
 
 def upgrades(plan: Plan, kept: Kept, *, calibration: str | os.PathLike[str] | Calibration | None = None) -> Upgrades:
-    """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good.
+    """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good, by
+    its record and the calibration that priced it ("none": data sheets; None: its models).
 
-    Args:
-        plan: the plan whose step might get shorter.
-        kept: the record of what it was made from.
-        calibration: the calibration that priced the plan, in place of its models; "none": data sheets; None: the plan's
-            models.
-
-    Raises:
-        ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't
-            say how layers are sharded on a logical mesh that the plan has.
+    Raises ValueError if the record is of another plan, or lacks a mesh's sharding, or the plan was priced by other
+    models.
     """
     prices = kept_prices(plan, kept, calibration=calibration)
     looker = _Looker(plan, kept, prices)
@@ -112,10 +100,8 @@ class _Looker:
         return plan_times(self._estimated(prices).plan)
 
     def best(self, prices: Prices, below_s: float, factors: tuple[float, ...] | None = None) -> Plan | None:
-        """Returns the best plan on the cluster, and by the cost models, of `prices` if its step is below `below_s`
-        seconds, else None; `factors` are what each layer's cost is multiplied by.
-
-        Its step is multiplied by the ratio of the present plan's own step to the step that is estimated for it here.
+        """Returns the best plan by `prices` and layers' cost `factors` if its step is below `below_s` seconds, else
+        None; its step is scaled as the present plan's own step is to that estimated here.
         """
         task = dataclasses.replace(kept_task(self._plan, self._kept, prices), factors=factors)
         try:

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.alpa import ray_bench as alpa_calibrate
-from alpa_dejavu.alpa._ports import Port
-from alpa_dejavu.alpa._ray_ports import RayPorts, ray_ports
+from alpa_dejavu.alpa._ports import Port, RayPorts, ray_ports
 from alpa_dejavu.calibration import (
     Calibration,
     Fit,

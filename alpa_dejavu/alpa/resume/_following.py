@@ -26,44 +26,27 @@ _MOST_SPARED = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class Following:
-    """The plan of now, and what has become of the cluster since the first one.
+    """The plan of now, and what has become of the cluster since the first one."""
 
-    Attributes:
-        first: the plan that training began with.
-        kept: the record of what it was made from; None: it isn't known, and only the first's contingencies are left.
-        plan: the plan of now.
-        lost: the hosts and devices that are gone.
-        joined: the hosts that have joined and are planned with, and the number of their devices.
-        spared: the share of each device's memory that plans do without.
-    """
-
-    first: Plan
+    first: Plan  # the plan that training began with
+    # The record of what it was made from; None: it isn't known, and only the first's contingencies are left.
     kept: Kept | None
-    plan: Plan
-    lost: tuple[str, ...] = ()
+    plan: Plan  # the plan of now
+    lost: tuple[str, ...] = ()  # the hosts and devices that are gone
+    # The hosts that have joined and are planned with, and the number of their devices.
     joined: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    spared: float = 0.0
+    spared: float = 0.0  # the share of each device's memory that plans do without
 
     def without(self, gone: Sequence[str]) -> Following:
-        """Returns what follows when some hosts and devices are gone: the contingency if it is the first loss, else a
-        new plan.
-
-        Raises:
-            ValueError: there is no plan without them.
-        """
+        """Returns the contingency for the first lost host, else a new plan. Raises ValueError if there is none."""
         after = dataclasses.replace(self, lost=tuple(dict.fromkeys([*self.lost, *gone])))
         if after.cluster is None and len(after.lost) == 1 and after.lost[0] in self.first.contingencies:
             return dataclasses.replace(after, plan=fallback(self.first, after.lost[0]).plan)
         return after._planned("the plan has no contingency for that")[0]
 
     def roomier(self) -> Following:
-        """Returns what follows when memory has run out: a plan that does with a tenth less of each device's.
-
-        Where that leaves the plan as it is, another tenth is spared, and so on up to half. If all plans are the same,
-        it is this plan that follows, with a tenth less.
-
-        Raises:
-            ValueError: there is no plan with a tenth less.
+        """Returns what follows when memory has run out: a plan with a tenth less, or up to half if the plan stays the
+        same; else this one. Raises ValueError if there is none.
         """
         after = self._sparing(self.spared + _LESS_MEMORY)
         other = after
@@ -79,10 +62,8 @@ class Following:
         return after._planned("a plan with more room is another one")[0]
 
     def grown(self, joined: Mapping[str, int]) -> tuple[Following, float]:
-        """Returns what follows when hosts have joined, and the seconds in which their training state gets there.
-
-        Raises:
-            ValueError: there is no such plan.
+        """Returns what follows when hosts have joined, and the seconds in which their training state gets there. Raises
+        ValueError if there is no such plan.
         """
         left = tuple(name for name in self.lost if name not in joined and name.rpartition("/")[0] not in joined)
         after = dataclasses.replace(self, lost=left, joined={**self.joined, **joined})
@@ -94,9 +75,7 @@ class Following:
 
     @property
     def cluster(self) -> Cluster | None:
-        """Returns the first plan's cluster with the hosts that joined and the memory that may be used; None: it is
-        unchanged, or not known.
-        """
+        """Returns the first plan's cluster with joined hosts and usable memory; None: unchanged, or not known."""
         if self.kept is None or not (self.joined or self.spared):
             return None
         numbers = self.kept.cluster.host_numbers

@@ -25,17 +25,12 @@ _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED", "out of memory"
 @final
 @dataclasses.dataclass(frozen=True)
 class WallClock:
-    """A clock by which a training loop measures time, waits, and ends steps that hang.
+    """A clock by which a training loop measures time, waits, and ends steps that hang."""
 
-    Attributes:
-        now_s: a function that returns the time in seconds, from any beginning.
-        sleep: a function that waits for so many seconds.
-        after: a function that makes a timer; once started, it calls a function after so many seconds unless it is
-            cancelled before.
-    """
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
+    now_s: Callable[[], float] = time.monotonic  # a function that returns the time in seconds, from any beginning
+    sleep: Callable[[float], object] = time.sleep  # a function that waits for so many seconds
+    # A function that makes a timer; once started, it calls a function after so many seconds unless it is cancelled
+    # before.
     after: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer
 
 
@@ -72,11 +67,7 @@ class Loop:
         self._timed_out = threading.Event()
 
     def run(self) -> bool:
-        """Starts the session at the last checkpoint or copy, and runs the training steps from there.
-
-        Returns:
-            Whether all steps are done; else the session has to be started again, by another plan.
-        """
+        """Runs the steps from the last checkpoint or copy; returns whether all are done, else it starts again."""
         session, options = self._session, self._options
         self._began_s = self._clock.now_s()
         session.start(self._following.plan, self._from or None)
@@ -100,15 +91,11 @@ class Loop:
         return Trained(losses, self._following.plan, tuple(self._recoveries), tuple(self._changes))
 
     def recover(self, error: Exception) -> None:
-        """Makes a plan for the hosts that are left after an error, or one with more room if memory ran out, so that
-        training can run again; raises the error if neither was so.
-
-        Raises:
-            HostsLostError: there is no plan or state without the lost hosts, or hosts were lost too often.
-            MemoryError: there is no plan with more room, or memory ran out too often.
-            TimeoutError: a step took too long, though no host is lost.
+        """Makes a plan for the hosts or the memory left after an error; raises it if neither was the cause, or
+        HostsLostError, MemoryError or TimeoutError if there is none, or it was too often.
         """
-        full = _is_out_of_memory(error)
+        texts = [str(cause).lower() for cause in with_causes(error)]
+        full = any(phrase.lower() in text for text in texts for phrase in _OUT_OF_MEMORY)
         gone = [] if full else self._gone(error)
         if gone is None or (not gone and not full and not self._may_retry()):
             self._raise(error)
@@ -149,11 +136,7 @@ class Loop:
         raise error
 
     def _gone(self, error: Exception) -> list[str] | None:
-        """Returns the hosts and devices that are newly lost; if the error may come from such, they are waited for.
-
-        Returns:
-            The lost ones; empty: all hosts are there, and all devices compute; None: it isn't known that any is lost.
-        """
+        """Returns newly lost hosts and devices, waited for if an error may be theirs; empty: none is; None: unknown."""
         deadline = self._clock.now_s() + self._options.notice_s
         while True:
             gone = [host for host in self._session.lost() if host not in self._following.lost]
@@ -176,11 +159,7 @@ class Loop:
         return not again
 
     def _newest(self) -> int:
-        """Returns the step of the newest checkpoint or copy of which nothing is lost; 0 without any so far.
-
-        Raises:
-            RuntimeError: there was a copy, and it is lost, and there is no checkpoint.
-        """
+        """Returns the step of the newest whole checkpoint or copy; 0: none yet; RuntimeError if they are lost."""
         copied = self._session.copied() if self._copied else None
         if self._copied and copied is None and not self._checkpoint:
             raise RuntimeError(f"the copy of step {self._copied} is lost with them or torn; write checkpoints, too, "
@@ -212,9 +191,7 @@ class Loop:
         return bool(joined) and self._following.kept is not None and self._repaid(joined, began_s, left)
 
     def _left_out(self, began_s: float) -> bool:
-        """Returns whether the session has to be started again, since hosts or devices are left out from now on; those
-        without which there is no plan aren't.
-        """
+        """Returns whether to start again without hosts or devices that are left out, if there is a plan without."""
         asked = self._options.leave_out() if self._options.leave_out is not None else ()
         out = tuple(name for name in asked if name not in {*self._following.lost, *self._declined})
         if not out:
@@ -235,9 +212,7 @@ class Loop:
         return True
 
     def _repaid(self, joined: dict[str, int], began_s: float, left: int) -> bool:
-        """Returns whether the steps that are left repay the move to a plan with hosts that joined, which is then the
-        plan; else these hosts are looked at no more.
-        """
+        """Returns whether the steps left repay moving to a plan with new hosts; else these are looked at no more."""
         before = self._following.plan
         try:
             after, moved_s = self._following.grown(joined)
@@ -293,9 +268,3 @@ class Loop:
     def _interrupt(self) -> None:
         self._timed_out.set()
         self._session.interrupt()
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error, or one that it comes from, says that a device's memory ran out."""
-    texts = [str(cause).lower() for cause in with_causes(error)]
-    return any(phrase.lower() in text for text in texts for phrase in _OUT_OF_MEMORY)

@@ -15,10 +15,7 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """The interface of a training on a cluster, with checkpoints, that a loop can go on with after hosts are lost.
-
-    What can be copied between hosts, can tell single devices or can take in hosts overrides the methods for that, too.
-    """
+    """A training on a cluster that a loop can go on with; copies, devices and joining hosts are optional."""
 
     @property
     def saves(self) -> bool:
@@ -32,9 +29,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """Connects to a plan's hosts, compiles the training step, and reads the training state from the checkpoint
-        or copy made after so many steps (`checkpoint`); None: makes a fresh state.
-        """
+        """Connects to a plan's hosts, compiles, and reads the state after `checkpoint` steps; None: a fresh one."""
 
     @abc.abstractmethod
     def step(self, number: int) -> float:
@@ -64,9 +59,7 @@ class Session(abc.ABC):
         """Returns the names of the hosts that are lost, of those that a started plan had."""
 
     def broken(self) -> Sequence[str] | None:
-        """Returns the devices that don't compute, such as "host-1/3", of the hosts that are there; None: it isn't
-        known, as where a host doesn't answer. It is called when the use of the cluster has ended.
-        """
+        """Returns living hosts' devices that don't compute, such as "host-1/3"; None: not known. Nothing runs then."""
         return None
 
     def joined(self) -> Mapping[str, int]:
@@ -74,9 +67,7 @@ class Session(abc.ABC):
         return {}
 
     def leave_out(self, names: Collection[str]) -> None:  # noqa: B027
-        """Keeps the training from hosts and devices, such as "host-1/3", that the next plan does without; called when
-        the use of the cluster has ended.
-        """
+        """Keeps the training from hosts and devices, such as "host-1/3"; called when nothing runs."""
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:
@@ -90,27 +81,16 @@ class Session(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """A recovery of a training from a loss of hosts, devices or memory, and what that cost.
+    """A recovery of a training from a loss of hosts, devices or memory, and what that cost."""
 
-    Attributes:
-        hosts: the names of the lost hosts and devices.
-        failed_step: the step that was going on, or the next one.
-        resumed_step: the step that training went on with, which is the one after the last checkpoint or copy.
-        seconds: the seconds from the start of what failed to the end of the first step afterwards.
-        noticed_s: the part of these until it was known what was lost.
-        started_s: the part of these from then until the new plan was ready to run.
-        step_s: the predicted seconds of a step by the new plan.
-        cause: a few words that say what happened.
-    """
-
-    hosts: tuple[str, ...]
-    failed_step: int
-    resumed_step: int
-    seconds: float
-    noticed_s: float
-    started_s: float
-    step_s: float
-    cause: str = ""
+    hosts: tuple[str, ...]  # the names of the lost hosts and devices
+    failed_step: int  # the step that was going on, or the next one
+    resumed_step: int  # the step that training went on with, which is the one after the last checkpoint or copy
+    seconds: float  # the seconds from the start of what failed to the end of the first step afterwards
+    noticed_s: float  # the part of these until it was known what was lost
+    started_s: float  # the part of these from then until the new plan was ready to run
+    step_s: float  # the predicted seconds of a step by the new plan
+    cause: str = ""  # a few words that say what happened
 
     @property
     def steps_lost(self) -> int:
@@ -121,38 +101,22 @@ class Recovery:
 @final
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change to another plan after a checkpoint or copy, by which no step was lost.
+    """A change to another plan after a checkpoint or copy, by which no step was lost."""
 
-    Attributes:
-        joined: the names of the hosts that were taken in.
-        left_out: the names of the hosts and devices that were left out.
-        step: the step that training went on with.
-        seconds: the seconds from the checkpoint or copy until the new plan was ready to run.
-        cost_s: the seconds that the change was expected to take.
-        saved_s: the seconds that the steps left were expected to take less by the new plan.
-    """
-
-    joined: tuple[str, ...]
-    left_out: tuple[str, ...]
-    step: int
-    seconds: float
-    cost_s: float
-    saved_s: float
+    joined: tuple[str, ...]  # the names of the hosts that were taken in
+    left_out: tuple[str, ...]  # the names of the hosts and devices that were left out
+    step: int  # the step that training went on with
+    seconds: float  # the seconds from the checkpoint or copy until the new plan was ready to run
+    cost_s: float  # the seconds that the change was expected to take
+    saved_s: float  # the seconds that the steps left were expected to take less by the new plan
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The result of a training: its losses, its last plan, and what happened on the way.
+    """The result of a training: its losses, its last plan, and what happened on the way."""
 
-    Attributes:
-        losses: the loss of each step, shape (steps,); for steps that were done twice, the second loss.
-        plan: the plan that was run last.
-        recoveries: one for each time that hosts, devices or memory were lost.
-        changes: one for each time that hosts were taken in, or left out.
-    """
-
-    losses: tuple[float, ...]
-    plan: Plan
-    recoveries: tuple[Recovery, ...] = ()
-    changes: tuple[Change, ...] = ()
+    losses: tuple[float, ...]  # the loss of each step, shape (steps,); for steps that were done twice, the second loss
+    plan: Plan  # the plan that was run last
+    recoveries: tuple[Recovery, ...] = ()  # one for each time that hosts, devices or memory were lost
+    changes: tuple[Change, ...] = ()  # one for each time that hosts were taken in, or left out

@@ -8,14 +8,6 @@ from alpa_dejavu.calibration.history._store import HISTORY_ENV, Store, default_p
 from alpa_dejavu.calibration.history.past_run import Origin, PastRun, StageSeconds
 
 __all__ = [
-    "HISTORY_ENV",
-    "Correction",
-    "Origin",
-    "PastRun",
-    "StageSeconds",
-    "Store",
-    "corrected",
-    "corrected_timeline",
-    "default_path",
-    "history_path",
-]
+    "HISTORY_ENV", "Correction", "Origin", "PastRun", "StageSeconds", "Store", "corrected", "corrected_timeline",
+    "default_path", "history_path",
+]  # fmt: skip

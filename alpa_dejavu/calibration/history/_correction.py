@@ -62,19 +62,14 @@ def _as_shares(*seconds: float) -> Array:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction:
-    """A model of how far the predicted seconds of training steps are off, fitted to past runs: one fit for each
-    combination of kinds of devices, cost models and calibration.
-    """
+    """How far predicted steps are off, by past runs: a fit for each combination of devices, models and calibration."""
 
     _levels: Mapping[tuple[str, str, str], _Levels]
 
     @classmethod
     def fit(cls, runs: Sequence[PastRun], variances: Mapping[str, float] | None = None) -> Correction:
-        """Returns the correction of predicted steps that is learned from past runs, in the order in which they ran.
-        Those of plans that were read from files, and of unknown calibrations, are left out: what predicted them isn't
-        known.
-
-        `variances` are those of the logarithm at each level, taken as they are; None: they are estimated.
+        """Returns the correction learned from past runs in their order, but for plans of files, or unknown
+        calibrations. `variances` are those of the logarithm at each level; None: they are estimated.
         """
         kinds: dict[tuple[str, str, str], list[PastRun]] = {}
         for run in runs:
@@ -88,9 +83,7 @@ class Correction:
         return cls.fit(Store(path).runs())
 
     def of(self, origin: Origin, plan: Plan) -> StepCorrection:
-        """Returns the factor by which a plan's predicted step is corrected, and how sure it is, for predictions of an
-        origin; the plan may have run before or not.
-        """
+        """Returns the factor for a plan's step by predictions of an origin, and how sure it is."""
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
@@ -169,9 +162,8 @@ def _effects(cluster: str, model: str, key: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _observed(runs: Sequence[PastRun]) -> tuple[list[tuple[str, str, str, bool]], list[Array], Array]:
-    """Returns the N observations of past runs, of whole steps, and of the computing of stages where that was measured:
-    a key for each (cluster, model, plan, whether it is of computing), the logarithms of measured over predicted seconds
-    of its runs, and the shares of a step's parts in the predicted seconds, shape (N, 4).
+    """Returns N observations of past runs, of steps and of measured computing: keys (cluster, model, plan, whether of
+    computing), logarithms of measured over predicted seconds, and the shares of a step's parts, shape (N, 4).
     """
     logs: dict[tuple[str, str, str, bool], list[float]] = {}
     shares: dict[tuple[str, str, str, bool], Array] = {}
@@ -190,9 +182,7 @@ def _observed(runs: Sequence[PastRun]) -> tuple[list[tuple[str, str, str, bool]]
 
 
 def corrected(plan: Plan, correction: StepCorrection) -> Plan:
-    """Returns the plan with all its predicted seconds multiplied by the factor of a correction in place of an earlier
-    one's; with uncorrected seconds if the correction rests on no past run.
-    """
+    """Returns the plan with its uncorrected seconds times a correction's factor; by no past run, uncorrected."""
     before = 1.0 if plan.correction is None else plan.correction.factor
     used = correction if correction.runs else None
     factor = (1.0 if used is None else used.factor) / before

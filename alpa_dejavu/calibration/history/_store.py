@@ -56,10 +56,8 @@ def _row_format() -> Any:
 
 @final
 class Store:
-    """A history of past runs in an SQLite file, which is made by the first run that is appended.
-
-    Every method raises ValueError for a file that is broken, of another version, another program's, locked for longer
-    than half a minute, or that can't be opened; it says what to do.
+    """A history of past runs in an SQLite file, made by the first run. ValueError for a broken file, another version's
+    or program's, one locked for over half a minute, or that can't be opened; it says what to do.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -78,9 +76,7 @@ class Store:
         return int(count)
 
     def runs(self) -> tuple[PastRun, ...]:
-        """Returns all runs of the history file in the order in which they were appended; none where there is no file
-        yet.
-        """
+        """Returns all runs in the order in which they were appended; none where there is no file yet."""
         try:
             self.path.stat()
         except FileNotFoundError:
@@ -200,11 +196,7 @@ HISTORY_ENV = "ALPA_DEJAVU_HISTORY"
 
 
 def default_path() -> pathlib.Path:
-    """Returns the default path of the history of past runs, a file in the user's data directory.
-
-    References:
-        XDG Base Directory Specification, version 0.8.
-    """
+    """Returns the default path of the history, in the user's data directory by the XDG specification, version 0.8."""
     data_home = os.environ.get("XDG_DATA_HOME", "")
     # By the specification a relative directory is to be ignored.
     data = pathlib.Path(data_home) if os.path.isabs(data_home) else pathlib.Path.home() / ".local" / "share"

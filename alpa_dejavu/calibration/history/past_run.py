@@ -29,24 +29,18 @@ UNKNOWN = "unknown"
 @final
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The origin of a prediction: which model on which cluster it is about, and which cost models made it; past runs
-    say something of each other where these are equal.
+    """The origin of a prediction: model, cluster and cost models; past runs with equal ones say something of it."""
 
-    Attributes:
-        model: a fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
-            micro-batches, so none of these is in it.
-        cluster: a fingerprint of the cluster's hosts, devices and links.
-        devices: the names of the kinds of devices; corrections never go from one to another.
-        predictor: the names of the latency and the communication model, and of the runtime profile unless it is Alpa's,
-            since each is wrong by other factors.
-        calibration: the `identity` of the calibration that the models come from, since each makes them wrong by other
-            factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
-    """
-
+    # A fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
+    # micro-batches, so none of these is in it.
     model: Annotated[Words, Key("model_fingerprint")]
-    cluster: Annotated[Words, Key("cluster_fingerprint")]
-    devices: Words
+    cluster: Annotated[Words, Key("cluster_fingerprint")]  # a fingerprint of the cluster's hosts, devices and links
+    devices: Words  # the names of the kinds of devices; corrections never go from one to another
+    # The names of the latency and the communication model, and of the runtime profile unless it is Alpa's, since each
+    # is wrong by other factors.
     predictor: Words
+    # The `identity` of the calibration that the models come from, since each makes them wrong by other factors; empty
+    # without one, and `UNKNOWN` for runs that were kept before it was.
     calibration: Needed[Words] = ""
 
     @property
@@ -64,9 +58,7 @@ class Origin:
         calibration: Calibration | None = None,
         runtime: RuntimeProfile = ALPA,
     ) -> Origin:
-        """Returns the origin of predictions for a model on a cluster; without a latency or a communication model it is
-        that of a plan that was read from a file. ValueError for an unknown name.
-        """
+        """Returns the origin of predictions; without cost models, of a file's plan. ValueError for an unknown name."""
         predictor = GIVEN
         if latency is not None and communication is not None:
             models = latency_model(latency), communication_model(communication)
@@ -135,11 +127,10 @@ def _versions() -> Mapping[str, str]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """A past run of a plan: the seconds that its step was predicted to take before any correction by other runs, the
-    measured ones of each step after warming up, and those of each stage, empty if stages weren't measured.
+    """A past run: the seconds predicted without correction, those measured of each step, and of stages, if any.
 
-    A file keeps the plan without its contingencies. `when_s` is in seconds since 1970, UTC; `versions` are of packages.
-    ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
+    A file keeps the plan without contingencies. `when_s` is in seconds since 1970, UTC; `versions` are of packages.
+    ValueError for seconds that aren't positive, no steps, or another number of stages than the plan's.
     """
 
     plan: Annotated[Plan, _AS_DATA]

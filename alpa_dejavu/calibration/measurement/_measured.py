@@ -54,10 +54,9 @@ def measured(
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
 ) -> MeasuredPlan:
-    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step of
-    so many micro-batches under a schedule; ValueError where the notes aren't those. Steps in which workers took no
-    notes count, or those of the noted ones if there are none. `devices` says how many each of S stages has, shape (S,),
-    and the bytes of memory are taken over from the planned times.
+    """Returns the measured steps, stage times and timeline from the workers' notes of at least one step; ValueError
+    where these aren't such notes. Steps without notes count, or the noted ones if there are none. `devices` are those
+    of each of S stages, shape (S,); memory is that of the planned times.
     """
     if not noted:
         raise ValueError("measured: there are no notes of any step; note at least one")

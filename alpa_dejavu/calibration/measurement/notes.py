@@ -115,9 +115,7 @@ class StageTasks:
 
 
 def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
-    """Returns the times of a stage's forward and backward passes in one training step, read from its worker's notes;
-    `sent_s` tells when each message from another stage was sent, by its key.
-    """
+    """Returns the times of a stage's passes in a step, by its worker's notes, and when messages were sent, by key."""
     forward, backward = stage, 2 * num_stages - 1 - stage
     notes = noted.notes
     tasks = [n for n, note in enumerate(notes) if note.what == RUN and note.task in (forward, backward)]

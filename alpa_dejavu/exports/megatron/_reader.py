@@ -59,11 +59,7 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
-    """Returns the sizes of the model in a file with Megatron's arguments.
-
-    Raises:
-        ValueError: the file can't be read, or says no sizes.
-    """
+    """Returns the sizes in a file with Megatron's arguments. Raises ValueError if it can't be read, or has none."""
     return sizes_of_arguments(_configuration(path, command_line_of(path, _TELLING)))
 
 

@@ -63,11 +63,7 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
 
 
 def sizes_of_arguments(config: Configuration) -> Transformer:
-    """Returns the transformer that Megatron's arguments say.
-
-    Raises:
-        ValueError: one that is needed is missing, or isn't a number, or says another kind of model.
-    """
+    """Returns the transformer that Megatron's arguments say; ValueError if one is missing or wrong."""
     for name in _NUMBERS:
         if name not in config:
             why = f"--{name} is missing, but must be there to know the model; add it, or give --model"

@@ -55,9 +55,7 @@ def _hides(plan: Plan) -> bool:
 
 
 def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
-    """Returns Megatron's arguments for a plan, by name; None for those without a value. `hides`: gradients are summed,
-    and parameters gathered, while devices compute.
-    """
+    """Returns Megatron's arguments for a plan, by name; None: without a value. `hides`: devices compute meanwhile."""
     offloads, sharded = outline.offload.any, outline.zero == 3
     groups: Sequence[tuple[object, dict[str, str | None]]] = (
         (True, {
@@ -131,11 +129,7 @@ def layout_of(blocks: Sequence[int]) -> str:
 
 
 def blocks_of_layout(layout: str) -> tuple[int, ...]:
-    """Returns the number of blocks of each stage of a layout.
-
-    Raises:
-        ValueError: the layout hasn't one E in the beginning and one L in the end, or has other letters than these and
-            t; says what is wrong.
+    """Returns the number of blocks of each stage of a layout; ValueError says what is wrong in it.
 
     >>> blocks_of_layout("Et*3|(tt|)*2,tL")
     (3, 2, 2, 1)

@@ -32,9 +32,7 @@ _DIVISION = "parallelism."
 
 
 def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-    """Returns the plan that a configuration says. Of a model that is given the precision, and the sequence where it
-    is in the file, are the configuration's.
-    """
+    """Returns the plan that a configuration says, whose precision, and sequence if it has one, a given model gets."""
     config = read_settings(path)
     config.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
     sizes = _sizes(config, model)

@@ -1,6 +1,4 @@
-"""torchtitan's configuration as sections of settings with their lines: from a job's TOML, or from the Python function
-that export writes. Nothing in either is run.
-"""
+"""torchtitan's configuration as settings with their lines: of a job's TOML, or of export's Python, which isn't run."""
 
 from __future__ import annotations
 
@@ -37,10 +35,8 @@ _OWN = ("model_spec", "loss", "dataloader", "checkpoint", "hf_assets_path")
 
 
 def read_settings(path: pathlib.Path) -> Configuration:
-    """Returns the configuration of a job's TOML, or of the Python function that is written for a plan.
-
-    Raises:
-        ValueError: the file can't be read, or Python decides in it what isn't written out; says in which line.
+    """Returns the configuration of a TOML, or of export's Python. Raises ValueError, with the line, if it can't be
+    read, or Python decides what isn't written out.
     """
     text = read_text(path, REMEDY)
     if len(text) > _MOST:

@@ -16,8 +16,6 @@ from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 
-__all__ = ["with_contingencies"]
-
 _Stages: TypeAlias = tuple[StagePlan, ...]
 _Fallback: TypeAlias = tuple[_Stages, float, int]
 """Stages, seconds of a step, and micro-batches."""
@@ -26,16 +24,12 @@ _CLEARLY = 1.05
 
 
 def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> Plan:
-    """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one. On a
-    single host it has none.
+    """Returns a plan with a fallback for the loss of each single host; alike hosts share one. On a single host it has
+    none.
 
     A fallback has the plan's layers, so that layers that stay on their hosts needn't be moved, and any number of
-    micro-batches. A host without which nothing fits has no fallback, and the plan says so.
-
-    Args:
-        plan: the plan made of the first candidate, its seconds corrected by past runs or not.
-        task: the task that the plan was made for.
-        candidates: all candidate plans, those on fewer hosts among them; the plan's own first.
+    micro-batches. A host without which nothing fits has none, and the plan says so. The plan is that of the first
+    candidate, its seconds corrected by past runs or not.
     """
     if len(task.cluster.hosts) == 1:
         return plan
@@ -45,9 +39,7 @@ def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Cand
 
 
 def _with_fallbacks(plan: Plan, fallbacks: Sequence[_Fallback | None], cluster: Cluster, model: Model) -> Plan:
-    """Returns the plan with contingencies for each host, of what was planned without the first host of each kind; None:
-    nothing fits.
-    """
+    """Returns the plan with contingencies for each host, of what was planned without the first host of each kind."""
     names, state, kinds = [host.name for host in cluster.hosts], layer_state(model), kinds_of(cluster)
     devices = {host.name: host.num_devices for host in cluster.hosts}
     settlers = [fallback and Settler(fallback[0], plan.stages, devices, state) for fallback in fallbacks]
@@ -92,9 +84,8 @@ def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
 
 
 def _without(kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Candidate]) -> _Fallback | None:
-    """Returns the best plan without the first host of a kind, or one found on hosts that are left; None if none fits.
-
-    Those candidates count, too, whose hosts, or others of their kinds in their place, leave one of the kind unused.
+    """Returns the best plan without the first host of a kind; None if none fits. Those candidates count, too, whose
+    hosts, or others of their kinds in their place, leave one of the kind unused.
     """
     best, members = candidates[0], members_of_kinds(task.cluster)[kind]
     names, shape = {task.cluster.hosts[host].name for host in members}, (best.model.num_layers, best.run.schedule)

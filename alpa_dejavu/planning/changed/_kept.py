@@ -38,37 +38,28 @@ VERSION = 1
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models.
+    """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models."""
 
-    Attributes:
-        model: the model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that
-            planning looked at.
-        cluster, run, batch: those of the plan.
-        remat, zero, submeshes, imbalance, offload, replicas: the choices that stages have, as `SpaceRules` has them.
-        models: the latency and the communication model that priced the plan, by the names of their classes.
-        memory_margin: the share of the memory that the plan left free; None: the hosts' own.
-    """
-
+    # The model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that planning
+    # looked at.
     model: Model
     cluster: Cluster
     run: Run
     batch: int
+    # remat, zero, submeshes, imbalance, offload, replicas: the choices that stages have, as `SpaceRules` has them.
     remat: tuple[str, ...]
     zero: tuple[int, ...]
     submeshes: str = "power_of_two"
     imbalance: float = float("inf")
+    # The latency and the communication model that priced the plan, by the names of their classes.
     models: tuple[str, str] = ("AnalyticLatency", "AlphaBeta")
-    memory_margin: float | None = None
+    memory_margin: float | None = None  # the share of the memory that the plan left free; None: the hosts' own
     offload: str = "none"
     replicas: int = 1
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
-        """Returns the record, for planning again, of what a plan that was just made follows from.
-
-        Raises:
-            ValueError: the plan's batch isn't known, or the costs of its stages aren't.
-        """
+        """Returns the record of what a plan follows from. Raises ValueError for an unknown batch, or unknown costs."""
         costs, batch = planned.table.stage_costs, planned.plan.batch
         priced_by = planned.plan.priced_by or PricedBy()
         if costs is None or batch is None:
@@ -89,9 +80,7 @@ class Kept:
         )
 
     def knows(self, config: MeshConfig) -> bool:
-        """Returns whether this record says how layers are sharded on a config's logical mesh; True for any mesh if it
-        has no sharding at all.
-        """
+        """Returns whether it says how layers are sharded on a config's mesh; True if it has no sharding at all."""
         knows = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
         return knows is None or bool(knows(config))
 

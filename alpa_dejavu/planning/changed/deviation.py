@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
     from alpa_dejavu.planning.task import PlanningTask
 
-__all__ = ["Deviation", "deviation", "has_settled", "is_off", "learned_correction", "measured_run", "past_run"]
-
 _CAUSES = 0.25
 """A stage causes a step's error if, taking as long as measured, it alone makes up this share of it at least."""
 _WORTH = 0.05
@@ -46,42 +44,25 @@ _SETTLED = 0.05
 @final
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """A step that is off its prediction by more than its interval, and what follows from it.
+    """A step that is off its prediction by more than its interval, and what follows from it."""
 
-    Attributes:
-        plan: the plan that runs, whose confidence says the interval.
-        step_s: the measured seconds of a step (a median).
-        stage: the index of the stage that causes it; None: no stage's computing does.
-        factor: how many times as long as predicted that stage computes; 1 where there is none.
-        stays_s: the seconds of a step of the plan that runs, by what was measured of its stages.
-        now: the plan that would be chosen by what was measured.
-        moves: the layers and bytes of training state that hosts take in to go on by it.
-    """
-
-    plan: Plan
-    step_s: float
-    stage: int | None
-    factor: float
-    stays_s: float
-    now: Plan
-    moves: Moves
+    plan: Plan  # the plan that runs, whose confidence says the interval
+    step_s: float  # the measured seconds of a step (a median)
+    stage: int | None  # the index of the stage that causes it; None: no stage's computing does
+    factor: float  # how many times as long as predicted that stage computes; 1 where there is none
+    stays_s: float  # the seconds of a step of the plan that runs, by what was measured of its stages
+    now: Plan  # the plan that would be chosen by what was measured
+    moves: Moves  # the layers and bytes of training state that hosts take in to go on by it
 
     @property
     def matters(self) -> bool:
-        """Returns whether another plan would be chosen now, and would make a step at least 5 % shorter than it was
-        measured, and than the plan that runs takes by the same costs.
-        """
+        """Returns whether another plan would be chosen whose step is 5 % shorter than measured, and than this one's."""
         if given_stages(self.now) == given_stages(self.plan):
             return False
         return self.now.step_s <= (1 - _WORTH) * min(self.stays_s, self.step_s)
 
     def saved_s(self, steps_left: int, restart_s: float) -> float:
-        """Returns the seconds that the other plan saves over the steps that are left, less what moving to it takes.
-
-        Args:
-            steps_left: how many steps are still to be trained.
-            restart_s: the seconds that changing plans takes beside moving the training state: a checkpoint, compiling.
-        """
+        """Returns the seconds that the other plan saves over the steps left, less moving the state, and a restart."""
         return steps_left * (self.stays_s - self.now.step_s) - self.moves.seconds - restart_s
 
     def __str__(self) -> str:
@@ -101,8 +82,7 @@ class Deviation:
 
 
 def has_settled(steps_s: Sequence[float], window: int) -> bool:
-    """Returns whether measured steps have stopped becoming shorter or longer: whether the medians of the last two
-    windows of so many steps are within 5 %; False with fewer steps than these windows have.
+    """Returns whether the medians of the last two windows of so many steps are within 5 %; False with fewer steps.
 
     >>> has_settled([6.0, 0.4, 0.3, 0.2, 0.2, 0.2], 3), has_settled([6.0, 0.2, 0.21, 0.2, 0.9, 0.2], 3)
     (False, True)
@@ -114,9 +94,7 @@ def has_settled(steps_s: Sequence[float], window: int) -> bool:
 
 
 def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
-    """Returns whether the median of measured steps is outside the 90 % interval of a plan's step; False if the plan has
-    none.
-    """
+    """Returns whether the median of measured steps is outside the 90 % interval of the plan's step, if it has one."""
     if plan.confidence is None:
         return False
     low, high = plan.confidence.interval_s
@@ -124,11 +102,8 @@ def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
 
 
 def deviation(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> Deviation:
-    """Returns the cause of a measured step that is off its prediction, and the plan that would be chosen now.
-
-    Raises:
-        ValueError: the plan doesn't fit the task.
-        NoPlanError: nothing fits.
+    """Returns the cause of a measured step that is off, and the plan that would be chosen now. Raises ValueError if the
+    plan doesn't fit the task, and NoPlanError if nothing fits.
     """
     planned, run = _estimated(task, plan), measured_run(task, plan, measured)
     stages = zip(measured.computing_s, planned.timeline.computing_s, strict=True)
@@ -143,11 +118,7 @@ def deviation(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> Deviati
 
 
 def measured_run(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> PastRun:
-    """Returns the measured run of a plan as a history of past runs keeps it, with what is predicted without past runs.
-
-    Raises:
-        ValueError: the plan doesn't fit the task.
-    """
+    """Returns the measured run of a plan, with what is predicted without past runs; ValueError if it doesn't fit."""
     models, raw = task.prices.models, _estimated(dataclasses.replace(task, learned=()), plan)
     return past_run(raw, measured, models.latency, models.communication, task.prices.calibration)
 
@@ -159,10 +130,7 @@ def past_run(
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
 ) -> PastRun:
-    """Returns a plan's measured run, with what was predicted for it, as the history of past runs stores it.
-
-    `calibration` is what both models, which may be given by their names, are from; None: they are from none.
-    """
+    """Returns a plan's measured run as the history stores it. `calibration` is what both models are from, if any."""
     stages = zip(planned.timeline.computing_s, measured.stages, measured.computing_s, strict=True)
     return PastRun(
         plan=planned.plan,
@@ -177,10 +145,7 @@ def past_run(
 
 
 def learned_correction(task: PlanningTask, plan: Plan) -> StepCorrection:
-    """Returns by which factor the past runs that a task learns from have changed a plan's predicted step.
-
-    The spread of that factor is that of the plan's step.
-    """
+    """Returns the factor by which the past runs of a task have changed a step; its spread is that of the step."""
     raw_s = _estimated(dataclasses.replace(task, learned=()), plan).plan.step_s
     low, high = (plan.step_s, plan.step_s) if plan.confidence is None else plan.confidence.interval_s
     runs = len(task.learned)
@@ -195,11 +160,11 @@ def _estimated(task: PlanningTask, plan: Plan) -> PlanningResult:
 
 
 def _cause(planned: PlanningResult, factors: Sequence[float], off: float) -> int | None:
-    """Returns the stage that explains most of a step's error, which is `off`, the logarithm of the step's measured over
-    predicted seconds.
+    """Returns the stage that explains most of a step's error: `off`, the logarithm of its measured over predicted
+    seconds.
 
-    That is on average over two questions: how much longer the step gets if that stage alone takes as long as measured,
-    and how much shorter if it alone takes as long as predicted.
+    It is the mean of how much longer the step gets if that stage alone takes as long as measured, and how much shorter
+    if it alone takes as long as predicted.
     """
 
     def log_step(factors: Sequence[float]) -> float:

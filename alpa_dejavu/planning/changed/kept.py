@@ -43,19 +43,14 @@ _REMEDY = "`alpa-dejavu plan --json FILE` writes it beside the plan: plan once m
 @final
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The files that were written when a plan was saved: its own, and that of what planning again needs.
+    """The files that were written when a plan was saved: its own, and that of what planning again needs."""
 
-    Attributes:
-        files: the plan's file, and the file for planning again, if that was written.
-        lacking: why nothing was kept for planning again; empty: it was, or there was nothing to keep.
-    """
-
-    files: tuple[pathlib.Path, ...]
-    lacking: str = ""
+    files: tuple[pathlib.Path, ...]  # the plan's file, and the file for planning again, if that was written
+    lacking: str = ""  # why nothing was kept for planning again; empty: it was, or there was nothing to keep
 
 
 def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the path of the file beside a plan's file that holds what planning again needs, whether or not it exists.
+    """Returns the path beside a plan's file that holds what planning again needs, whether or not it exists.
 
     >>> kept_path("plans/gpt.json").name
     'gpt.json.kept.json.gz'
@@ -70,14 +65,10 @@ def kept_files(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path
 
 
 def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str]) -> Written:
-    """Writes a plan's file, and beside it a file with what planning again needs: a crash leaves both old files or both
-    new ones.
+    """Writes a plan's file, and beside it what planning again needs: a crash leaves both old files or both new ones.
 
-    If the path is no regular file, as /dev/stdout, or there is more to keep than could be read again, only the plan is
-    written. If `kept` is None, a record that was kept of an older plan is removed.
-
-    Raises:
-        ValueError: one of the two files can't be written.
+    If the path is no regular file, or there is more to keep than could be read again, only the plan is written. If
+    `kept` is None, an older plan's record is removed. Raises ValueError if one of the two files can't be written.
     """
     file, text = pathlib.Path(path), plan_text(plan)
     if is_stream(file):
@@ -105,13 +96,10 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
 
 
 def read_kept(plan: str | os.PathLike[str]) -> Kept:
-    """Reads the record of what planning again needs, which is kept in a file beside a plan's file.
+    """Reads the record of what planning again needs, which is kept in a file beside a plan's file and has its digest.
 
-    The record has a digest of the plan's file, so that it can't be taken for another plan's. Old records have no digest
-    and share a name with those of plans whose names differ only in the ending: `Kept.differences` tells them apart.
-
-    Raises:
-        ValueError: there is no such file, it isn't a record, or it is of another plan.
+    Old records have no digest and share a name with those of plans whose names differ only in the ending:
+    `Kept.differences` tells them apart. Raises ValueError if there is none, or it is of another plan.
     """
     file = pathlib.Path(plan)
     if is_stream(file):

@@ -21,8 +21,6 @@ from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
-
 _NAMES = {
     "AnalyticLatency": "analytic", "KernelLatency": "kernels", "AlphaBeta": "alpha-beta", "Free": "free",
     "Links": "links", "Nccl": "nccl",
@@ -38,21 +36,11 @@ def kept_prices(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Prices:
-    """Returns the cluster and the cost models by which a plan was priced, for its own cluster or another one.
+    """Returns the cluster and the cost models by which a plan was priced, for its own cluster (None) or another one.
 
     Where neither a calibration nor models are given, the plan's models are taken; on another cluster, unless these were
-    data sheets, what `plan_model` takes there.
-
-    Args:
-        plan, kept: the plan, and the record of what it was made from.
-        cluster: the cluster to price for; None: the plan's own.
-        latency, communication: models or their names; "auto": the plan's, if their names are enough to make them, or
-            the calibration's.
-        calibration: a file's path, or a `Calibration`; "none": data sheets; None: the plan's models.
-
-    Raises:
-        ValueError: the record is of another plan, or the plan was priced by other models than these; or it is on hosts
-            that its cluster hasn't, or has options that Alpa hasn't.
+    data sheets, what `plan_model` takes there. Raises ValueError if the record is of another plan, or the plan was
+    priced by other models; or it is on hosts that its cluster hasn't, or has options that Alpa hasn't.
     """
     differences = kept.differences(plan)
     if differences:
@@ -79,13 +67,9 @@ def kept_prices(
 
 
 def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
-    """Returns a plan, and its record for planning again, with costs by another calibration; the stages stay the same.
+    """Returns a plan and its record with costs by another calibration, which its notes name; the stages stay the same.
 
-    If the calibration is the plan's own, both are returned as they are. Else the new plan's notes say that it was
-    priced otherwise.
-
-    Raises:
-        ValueError: the calibration can't be read, or is of other devices than the plan's.
+    Both are returned as they are if the calibration is the plan's own. Raises ValueError if it is of other devices.
     """
     priced = prices(kept.cluster, calibration, "auto", _communication(kept, calibration), _priced_by(plan).runtime)
     models, then, now = priced.models, plan.priced_by, priced.named(plan.priced_by)
@@ -117,10 +101,10 @@ def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration
 def kept_task(
     plan: Plan, kept: Kept, prices: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
 ) -> PlanningTask:
-    """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
+    """Returns the task whose best plan is to follow one that runs, from what was kept of that, by the prices of now.
 
-    `prices` are those of the cluster as it is now. With `other_counts` the number of micro-batches may change, unless
-    the user had asked for that number; the model is then scaled, as nothing is traced.
+    With `other_counts` the number of micro-batches may change, unless the user had asked for it; the model is then
+    scaled.
     """
     count = kept.run.num_micro_batches
     asked = _priced_by(plan).micro_batches != "auto"
@@ -144,23 +128,17 @@ def kept_task(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpace(StageSpace):
-    """A rule that lets stages have only those configs for which a plan's record says how layers are sharded on their
-    logical meshes; and of these what `restriction`, the training framework that is to run the plan, can run.
-    """
+    """A rule that lets stages have configs on whose meshes a record knows the layers' sharding, as a framework can."""
 
     kept: Kept
     restriction: Restriction | None = None
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; only configs
-        on whose meshes the layers' sharding is known.
-        """
+        """Returns the submeshes and configs for micro-batches of so many samples, if their sharding is known."""
         return self._offered(cluster, micro_batch).filtered(self.kept.knows)
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
-        """Returns how many logical meshes a search on a cluster leaves out because it isn't known how layers are
-        sharded on them.
-        """
+        """Returns how many logical meshes a search leaves out because it isn't known how layers are sharded on them."""
         offered = self._offered(cluster, micro_batch)
         every, left = (
             {config.shape for row in space.configs for config in row if config is not None}

@@ -13,8 +13,6 @@ from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
 from alpa_dejavu.planning.changed.state_migration import Traffic
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
-__all__ = ["HostCopy", "NeighbourCopies", "neighbour_copies"]
-
 _VERSIONS = 2
 """Each host keeps the last copy until the next one is whole."""
 
@@ -36,23 +34,14 @@ class HostCopy:
 @final
 @dataclasses.dataclass(frozen=True)
 class NeighbourCopies:
-    """Copies of a plan's training state in neighbours' memory, priced.
+    """Copies of a plan's training state in neighbours' memory, priced."""
 
-    Attributes:
-        hosts: one for each host that the plan uses.
-        copy_s: the seconds of a copy, in which training waits.
-        every: the steps between two copies.
-        step_s: the seconds that copies add to a step on average.
-        lost_s: the seconds of steps that a failure makes undone, on average.
-        between_s: the mean seconds between two failures of any of the hosts.
-    """
-
-    hosts: tuple[HostCopy, ...]
-    copy_s: float
-    every: int
-    step_s: float
-    lost_s: float
-    between_s: float
+    hosts: tuple[HostCopy, ...]  # one for each host that the plan uses
+    copy_s: float  # the seconds of a copy, in which training waits
+    every: int  # the steps between two copies
+    step_s: float  # the seconds that copies add to a step on average
+    lost_s: float  # the seconds of steps that a failure makes undone, on average
+    between_s: float  # the mean seconds between two failures of any of the hosts
 
     @property
     def neighbours(self) -> dict[str, str]:
@@ -65,21 +54,12 @@ def neighbour_copies(
 ) -> NeighbourCopies:
     """Returns what copies of the training state in neighbours' memory cost, and after how many steps they cost least.
 
-    Each host sends its stages' parameters and optimizer's state to the host that has it soonest. Where data-parallel
-    hosts have the same state, nothing is sent. All hosts send at the same time, over the links and media of the
-    cluster, after their devices have given the state to the host's memory.
+    Each host sends its stages' state to the host that has it soonest; nothing where data-parallel hosts have the same.
+    All send at the same time, over the links and media of the cluster, after their devices have given the state to the
+    host's memory. Hosts whose memory isn't known are taken to have enough. `state` has the bytes of each of L layers'
+    parameters and optimizer's state, shape (L, 2). Copies are made `every` so many steps; None: what costs least.
 
-    Args:
-        plan, cluster: the plan that is trained by, and the cluster that it is for. Hosts whose memory isn't known are
-            taken to have enough.
-        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2), as
-            `layer_state` has them.
-        host_fails_every_s: the mean seconds between two failures of one host.
-        every: the steps between two copies; None: the number that costs least, by Young's formula.
-
-    Raises:
-        ValueError: the plan is on one host, a host or its neighbours have too little memory, every is below 1, or
-            host_fails_every_s isn't above 0.
+    Raises ValueError if the plan is on one host, hosts have too little memory, or a number isn't above 0.
 
     References:
         Chen et al., FTPipeHD: A Fault-Tolerant Pipeline-Parallel Distributed Training Framework for Heterogeneous Edge

@@ -30,24 +30,16 @@ from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, StagePlan, co
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Replanned", "fallback", "prepared", "replan", "replica_devices", "replica_positions"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """A plan that takes another one's place, with the training state that has to move between hosts for it.
+    """A plan that takes another one's place, with the training state that has to move between hosts for it."""
 
-    Attributes:
-        plan: the new plan, with the same layers and schedule.
-        moves: the layers and bytes of training state that its hosts take in, coming from the plan before.
-        seconds: the wall time that planning took.
-        kept: the record of what the new plan was made from, for planning once more; None for a contingency.
-    """
-
-    plan: Plan
-    moves: Moves
+    plan: Plan  # the new plan, with the same layers and schedule
+    moves: Moves  # the layers and bytes of training state that its hosts take in, coming from the plan before
     seconds: float
+    # The record of what the new plan was made from, for planning once more; None for a contingency.
     kept: Kept | None = None
 
     @property
@@ -57,12 +49,8 @@ class Replanned:
 
 
 def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None) -> Replanned:
-    """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
-
-    `checkpoint_bytes_per_s` is the rate at which all hosts together read a checkpoint; None: as the plan was made for.
-
-    Raises:
-        ValueError: the plan isn't for that host, or has no contingency for its loss.
+    """Returns the contingency that a plan has for the loss of a host, as a plan with what moves for it, from
+    checkpoints at the given rate (None: as the plan was made for). Raises ValueError if it has none.
     """
     started = time.perf_counter()
     _check_hosts(plan, [host])
@@ -87,12 +75,8 @@ def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None)
 
 
 def prepared(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration | None = None) -> Plan:
-    """Returns a plan with a contingency for the loss of each of its cluster's hosts, made from its record; the plan
-    itself if it has some, or its cluster has a single host. `calibration` is the one that priced the plan, as for
-    `kept_prices`.
-
-    Raises:
-        ValueError: the record is of another plan, or the plan was priced by other models.
+    """Returns a plan with a contingency for the loss of each host, made from its record; the plan itself if it has some
+    or one host. Raises ValueError if the record is of another plan, or the plan was priced by other models.
     """
     if plan.contingencies or len(kept.cluster.hosts) == 1:
         return plan
@@ -191,9 +175,7 @@ def replan(
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
     moved = moves(plan.stages, following.stages, changed, state, form=form)
     seconds = time.perf_counter() - started
-    following = dataclasses.replace(
-        following, notes=(*notes, *following.notes), planning_s={"planning again": seconds}
-    )
+    following = dataclasses.replace(following, notes=(*notes, *following.notes), planning_s={"planning again": seconds})
     next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
     return Replanned(following, moved, seconds, next_kept)
 
@@ -209,12 +191,8 @@ def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str] = ()) 
 def replica_devices(plan: Plan, replicas: Collection[int]) -> tuple[str, ...]:
     """Returns the devices of some replicas of all stages, such as "host-1/3", as `replan(without=...)` takes them.
 
-    Args:
-        plan: the plan, with equally many data-parallel replicas of each stage.
-        replicas: the numbers of replicas, from 0, as `alpa_dejavu.training.robust.Suspects` has them.
-
-    Raises:
-        ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
+    Replicas are numbered from 0, as `alpa_dejavu.training.robust.Suspects` has them. Raises ValueError if there is no
+    such replica, all are named, or stages have unlike numbers of replicas.
     """
     names: dict[str, None] = {}
     for stage, places in zip(plan.stages, devices_of(plan.stages, schedule_form(plan.schedule)), strict=True):
@@ -224,11 +202,7 @@ def replica_devices(plan: Plan, replicas: Collection[int]) -> tuple[str, ...]:
 
 
 def replica_positions(plan: Plan, stage: StagePlan, replicas: Collection[int]) -> list[int]:
-    """Returns the positions, in a stage's submesh, of the devices of some of its replicas.
-
-    Raises:
-        ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
-    """
+    """Returns the positions, in a stage's submesh, of some replicas' devices; ValueError as for `replica_devices`."""
     counts = {other.logical_mesh[0] for other in plan.stages}
     if len(counts) > 1:
         raise ValueError(f"the plan's stages have {', '.join(map(str, sorted(counts)))} replicas, but must have "

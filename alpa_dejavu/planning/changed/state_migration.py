@@ -13,18 +13,13 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.problem import Cluster, Model, Moves, StagePlan
 from alpa_dejavu.problem.run import ScheduleForm
 
-__all__ = ["Settler", "Traffic", "devices_of", "layer_state", "moves"]
-
 _ONE_EACH = ScheduleForm()
 _ASKED = 8
 """Among so many hosts that have what another lacks, the one with the fastest link is looked for."""
 
 
 def layer_state(model: Model) -> FloatArray:
-    """Returns for each layer the bytes of its parameters, and of the optimizer's state for them, shape (L, 2).
-
-    Parameters that several layers use are counted with the first of them.
-    """
+    """Returns for each layer the bytes of its parameters (shared ones with the first) and optimizer's state, (L, 2)."""
     num_bytes = np.zeros((model.num_layers, 2))
     for tensor in model.tensors:
         if tensor.role in ("parameter", "optimizer") and tensor.users:
@@ -34,13 +29,10 @@ def layer_state(model: Model) -> FloatArray:
 
 
 def devices_of(stages: Sequence[StagePlan], form: ScheduleForm = _ONE_EACH) -> list[dict[str, tuple[int, int]]]:
-    """Returns for each stage, by host name, the index of the first device that it takes on the host, and how many it
-    takes; stages that share a submesh in schedules of a form have the same ones.
+    """Returns for each stage by host name the index of the first device that it takes there, and how many it takes.
 
-    Stages with more devices on each host take theirs first; among equal ones the last stage does.
-
-    References:
-        Alpa's `get_sliced_virtual_submeshes`.
+    Stages with more devices on each host take theirs first; among equal ones the last stage does, as in Alpa's
+    `get_sliced_virtual_submeshes`. Stages that share a submesh in schedules of a form have the same ones.
     """
     count = len(stages) // form.chunks
     used, devices = defaultdict[str, int](int), [dict[str, tuple[int, int]]() for _ in range(count)]
@@ -60,10 +52,9 @@ def _both(new: StagePlan, old: StagePlan) -> tuple[int, int]:
 
 @final
 class Settler:
-    """A placer of a new plan's stages on those of several alike hosts that already hold most of the training state they
-    need, by the stages of the plan `before`, the number of devices of each host, lost ones too, and `layer_state`.
-
-    All of a host's stages go to the same other host, so that nothing of the plan's seconds changes.
+    """A placer of a new plan's stages on those alike hosts that hold most of the state they need, by the stages
+    `before`, the number of devices of each host, lost ones too, and `layer_state`. A host's stages go to one other
+    host, so that no seconds change.
     """
 
     def __init__(
@@ -77,9 +68,7 @@ class Settler:
         self._has = common @ np.array(on_host)
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
-        """Returns stages of the new plan, which may be on other hosts, on the hosts that hold most of their state, but
-        for lost ones; unchanged if there are too few hosts.
-        """
+        """Returns the stages on those hosts, not lost, that hold most of their state; as they are if too few."""
         asked = list(dict.fromkeys(name for stage in stages for name in stage.hosts))
         free = [n for n, name in enumerate(self._names) if name not in lost]
         if len(asked) > len(free):
@@ -110,14 +99,7 @@ def moves(
     among hosts (with ZeRO, or by tensor parallelism over several) each has one part of: the rest of what it needs comes
     from the hosts of the other parts, and what no host has that is left comes from a checkpoint. Hosts take in from the
     one with the fastest link among those that have it, of many only 8, or from themselves; all at the same time.
-
-    Args:
-        before: the stages of the plan that ran.
-        after: the stages of the plan that follows.
-        cluster: has the hosts of the new plan; hosts of the old one that it hasn't are lost.
-        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2).
-        lost: the names of hosts of the cluster that are lost too.
-        form: the form of the schedule of both plans, which says which stages share a submesh.
+    `cluster` has the hosts of the new plan; others, and those in `lost`, are lost. `state` has shape (L, 2).
     """
     traffic, left = Traffic(cluster), {host.name for host in cluster.hosts if host.name not in lost}
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
@@ -147,9 +129,7 @@ def moves(
 
 
 def _parts(stage: StagePlan) -> tuple[int, int]:
-    """Returns among how many of a stage's hosts its parameters are divided, and its optimizer's state; host n has part
-    n modulo that number.
-    """
+    """Returns among how many hosts a stage's parameters, and state, are divided; host n has n modulo that."""
     tensor = max(stage.logical_mesh[-1] // stage.submesh.devices_per_host, 1)
     every = len(stage.hosts)
     return every if stage.zero == 3 else tensor, every if stage.zero else tensor

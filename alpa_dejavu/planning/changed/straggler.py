@@ -18,8 +18,6 @@ from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.replanning import Replanned, replan
 from alpa_dejavu.problem import Plan
 
-__all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
-
 _AGREE = 0.75
 """The share of the steps that must show a host slow: a hiccup isn't a straggler."""
 
@@ -27,18 +25,13 @@ _AGREE = 0.75
 @final
 @dataclasses.dataclass(frozen=True)
 class Straggler:
-    """A host that takes longer than it should, or several that can't be told apart.
+    """A host that takes longer than it should, or several that can't be told apart."""
 
-    Attributes:
-        hosts: the host's name, or those of hosts that share all their stages: which of them is slow can't be told.
-        factor: how many times as long as they should their stages take, if other hosts' stages take as long as they
-            should.
-        stages: the indices of these stages.
-    """
-
+    # The host's name, or those of hosts that share all their stages: which of them is slow can't be told.
     hosts: tuple[str, ...]
+    # How many times as long as they should their stages take, if other hosts' stages take as long as they should.
     factor: float
-    stages: tuple[int, ...]
+    stages: tuple[int, ...]  # the indices of these stages
 
     def __str__(self) -> str:
         which = " or ".join(self.hosts)
@@ -114,12 +107,8 @@ def _straggler(
 
 
 def planned_around(plan: Plan, kept: Kept, slow: Sequence[Straggler]) -> Replanned:
-    """Returns the plan that would be chosen now, with the devices of stragglers (at least one) taken to be as slow as
-    measured; if it can't be told which of several hosts is slow, those of all of them.
-
-    Raises:
-        ValueError: no straggler, one that the cluster hasn't, or a record of another plan.
-        NoPlanError: nothing fits.
+    """Returns the plan that would be chosen if stragglers' devices are as slow as measured, those of all hosts that
+    can't be told apart. Raises ValueError for hosts or a record of another plan, and NoPlanError if nothing fits.
     """
     factors: dict[str, float] = {}
     for straggler in slow:

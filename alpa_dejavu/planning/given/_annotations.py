@@ -19,8 +19,6 @@ from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
 
-__all__ = ["ANNOTATIONS", "Annotation", "Chosen", "with_confidence", "with_unmeasured"]
-
 _LEAST_SHARE = 0.01
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
@@ -32,21 +30,13 @@ _MUCH_FASTER = 1.5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """A chosen candidate plan for a planning task, along with the other candidates and the time that planning took.
-
-    Attributes:
-        task: the planning task.
-        outcome: all that the search found, with its notes.
-        candidates: all candidate plans, the chosen one first.
-        compared: the candidate plans that the chosen one had to be better than, itself first.
-        clock: a stopwatch, which adds up the seconds of the planning.
-    """
+    """A chosen candidate plan for a planning task, along with the other candidates and the time that planning took."""
 
     task: PlanningTask
-    outcome: Found
-    candidates: Sequence[Candidate]
-    compared: Sequence[Candidate]
-    clock: Clock
+    outcome: Found  # all that the search found, with its notes
+    candidates: Sequence[Candidate]  # all candidate plans, the chosen one first
+    compared: Sequence[Candidate]  # the candidate plans that the chosen one had to be better than, itself first
+    clock: Clock  # a stopwatch, which adds up the seconds of the planning
 
 
 Annotation: TypeAlias = Callable[[Plan, Chosen], Plan]
@@ -54,9 +44,7 @@ Annotation: TypeAlias = Callable[[Plan, Chosen], Plan]
 
 
 def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with how probable it is that it is nearly the best of those it was compared with, and how far
-    its step, stages and layers spread in joint draws of their costs.
-    """
+    """Returns the plan with how probably it is nearly the best, and how far its step, stages and layers spread."""
     from alpa_dejavu.planning.search.uncertainty import confidence, drawn_stages, layer_draws, numbered_errors
 
     phase("confidence")
@@ -75,9 +63,7 @@ def _noted(plan: Plan, notes: Iterable[str]) -> Plan:
 
 
 def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on each part of its work that fitted models predict though nothing like it was
-    measured.
-    """
+    """Returns the plan with a note on each part of its work that is predicted though nothing like it was measured."""
     from alpa_dejavu.planning.given.footing import footings
 
     best = chosen.candidates[0]
@@ -92,9 +78,7 @@ def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on each dtype of its products that a used device has no rate for, and what stands in
-    for it.
-    """
+    """Returns the plan with a note on each dtype that a device has no rate for, and what stands in for it."""
     used = {host for stage in plan.stages for host in stage.hosts}
     by_dtype = chosen.candidates[0].model.product_flop
     total = sum(by_dtype.values())
@@ -123,9 +107,7 @@ def _unrated(device: Device, dtype: str, share: float) -> str:
 
 
 def with_unknown_devices(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on each device that a roofline prices, where its name is near to a known GPU's, or
-    the cluster has known GPUs, too: a roofline says less than kernels take.
-    """
+    """Returns the plan with a note on each device priced by a roofline among known GPUs, or nearly named as one."""
     prices = chosen.task.prices
     if prices.calibration is not None:
         return plan
@@ -144,9 +126,7 @@ def with_unknown_devices(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_unhandy_batch(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note where its batch can be cut into hardly any number of micro-batches, and one near it
-    that can.
-    """
+    """Returns the plan with a note where its batch can hardly be cut into micro-batches, and one near it that can."""
     batch, counts = chosen.task.batch, chosen.task.micro_batches
     if batch is None or batch < _SMALL_BATCH or not 1 < len(counts) < _FEW_NUMBERS:
         return plan
@@ -176,9 +156,7 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with the plans that would take its place once a host is lost, if the task asks for them and
-    nobody has stopped planning.
-    """
+    """Returns the plan with those to take its place once a host is lost, if asked for and nobody stopped planning."""
     if not chosen.task.contingencies or is_stopped():
         return plan
     from alpa_dejavu.planning.changed._contingencies import with_contingencies
@@ -190,9 +168,7 @@ def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
 
 
 def with_early_stop(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on how much of the search was left when somebody stopped it, if so, and by what
-    bound the plan is the best of those that were looked at.
-    """
+    """Returns the plan with a note on how much of the search was left when it was stopped, and on the bound."""
     search, candidate = current_watch(), chosen.candidates[0]
     if search is None or not search.is_stopped:
         return plan

@@ -28,20 +28,14 @@ from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
-__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "SavingData", "figures", "savings_data"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """A way by which stages may keep less in memory; a plan goes it only in stages where that pays.
-
-    Attributes:
-        name: its name.
-        remat, zero, offload: the choices that stages have, as `alpa_dejavu.planning.plan_model` takes them.
-    """
+    """A way by which stages may keep less in memory; a plan goes it only in stages where that pays."""
 
     name: str
+    # remat, zero, offload: the choices that stages have, as `alpa_dejavu.planning.plan_model` takes them.
     remat: tuple[str, ...] = ("none", "layer")
     zero: tuple[int, ...] = (0, 2, 3)
     offload: str = "none"
@@ -106,32 +100,23 @@ class RestsOn:
 @final
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """The figures of a plan.
+    """The figures of a plan."""
 
-    Attributes:
-        step_s: the seconds of a step if every prediction is right.
-        expected_step_s: those of the expected step, by which clusters are ordered, and prices and trainings reckoned.
-        interval_s: the ends of its 90 % interval; None: it isn't known.
-        price: the price of a step in US dollars; None where a host's price isn't known.
-        memory_bytes: the peak of the fullest device's memory.
-        stages, micro_batches: how many of them the plan has.
-        uses: what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload".
-        calibration: the calibration that its seconds are predicted by; empty: none, but data sheets.
-        footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
-    """
-
-    step_s: SecondsAboveZero
+    step_s: SecondsAboveZero  # the seconds of a step if every prediction is right
+    # Those of the expected step, by which clusters are ordered, and prices and trainings reckoned.
     expected_step_s: SecondsAboveZero
+    # The ends of its 90 % interval; None: it isn't known.
     interval_s: Annotated[
         Annotated[tuple[SecondsAboveZero, SecondsAboveZero], stated("the two ends of an interval")] | None,
         stated("the two ends of the 90 % interval, or null"),
     ]
-    price: Price
-    memory_bytes: Bytes
+    price: Price  # the price of a step in US dollars; None where a host's price isn't known
+    memory_bytes: Bytes  # the peak of the fullest device's memory
     stages: Count
     micro_batches: Count
-    uses: Names
-    calibration: Words
+    uses: Names  # what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload"
+    calibration: Words  # the calibration that its seconds are predicted by; empty: none, but data sheets
+    # footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
     footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
     training: Needed[
         Annotated[
@@ -145,21 +130,17 @@ class Figures:
 @final
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of a comparison: one cluster with one saving, by their names.
-
-    Attributes:
-        flags: the options of `alpa-dejavu plan` that find the same plan, beside those that all cells share.
-        figures, why_not: those of the best plan; or None and why there is no plan, as `plan` says it.
-        fits: whether something fits, as far as that was found out.
-        remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
-    """
+    """A cell of a comparison: one cluster with one saving, by their names."""
 
     cluster: Text
     saving: Text
-    flags: Words
+    flags: Words  # the options of `alpa-dejavu plan` that find the same plan, beside those that all cells share
+    # figures, why_not: those of the best plan; or None and why there is no plan, as `plan` says it.
     figures: Annotated[Figures | None, stated("an object: the figures of the plan, or null")]
     why_not: Needed[Words] = ""
+    # Whether something fits, as far as that was found out.
     fits: Needed[Annotated[bool, stated("true or false")]] = True
+    # Where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
     remedies: Needed[Names] = ()
 
     @property

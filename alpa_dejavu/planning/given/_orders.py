@@ -19,8 +19,6 @@ from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
 from alpa_dejavu.problem import Slicing
 
-__all__ = ["MEASURES", "SURE", "Order", "OrderChange", "changes", "joint_draws", "orders", "stages_alone"]
-
 Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
 MEASURES: tuple[Literal["seconds", "price"], ...] = ("seconds", "price")
@@ -33,27 +31,19 @@ _DRAWS = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """The order of clusters with one saving.
-
-    Attributes:
-        saving: the saving's name.
-        measure: "seconds" or "price" of a step.
-        clusters: the names of those that have a figure, the least first.
-        before: how probable it is that the first of two clusters' true figure is the smaller one, by their indices in
-            `clusters`, shape (clusters, clusters).
-        unfit: the names of those on which nothing fits.
-    """
+    """The order of clusters with one saving."""
 
     saving: Text
     measure: Annotated[Literal["seconds", "price"], stated('"seconds" or "price"')]
-    clusters: Names
+    clusters: Names  # the names of those that have a figure, the least first
+    # How probable it is that the first of two clusters' true figure is the smaller one, by their indices in `clusters`,
+    # shape (clusters, clusters).
     before: Annotated[tuple[Annotated[tuple[Share, ...], listed("a list of shares")], ...], listed("a list of rows")]
-    unfit: Names
+    unfit: Names  # the names of those on which nothing fits
 
     def is_before(self, cluster: str, other: str, sure: bool = True) -> bool | None:
-        """Returns whether one cluster is before another; None if one of them has no figure, or if that isn't sure.
-
-        A cluster on which nothing fits is behind all that have a figure. With `sure` False the predicted order counts.
+        """Returns whether one cluster is before another; None if one has no figure, or that isn't sure. One on which
+        nothing fits is behind all that have a figure. With `sure` False the predicted order counts.
         """
         if cluster in self.clusters and other in self.clusters:
             n, m = self.clusters.index(cluster), self.clusters.index(other)
@@ -67,18 +57,15 @@ class Order:
 @final
 @dataclasses.dataclass(frozen=True)
 class OrderChange:
-    """Two clusters whose order by "seconds" or "price" is another with some savings than with others.
-
-    Attributes:
-        before, behind: the names of the savings with which `one` is before `other`, and of those with which it isn't.
-        sure: whether both orders are sure; else they are those that are predicted.
-    """
+    """Two clusters whose order by "seconds" or "price" is another with some savings than with others."""
 
     measure: Annotated[Literal["seconds", "price"], stated('"seconds" or "price"')]
     one: Text  # pylint: disable=disallowed-name  # a key of the file
     other: Text
+    # before, behind: the names of the savings with which `one` is before `other`, and of those with which it isn't.
     before: Names
     behind: Names
+    # Whether both orders are sure; else they are those that are predicted.
     sure: Needed[Annotated[bool, stated("true or false")]] = True
 
 
@@ -94,9 +81,7 @@ def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[OrderC
 
 
 def orders(cells: Sequence[Cell], draws: Mapping[Place, FloatArray]) -> Iterator[Order]:
-    """Yields the order of the clusters for each measure and saving, by the seconds of a step of each cell that has
-    figures in joint draws of the errors of predictions.
-    """
+    """Yields the clusters' order for each measure and saving, by joint draws of the seconds of cells with figures."""
     for measure, saving in itertools.product(MEASURES, dict.fromkeys(cell.saving for cell in cells)):
         own = [cell for cell in cells if cell.saving == saving]
         figures = {cell.cluster: pair for cell in own if (pair := _per_second(cell, measure)) is not None}
@@ -125,18 +110,14 @@ def _share_before(first: FloatArray, second: FloatArray) -> float:
 
 
 def stages_alone(planned: PlanningResult) -> Candidate:
-    """Returns a result's plan as a candidate whose costs are those of its own submeshes alone, so that it takes little
-    room.
-    """
+    """Returns a result's plan as a candidate with the costs of its own submeshes alone, which takes little room."""
     costs = Costs(planned.model, planned.cluster, planned.space, planned.run, planned.table)
     return alone(Candidate(costs, Slicing(planned.choices, 0.0, 0.0, 0, 0.0), simulated_s=planned.timeline.step_s))
 
 
 def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:
-    """Returns the seconds of the step of each cell's plan in joint draws of how far off predictions may be.
-
-    Plans on the same devices that are predicted by the same calibration, which `rest_on` names, err together. On unlike
-    devices, or by unlike calibrations, errors are drawn independently.
+    """Returns the seconds of each cell's step in joint draws of how far off predictions may be. Plans on the same
+    devices by the same calibration, which `rest_on` names, err together; others independently.
     """
     alike: dict[Hashable, list[Place]] = {}
     for place, plan in plans.items():

@@ -44,36 +44,19 @@ from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
 __all__ = [
-    "MEASURES",
-    "SAVINGS",
-    "Cell",
-    "Comparison",
-    "Figures",
-    "Order",
-    "OrderChange",
-    "Saving",
-    "compare",
-    "comparison_format",
-    "comparison_text",
+    "MEASURES", "SAVINGS", "Cell", "Comparison", "Figures", "Order", "OrderChange", "Saving", "compare",
+    "comparison_format", "comparison_text",
 ]  # fmt: skip
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A comparison of clusters for one model, by ways to keep less in memory.
-
-    Attributes:
-        model, clusters: their names, as they were given.
-        batch: the samples of a step.
-        steps: for so many steps cells say what a training takes; None: they don't.
-        savings: the ways to keep less.
-        cells: a cell for each saving and cluster, all clusters of the first saving first.
-        orders: the order of the clusters by seconds and by price, with each saving.
-    """
+    """A comparison of clusters for one model, by ways to keep less in memory."""
 
     model: Words
     batch: Count
+    # For so many steps cells say what a training takes; None: they don't.
     steps: Annotated[Count | None, stated("a whole number of at least 1, or null")]
     clusters: Names
     savings: Annotated[
@@ -81,23 +64,17 @@ class Comparison:
         Stored(tuple[SavingData, ...], write=savings_data),
         listed("a list of ways to keep less in memory"),
     ]
+    # A cell for each saving and cluster, all clusters of the first saving first.
     cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
+    # The order of the clusters by seconds and by price, with each saving.
     orders: Annotated[tuple[Order, ...], listed("a list of orders")]
 
     def cell(self, cluster: str, saving: str) -> Cell:
-        """Returns the cell of a cluster and a saving, by their names.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Returns the cell of a cluster and a saving, by their names. Raises KeyError if there is none."""
         return {cell.place: cell for cell in self.cells}[cluster, saving]
 
     def order(self, saving: str, measure: str = "seconds") -> Order:
-        """Returns the order of the clusters with a saving, by "seconds" or "price".
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Returns the order of the clusters with a saving, by "seconds" or "price"; KeyError if there is none."""
         orders: dict[tuple[str, str], Order] = {(order.saving, order.measure): order for order in self.orders}
         return orders[saving, measure]
 
@@ -125,16 +102,9 @@ def compare(
 ) -> Comparison:
     """Returns what a step of a model takes and costs on each of several clusters, by each way to keep less in memory.
 
-    Each cell has the plan that `plan_model` finds with the saving's options. The model is traced and sharded once.
-
-    Args:
-        model: a name, a function or layers, as `plan_model` takes it.
-        clusters: two at least: each a machine type, "2 x p3.16xlarge", the path of a file, or a `Cluster`.
-        batch: samples of a step.
-        savings: the ways to keep less that are compared.
-        steps: so many steps are a training, whose hours and price are told; None: only those of a step are.
-        objective: "time" or "price": what each plan makes least.
-        layers, micro_batches, communication, calibration, runtime, overlap, attention, cache: as for `plan_model`.
+    Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. The model is traced and
+    sharded once. There must be two clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`.
+    With `steps` cells say the hours and price of a training.
 
     Raises:
         ValueError: fewer than two clusters, one that is given twice, an unknown name, a broken file, sizes that can't

@@ -19,8 +19,6 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search.uncertainty import KnowsInterval, assumed_spread
 from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, Run, SearchSpace, StageChoice
 
-__all__ = ["Footing", "footings", "phases", "variants_of"]
-
 _SHEET, _MEASURED, _FITTED = "data sheet", "measured", "fitted to "
 _Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
 """By work and what it rests on: seconds, and seconds times spread."""
@@ -38,19 +36,13 @@ class SaysFooting(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class Footing:
-    """A part of the predicted work of a plan's stages, with what its seconds rest on.
+    """A part of the predicted work of a plan's stages, with what its seconds rest on."""
 
-    Attributes:
-        work: the part: "products", "convolutions", "other operators", or collectives within or between hosts.
-        rests_on: "measured", "measured on its generation", "fitted to" something else, or "data sheet".
-        share: its share of the seconds for which the stages compute and run collectives.
-        spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones,
-            as it was for what fits had left out.
-    """
-
-    work: str
-    rests_on: str
-    share: float
+    work: str  # the part: "products", "convolutions", "other operators", or collectives within or between hosts
+    rests_on: str  # "measured", "measured on its generation", "fitted to" something else, or "data sheet"
+    share: float  # its share of the seconds for which the stages compute and run collectives
+    # How far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones, as it was
+    # for what fits had left out.
     spread: float
 
     @property
@@ -60,10 +52,7 @@ class Footing:
 
 
 def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice], run: Run) -> tuple[Footing, ...]:
-    """Returns what the predicted seconds of a plan's stages rest on, the largest part first.
-
-    Transfers between stages are left out, and so are the starts of programs.
-    """
+    """Returns what a plan's seconds rest on, the largest part first; transfers and starts of programs are left out."""
     costs, total = table.stage_costs, _Sum(lambda: np.zeros(2))
     assert costs is not None, "a table that was priced keeps its prices"
     of_operators: dict[int, tuple[Operators, _Sum]] = {}

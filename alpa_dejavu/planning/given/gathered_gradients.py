@@ -1,6 +1,4 @@
-"""The plan's step where each stage gathers the gradients of all its replicas, for a rule that looks at each of them,
-and the plans for which no other is as fast, as cheap and as tolerant.
-"""
+"""The plan's step where stages gather the gradients of all replicas for a rule, and the front of tolerant plans."""
 
 from __future__ import annotations
 
@@ -13,25 +11,16 @@ from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
 
-__all__ = ["TolerantPlan", "gathering_step_s", "tolerant_front"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class TolerantPlan:
-    """A plan with the number of wrong replicas of each stage that do no harm.
+    """A plan with the number of wrong replicas of each stage that do no harm."""
 
-    Attributes:
-        priced: the plan, with the price of a step without a rule.
-        wrong: how many replicas of each stage may be wrong.
-        step_s: the seconds of a step, in which gradients are gathered for the rule if any may be wrong.
-        price: the price of such a step.
-    """
-
-    priced: PricedPlan
-    wrong: int
-    step_s: float
-    price: float
+    priced: PricedPlan  # the plan, with the price of a step without a rule
+    wrong: int  # how many replicas of each stage may be wrong
+    step_s: float  # the seconds of a step, in which gradients are gathered for the rule if any may be wrong
+    price: float  # the price of such a step
 
     def no_worse(self, other: TolerantPlan) -> bool:
         """Returns whether this plan is as fast, as cheap and as tolerant as another one."""
@@ -40,11 +29,9 @@ class TolerantPlan:
 
 
 def gathering_step_s(plan: Plan) -> float:
-    """Returns the seconds of a plan's step if its stages gather gradients where they add them up now.
-
-    Each of N data-parallel devices then takes in N - 1 times the bytes of its gradients, in place of 2 (N - 1) / N
-    times those by a ring: N / 2 times as many. What the rule itself computes, and more forward passes for Zeno, aren't
-    in it.
+    """Returns the seconds of a plan's step if its stages gather gradients where they add them up now: each of N devices
+    takes in N - 1 times the bytes of its gradients, in place of 2 (N - 1) / N times those by a ring. What the rule
+    computes isn't in it.
     """
     times = [
         dataclasses.replace(
@@ -59,11 +46,8 @@ def gathering_step_s(plan: Plan) -> float:
 
 
 def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[TolerantPlan, ...]:
-    """Returns the Pareto front of plans by step time, price per step and tolerated wrong replicas: those that tolerate
-    fewest first, and of these the fastest.
-
-    `fronts` has, by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
-    stage as it needs.
+    """Returns the Pareto front by step time, price and tolerated wrong replicas, those that tolerate fewest first, and
+    then the fastest, of the plans that have enough replicas for so many wrong ones.
     """
     front = list[TolerantPlan]()
     for wrong in sorted(fronts, reverse=True):

@@ -1,9 +1,7 @@
 """Says what other schedules, and a better order of passes, would be worth on a plan's submeshes.
 
-Alpa runs four schedules. Others fill bubbles by splitting backward passes, or by giving each submesh several parts
-(chunks) of the model. Here each is simulated on the submeshes, meshes and micro-batches of a plan, by the costs that
-the plan was made from. Transfers block both stages in Alpa's schedules, as they do there, and overlap computing in the
-others, as in the runtimes that have them. Where a schedule has several stages on each submesh, layers are cut anew.
+Others than Alpa's fill bubbles by splitting backward passes, or by several parts (chunks) of the model on each submesh,
+for which layers are cut anew. Transfers block both stages in Alpa's schedules, and overlap computing in the others.
 """
 
 from __future__ import annotations
@@ -26,45 +24,31 @@ from alpa_dejavu.simulation.step import sending
 if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
 
-__all__ = ["OtherSchedule", "improved_order", "other_schedules", "with_better_schedules"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class OtherSchedule:
-    """A plan's step by another schedule on the same submeshes.
+    """A plan's step by another schedule on the same submeshes."""
 
-    Attributes:
-        name, chunks: the schedule, and the stages of each submesh.
-        step_s, memory_bytes: the seconds of its simulated step, and the largest peak of memory of a device; None where
-            it can't be had.
-        fits: whether every device's peak leaves free what the plan's memory margin asks for.
-        layers, submesh_of: the first and the last layer of each stage, and the number of its submesh among the plan's.
-        runtimes: who can run the schedule, by name.
-        why: what stands against it, in a few words; empty if nothing does.
-    """
-
+    # name, chunks: the schedule, and the stages of each submesh.
     name: str
     chunks: int
+    # step_s, memory_bytes: the seconds of its simulated step, and the largest peak of memory of a device; None where it
+    # can't be had.
     step_s: float | None = None
     memory_bytes: float | None = None
-    fits: bool = False
+    fits: bool = False  # whether every device's peak leaves free what the plan's memory margin asks for
+    # layers, submesh_of: the first and the last layer of each stage, and the number of its submesh among the plan's.
     layers: tuple[tuple[int, int], ...] = ()
     submesh_of: tuple[int, ...] = ()
-    runtimes: tuple[str, ...] = ()
-    why: str = ""
+    runtimes: tuple[str, ...] = ()  # who can run the schedule, by name
+    why: str = ""  # what stands against it, in a few words; empty if nothing does
 
 
 def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
-    """Returns a plan's step by each schedule that trains as its own does: those that fit first, the fastest first of
-    them, and last those that can't be had, with the reason.
-
-    Schedules that update the weights after each micro-batch are left out, since they train otherwise. The layers are
-    cut so that no chunk takes much longer than others, and then moved one by one as long as that makes the simulated
-    step shorter.
-
-    Raises:
-        ValueError: the plan only infers.
+    """Returns a plan's step by each schedule that trains as its own does: those that fit first, by their time, and last
+    those that can't be had, with the reason. Layers are cut so that no chunk takes much longer than others, and moved
+    one by one as long as steps get shorter. Raises ValueError if the plan only infers.
     """
     if not planned.model.training:
         raise ValueError("the plan's step takes no gradients, so its schedule is 'inference', and no other is one")
@@ -102,9 +86,7 @@ _WORTH = 0.01
 
 
 def with_better_schedules(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on each of two schedules that would make its step over 1 % shorter on the same
-    submeshes: the best of Alpa's, and of all others.
-    """
+    """Returns the plan with notes on Alpa's best schedule, and the best other, if a step is over 1 % shorter by it."""
     own = chosen.candidates[0]
     if not own.model.training or own.cluster.shared:
         return plan
@@ -129,14 +111,10 @@ _SIMULATED_TASKS = 4_000_000
 
 
 def improved_order(planned: PlanningResult) -> ImprovedSchedule:
-    """Returns an order of a plan's passes whose simulated step is no longer than by the plan's own schedule, with a
-    bound for any order.
+    """Returns an order of a plan's passes whose step is no longer than by its schedule, with a bound for any order.
 
-    The search begins with the plan's schedule and with those that have the same stages on each submesh, and splits
-    backward passes. Stages, submeshes and micro-batches stay as they are.
-
-    Raises:
-        ValueError: the plan only infers, updates the weights after each micro-batch, or its devices share one CPU.
+    The search begins with schedules that have the same stages on each submesh, and splits backward passes. Raises
+    ValueError if the plan only infers, updates after each micro-batch, or its devices share one CPU.
     """
     plan, run, cluster = planned.plan, planned.run, planned.cluster
     if not planned.model.training or run.schedule not in ANY_SCHEDULE or cluster.shared:

@@ -25,8 +25,6 @@ from alpa_dejavu.planning.search.models.named_model import attention_on, model_s
 from alpa_dejavu.planning.task import Clock, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
-__all__ = ["PlanEstimator", "cluster_of_plan", "estimate"]
-
 
 def estimate(
     model: Model,
@@ -42,24 +40,11 @@ def estimate(
     runtime: str | RuntimeProfile = ALPA,
 ) -> PlanningResult:
     """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
-    stage may exceed the memory.
+    stage may exceed the memory. If all stages name their hosts, they are costed on only those.
 
-    Args:
-        model: the model's layers, for a micro-batch of the run.
-        cluster: the cluster that the plan is for.
-        run: the number of micro-batches, and the schedule.
-        stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
-        name: the model's name.
-        batch: samples of a step.
-        latency: a latency model or its name; "auto": as for `plan_model`.
-        communication: a communication model or its name; "auto": as for `plan_model`.
-        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
-        runtime: a runtime profile or its name: the training framework that runs the plan.
-
-    Raises:
-        ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
-            take more devices of them than they have.
-        NoPlanError: the stages' submeshes don't fill the hosts.
+    Models and calibration are as for `plan_model`; the model's layers are those of a micro-batch of the run. Raises
+    ValueError for stages that don't cover the layers, or are on hosts or more devices than there are; NoPlanError if
+    their submeshes don't fill the hosts.
     """
     priced = prices(cluster, calibration, latency, communication, runtime)
     task = PlanningTask(
@@ -142,11 +127,8 @@ class PlanEstimator:
     def estimate(self, plan: Plan) -> PlanningResult:
         """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.
 
-        A plan none of whose host names the cluster has is put on the cluster's hosts in their order, if all are alike.
-
-        Raises:
-            ValueError: the plan has no batch, or another number of layers than the model can be cut into; or it is on
-                hosts, or on more devices of them, than the cluster has.
+        One with none of the cluster's host names is put on its hosts in order, if all are alike. Raises ValueError if
+        the plan has no batch, or is of other layers, hosts or devices than the model and cluster have.
         """
         if plan.batch is None or plan.batch % plan.num_micro_batches:
             raise ValueError(
@@ -206,16 +188,9 @@ class PlanEstimator:
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine type.
 
-    If `machine` is the file of a whole cluster that has the plan's hosts, that cluster is returned as it is. An old
-    plan, without a summary of its cluster, is taken to be for only the hosts that its stages name.
-
-    Args:
-        plan: the plan.
-        machine: the name of a machine type, or the path of a machine's or cluster's file; None: the plan's own.
-
-    Raises:
-        ValueError: the plan's hosts are of no known machine type and none is given, or such hosts can't have the plan's
-            devices.
+    If `machine` is the file of a whole cluster that has the plan's hosts, that cluster is returned as it is. A plan
+    without a summary of its cluster is taken to be for only the hosts that its stages name. Raises ValueError if no
+    machine type is known or given, or such hosts can't have the plan's devices.
     """
     from alpa_dejavu.clusters import named_cluster
 

@@ -10,35 +10,23 @@ from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
 from alpa_dejavu.simulation.plan_times import plan_times
 
-__all__ = ["Spare", "spare"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Spare:
-    """The devices and seconds that one plan leaves idle on one cluster. On a cluster whose devices are parts of one CPU
-    all of the seconds are 0, since the others use what one device leaves idle.
+    """The devices and seconds that a plan leaves idle; the seconds are 0 where devices are parts of one CPU."""
 
-    Attributes:
-        devices: how many devices no stage is on, by the host's name; hosts without such devices are left out.
-        unused_device_s: the device-seconds of these devices in a step: the whole step for each.
-        bubble_s: for each submesh, the seconds of a step in which its devices wait for others; transfers that hold
-            a device up aren't counted.
-        bubble_device_s: the device-seconds of a step in all bubbles.
-    """
-
+    # How many devices no stage is on, by the host's name; hosts without such devices are left out.
     devices: Mapping[str, int] = dataclasses.field(hash=False)
-    unused_device_s: float
+    unused_device_s: float  # the device-seconds of these devices in a step: the whole step for each
+    # For each submesh, the seconds of a step in which its devices wait for others; transfers that hold a device up
+    # aren't counted.
     bubble_s: tuple[float, ...]
-    bubble_device_s: float
+    bubble_device_s: float  # the device-seconds of a step in all bubbles
 
 
 def spare(plan: Plan, cluster: Cluster) -> Spare:
-    """Returns the devices and seconds that a plan leaves idle on the cluster that it was made for.
-
-    Raises:
-        ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.
-    """
+    """Returns what a plan leaves idle. Raises ValueError if its cluster hasn't the plan's hosts or devices."""
     used, numbers = plan.devices_of_hosts, {host.name: host.num_devices for host in cluster.hosts}
     for host, count in used.items():
         if count > numbers.get(host, 0):

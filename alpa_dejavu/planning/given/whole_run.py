@@ -18,44 +18,30 @@ from alpa_dejavu.planning.given.footing import phases, variants_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import AxisCollectives, StageChoice, checks
 
-__all__ = ["WholeRun", "run_facts", "sent_rows", "step_bytes", "steps_of_samples", "steps_of_tokens", "whole_run"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class WholeRun:
-    """The figures of a training of so many steps by a plan.
-
-    Attributes:
-        steps: how many steps there are.
-        seconds: the seconds of all steps, by the expected one.
-        deviation_s: their standard deviation by how far off predictions may be, which are as far off in every step;
-            None: it isn't known.
-        device_s: the seconds of all devices of the hosts that the plan uses, which are paid for as a whole.
-        price: what these hosts cost meanwhile, in US dollars; None where a host's price isn't known.
-        sent_bytes: the bytes that all steps send, by the names of the hosts that send and receive; a host with itself
-            are its devices among themselves.
-        host_bytes: the peak of what each host's own memory keeps of the training, by its name; only what plans offload
-            is counted, not the framework itself.
-        device_bytes: the peak of the fullest device's memory.
-    """
+    """The figures of a training of so many steps by a plan."""
 
     steps: int
-    seconds: float
+    seconds: float  # the seconds of all steps, by the expected one
+    # Their standard deviation by how far off predictions may be, which are as far off in every step; None: it isn't
+    # known.
     deviation_s: float | None
-    device_s: float
-    price: float | None
+    device_s: float  # the seconds of all devices of the hosts that the plan uses, which are paid for as a whole
+    price: float | None  # what these hosts cost meanwhile, in US dollars; None where a host's price isn't known
+    # The bytes that all steps send, by the names of the hosts that send and receive; a host with itself are its devices
+    # among themselves.
     sent_bytes: Mapping[Ends, float]
+    # The peak of what each host's own memory keeps of the training, by its name; only what plans offload is counted,
+    # not the framework itself.
     host_bytes: Mapping[str, float]
-    device_bytes: float
+    device_bytes: float  # the peak of the fullest device's memory
 
 
 def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
-    """Returns what a training of so many steps takes by a plan.
-
-    Raises:
-        ValueError: the number of steps isn't a whole number of at least 1.
-    """
+    """Returns what a training of so many steps takes by a plan. Raises ValueError for no whole number of at least 1."""
     checks.count("whole_run", "steps", steps)
     plan, sure = planned.plan, planned.confidence
     used = set(plan.devices_of_hosts)
@@ -107,10 +93,8 @@ def steps_of_samples(samples: int, batch: int) -> int:
 
 
 def steps_of_tokens(tokens: int, batch: int, model: str) -> int:
-    """Returns how many steps train so many tokens, of a model whose samples are of known length.
-
-    Raises:
-        ValueError: the model's samples aren't sequences of tokens, as far as its name says.
+    """Returns how many steps train so many tokens; ValueError if the model's samples aren't of known length, by its
+    name.
 
     >>> steps_of_tokens(10**9, 1024, "gpt-1.3b")
     954
@@ -132,9 +116,9 @@ Ends = tuple[str, str]
 def step_bytes(planned: PlanningResult) -> dict[Ends, float]:
     """Returns the bytes that one step of a plan sends, by the hosts that send and receive, in the order of the cluster.
 
-    It counts the collectives among the devices of each stage, as rings, for all micro-batches, those of forward passes
-    again where they are computed again; those of gradients and parameters once; and all that goes from stage to stage,
-    which crosses once, in equal parts between the hosts of both stages. Copies to a host's own memory aren't counted.
+    It counts stages' collectives as rings for all micro-batches, those of forward passes again where they are computed
+    again; gradients and parameters once; and all that goes from stage to stage, in equal parts between the hosts of
+    both.
     """
     cluster, plan = planned.cluster, planned.plan
     numbers, total = cluster.host_numbers, defaultdict[tuple[int, int], float](float)

@@ -1,10 +1,5 @@
 """A language model, a cluster and the lengths of requests come in; a plan for serving goes out.
 
-It says the time to the first token, the time of each next one, and tokens per second.
-
-    from alpa_dejavu.planning.inference import Lengths, serve_plan
-    serve_plan("kraken-760m-4", "dgx-a100", Lengths.fixed(512, 128)).first_token.seconds
-
 Prefill reads prompts to their first output token; it is a forward step at the prompts' length. Decoding makes one more
 token of each sequence at a time; it reads all weights, and the cache of keys and values of all tokens before.
 """

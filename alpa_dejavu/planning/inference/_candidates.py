@@ -16,8 +16,6 @@ from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
 
-__all__ = ["Serving", "ServingSearch"]
-
 MOST_BATCH = 1024
 """The largest batch that is tried where the batch is left open."""
 _MOST_PREFILLED = 8192
@@ -27,10 +25,8 @@ _MOST_PREFILLED = 8192
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Serving:
-    """A way to serve a model: a batch on each replica of a shape.
-
-    `prefill`, `high` and `decoding` are the costs of a pass of a micro-batch: of prompts of mean length, of prompts of
-    high length, and of one token of each sequence.
+    """A way to serve a model: a batch on each replica of a shape, with the costs of a micro-batch's passes: of prompts
+    of mean and of high length, and of one token of each sequence.
     """
 
     shape: ServingShape
@@ -69,9 +65,7 @@ class Serving:
 
     @property
     def tokens_per_s(self) -> float:
-        """Returns the output tokens per second of all replicas, each of which reads a batch of prompts and then decodes
-        all of it.
-        """
+        """Returns the output tokens per second of all replicas, each of which reads a batch, then decodes it."""
         output = self.lengths.output
         seconds = self.first_token_s + (output - 1) * self.next_token_s
         return self.shape.replicas * self.batch * output / seconds
@@ -97,9 +91,7 @@ class ServingSearch:
         return fitting
 
     def _best(self, shape: ServingShape, batch: int) -> Serving | None:
-        """Returns the candidate whose prompts are read in the parts with which the last one's first token comes
-        soonest; None if none fits.
-        """
+        """Returns the way to read prompts in parts with which the last first token comes soonest; None if none fits."""
         if self._cached(shape, batch).max() > self.limit_bytes:
             return None
         fitting, group = list[Serving](), math.ceil(batch / min(shape.stages, batch))
@@ -141,8 +133,8 @@ class ServingSearch:
         return ServingMemory(weights_bytes, cache_bytes, temporary_bytes, self.limit_bytes)
 
     def lacking(self, shape: ServingShape, batch: int) -> tuple[float, float, ServingMemory]:
-        """Returns about how many sequences of these lengths would fit on a shape, how many tokens of each of a batch,
-        and the memory that one sequence takes; below one of either, the model itself doesn't fit.
+        """Returns about how many sequences would fit on a shape, how many tokens of each of a batch, and one sequence's
+        memory; below one of either, the model itself doesn't fit.
         """
         memory = self._priced(shape, 1, 1).memory
         sequences = (self.limit_bytes - memory.weights_bytes - memory.temporary_bytes) / memory.cache_bytes

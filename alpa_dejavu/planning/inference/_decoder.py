@@ -12,8 +12,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, is_marked, model_size
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["HALF", "Decoder", "ServingShape", "decoder", "shapes"]
-
 HALF = "float16"
 """The element type of a known model's weights, activations and cache."""
 _HALF_BYTES = 2
@@ -27,30 +25,21 @@ _FEW = 3
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decoder:
-    """A language model for inference, whose forward step is traced for the batches and lengths that are asked for.
-
-    Attributes:
-        name: the model's name.
-        function: takes a batch size and a number of tokens, and returns a step without gradients, with its arguments.
-        cache_bytes_per_token: the bytes of the keys and values of one token in all layers.
-        num_blocks: the transformer layers, which stages divide; None: not known.
-        heads: what the devices of a stage must divide: attention heads, or the ways of a Kraken; None: not known.
-        heads_are: what `heads` are, for people.
-    """
+    """A language model for inference, whose forward step is traced for the batches and lengths that are asked for."""
 
     name: str
+    # Takes a batch size and a number of tokens, and returns a step without gradients, with its arguments.
     function: StepFunction
-    cache_bytes_per_token: float
-    num_blocks: int | None = None
+    cache_bytes_per_token: float  # the bytes of the keys and values of one token in all layers
+    num_blocks: int | None = None  # the transformer layers, which stages divide; None: not known
+    # What the devices of a stage must divide: attention heads, or the ways of a Kraken; None: not known.
     heads: int | None = None
-    heads_are: str = "heads"
+    heads_are: str = "heads"  # what `heads` are, for people
     _models: dict[tuple[int, int, int], Model] = dataclasses.field(default_factory=dict, init=False, repr=False)
     _steps: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def degrees(self, most: int) -> tuple[int, ...]:
-        """Returns the numbers of tensor-parallel devices up to `most` that may divide the model: divisors of its heads
-        or ways; powers of two where these aren't known.
-        """
+        """Returns the numbers of devices, at most `most`, that may divide the heads or ways, else powers of two."""
         if self.heads is None:
             return tuple(2**n for n in range(most.bit_length()))
         return tuple(n for n in range(1, most + 1) if self.heads % n == 0)
@@ -72,15 +61,12 @@ class Decoder:
         return tuple((count + (n < more)) / self.num_blocks for n in range(stages))
 
     def model(self, batch: int, tokens: int, stages: int, by_engine: bool) -> Model:
-        """Returns the layers of a forward step of so many sequences, of which so many tokens each are read at a time,
-        cut into a layer for each stage; divided among devices by the auto-sharding engine, or evenly as in Megatron-LM.
+        """Returns the layers of a forward step of so many sequences and tokens of each, cut into a layer for each
+        stage; divided by the auto-sharding engine, or evenly as in Megatron-LM.
 
-        The engine divides operators as it does for a single token, or for three, which leaves nothing to divide evenly
-        but weights and heads: of more tokens or sequences it would give each device some, and all of the weights. So a
-        device keeps the same weights in prefill and in decoding.
-
-        Raises:
-            ValueError: the step takes gradients, or can't be cut into so many layers.
+        The engine divides operators as it does for at most three tokens, which leaves nothing to divide evenly but
+        weights and heads: so a device keeps the same weights in prefill and in decoding. Raises ValueError if the step
+        takes gradients, or can't be cut into so many layers.
         """
         whole = self._cut(batch, tokens, stages)
         if not by_engine:
@@ -95,9 +81,7 @@ class Decoder:
         return self._cut(1, min(tokens, _FEW), stages)
 
     def engine_fits(self, batch: int, tokens: int, stages: int) -> bool:
-        """Returns whether the step of so many tokens has the operators of a few tokens', so that the auto-sharding
-        engine's division of these can be taken.
-        """
+        """Returns whether the step has a few tokens' operators, so that the engine's division of these can be taken."""
         whole, alone = self._cut(batch, tokens, stages), self._alone(tokens, stages)
         return [len(layer.forward) for layer in whole.layers] == [len(layer.forward) for layer in alone.layers]
 
@@ -189,10 +173,7 @@ _MOST_STAGES = 64
 @final
 @dataclasses.dataclass(frozen=True)
 class ServingShape:
-    """A division of a model: the devices of a stage, all on one host; the stages of a replica; and the replicas.
-
-    `stages_per_host` says how many stages have room on a host.
-    """
+    """A division of a model: devices of a stage, on one host; stages of a replica; replicas; stages on a host."""
 
     tensor_parallel: int
     stages: int
@@ -206,12 +187,9 @@ class ServingShape:
 
 def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[ServingShape]:
     """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first; of unlike hosts as
-    many devices are taken as the smallest has. Without a number of devices or stages all are tried: those that divide
-    the heads or ways, and powers of two.
-
-    Raises:
-        ValueError: the devices of a stage don't divide the heads or ways, or aren't on one host; or there are too few
-            devices or layers for so many stages.
+    many devices are taken as the smallest has. Where none is given, all divisors of the heads or ways, and powers of
+    two of stages, are tried. Raises ValueError for devices that can't divide the model or aren't on one host, or too
+    many stages.
     """
     on_host = min(host.num_devices for host in cluster.hosts)
     if tensor_parallel is not None:

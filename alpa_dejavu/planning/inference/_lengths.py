@@ -11,8 +11,6 @@ from typing import final
 
 from alpa_dejavu._util.json_file import csv_lines
 
-__all__ = ["Lengths"]
-
 _HIGH = 0.95
 """The share of requests for which there has to be memory, and whose time to the first token is told."""
 _MOST_TOKENS = 1_000_000
@@ -25,12 +23,10 @@ _REMEDY = "a file of lengths is CSV with the columns prompt, output and, if they
 class Lengths:
     """The lengths of requests, in tokens, with the weight of each.
 
-    Attributes:
-        requests: for each kind of request the tokens of its prompt, those of its output, and its weight.
-
     Raises ValueError for no request, a length that isn't a whole number of at least 1, or a weight that isn't above 0.
     """
 
+    # For each kind of request the tokens of its prompt, those of its output, and its weight.
     requests: tuple[tuple[int, int, float], ...]
 
     def __post_init__(self) -> None:
@@ -52,12 +48,8 @@ class Lengths:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Lengths:
-        """Returns the lengths that a CSV file has, a request or a kind of requests a line.
-
-        Its first line names the columns: prompt, output and optionally weight, which is 1 where there is none.
-
-        Raises:
-            ValueError: the file can't be read, or a line isn't as it must be; says what is wrong where.
+        """Returns the lengths in a CSV file with the columns prompt, output and optionally weight (1 where there is
+        none), a kind of requests a line. Raises ValueError if it can't be read, or a line is wrong; says which.
         """
         path = pathlib.Path(path)
         lines = csv_lines(path, _REMEDY)
@@ -86,9 +78,7 @@ class Lengths:
 
     @property
     def context(self) -> float:
-        """Returns the mean tokens before an output token, over all output tokens of all requests: of a request of n
-        tokens and m of output that is n + m/2.
-        """
+        """Returns the mean tokens before an output token: n + m/2 for a request of n tokens and m of output."""
         mean_output = self._mean(lambda prompt, output: output)
         return self._mean(lambda prompt, output: output * (prompt + output / 2)) / mean_output
 

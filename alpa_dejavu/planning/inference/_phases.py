@@ -16,8 +16,6 @@ from alpa_dejavu.planning.inference._decoder import HALF, Decoder, ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
 from alpa_dejavu.problem import Host, MeshConfig, Submesh
 
-__all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
-
 _DIVIDED = 1.25
 """Weights are divided among devices if each keeps no more than so many times its even share."""
 
@@ -26,10 +24,7 @@ _DIVIDED = 1.25
 @dataclasses.dataclass(frozen=True, eq=False)
 class PassCosts:
     """The costs of one pass of a micro-batch in each of P stages: seconds, and bytes on each of a stage's devices, all
-    of shape (P,).
-
-    `transfers_s` are those to the next stage. `costs`, `devices` and `config` are what it was priced by, a layer of the
-    model for each stage.
+    of shape (P,); transfers are those to the next stage. A layer of the priced model is a stage.
     """
 
     costs: StageCostModel
@@ -52,10 +47,7 @@ class PassCosts:
 
 @final
 class Pricer:
-    """A pricer of passes of a model through the stages of a replica, by the prices of any other plan.
-
-    It takes every stage to be on the slowest kind of the cluster's devices.
-    """
+    """A pricer of passes through the stages of a replica, each of them on the slowest kind of the cluster's devices."""
 
     def __init__(self, decoder: Decoder, prices: Prices) -> None:
         self._decoder, self._prices = decoder, prices
@@ -67,9 +59,7 @@ class Pricer:
         return self._prices.models.runtime.hosts(self._prices.cluster.hosts)
 
     def by_engine(self, shape: ServingShape, tokens: int) -> bool:
-        """Returns whether the auto-sharding engine divides the weights among a stage's devices, if a prompt has so many
-        tokens; else operators are divided evenly, as Megatron-LM divides a standard transformer's.
-        """
+        """Returns whether the engine divides the weights among a stage's devices; else operators are divided evenly."""
         if not self._decoder.engine_fits(1, tokens, shape.stages):
             return False
         for length in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
@@ -81,10 +71,7 @@ class Pricer:
     def passed(
         self, shape: ServingShape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0
     ) -> PassCosts:
-        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time: a prompt's in
-        prefill, 1 in decoding. `context` is the number of tokens before, whose keys and values are read from the cache;
-        0 in prefill.
-        """
+        """Returns the costs of a pass of so many tokens of sequences, with `context` tokens each in the cache."""
         by_engine = by_engine and self._decoder.engine_fits(sequences, tokens, shape.stages)
         costs = self._costs(sequences, tokens, shape.stages, by_engine)
         config = MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)

@@ -31,8 +31,6 @@ from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["serve_plan"]
-
 
 def serve_plan(
     model: str | Kraken | Callable[[int, int], Any] | Decoder,
@@ -141,11 +139,7 @@ def serve_plan(
 def _within(
     candidates: list[Serving], name: str, limit_s: float | None, seconds: Callable[[Serving], float]
 ) -> list[Serving]:
-    """Returns the candidates within a limit.
-
-    Raises:
-        NoPlanError: there are none; says what limit could be kept.
-    """
+    """Returns the candidates within a limit. Raises NoPlanError if there are none; says what limit could be kept."""
     within = [candidate for candidate in candidates if limit_s is None or seconds(candidate) <= limit_s]
     if within:
         return within
@@ -195,9 +189,7 @@ def _notes(best: Serving, cluster: Cluster, source: str) -> list[str]:
 
 
 def _intervals(chosen: Serving) -> tuple[tuple[float, float], tuple[float, float], str]:
-    """Returns the 90 % intervals of the seconds to the first token and of each next one, which err as those of training
-    steps do, and where they are from.
-    """
+    """Returns the 90 % intervals of both phases' seconds, which err as training steps do, and where they are from."""
     passes = chosen.prefill, chosen.decoding
     draws = StageDraws([(costs.costs, costs.devices, costs.config) for costs in passes])
     first, following = (_drawn_s(costs, draws, n, chosen.shape) for n, costs in enumerate(passes))

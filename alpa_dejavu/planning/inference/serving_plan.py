@@ -24,11 +24,6 @@ from alpa_dejavu._util.format_fields import (
 )
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 
-__all__ = [
-    "OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts", "read_serving_plan",
-    "serving_format", "serving_text", "write_serving_plan",
-]  # fmt: skip
-
 OBJECTIVES = ("latency", "throughput")
 """What a plan for inference has the best of: the time to the first token, or tokens per second."""
 
@@ -36,26 +31,15 @@ OBJECTIVES = ("latency", "throughput")
 @final
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """The seconds of prefill, which end in the first token, or of decoding one more token of each sequence.
+    """The seconds of prefill, which end in the first token, or of decoding one more token of each sequence."""
 
-    Attributes:
-        computing_s: operators, one micro-batch through all stages; weights and activations are read in them.
-        cache_s: reading the keys and values of all tokens before.
-        collectives_s: collectives among a stage's devices, without what hides behind computing.
-        transfers_s: transfers from stage to stage.
-        waiting_s: what the phase takes longer because the slowest stage has other micro-batches to do.
-        hidden_s: collectives that hide behind computing; they aren't part of `seconds`.
-        weights_s: reading each weight from memory once, which `computing_s` can't go below.
-        interval_s: the 90 % interval of `seconds`.
-    """
-
-    computing_s: Seconds
-    cache_s: Seconds
-    collectives_s: Seconds
+    computing_s: Seconds  # operators, one micro-batch through all stages; weights and activations are read in them
+    cache_s: Seconds  # reading the keys and values of all tokens before
+    collectives_s: Seconds  # collectives among a stage's devices, without what hides behind computing
     transfers_s: Seconds
-    waiting_s: Seconds
-    hidden_s: Seconds
-    weights_s: Seconds
+    waiting_s: Seconds  # what the phase takes longer because the slowest stage has other micro-batches to do
+    hidden_s: Seconds  # collectives that hide behind computing; they aren't part of `seconds`
+    weights_s: Seconds  # reading each weight from memory once, which `computing_s` can't go below
     interval_s: Annotated[tuple[Seconds, Seconds], stated("the two ends of an interval")]
 
     @property
@@ -72,9 +56,7 @@ class Phase:
 @final
 @dataclasses.dataclass(frozen=True)
 class ServingMemory:
-    """The bytes of memory on the fullest device: weights, the cache of keys and values, and temporaries, beside the
-    limit that they stay below.
-    """
+    """The bytes on the fullest device: weights, the cache of keys and values, and temporaries, and their limit."""
 
     weights_bytes: Bytes
     cache_bytes: Bytes
@@ -95,46 +77,37 @@ class ServingPlan:
     Each of `replicas` alike groups of devices serves a batch of its own. It has `stages` stages, one after the other,
     of `tensor_parallel` devices each. A batch goes through the stages as one micro-batch for each stage, or as
     sequences of their own where it has too few.
-
-    Attributes:
-        model, cluster, latency, communication, calibration, runtime: names; `calibration` may be empty.
-        objective: what it was chosen for, one of `OBJECTIVES`.
-        prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
-        high_prompt_tokens: the length that 95 % of the prompts don't exceed.
-        reserved_tokens: the tokens of each sequence that the cache has room for: 95 % of the requests need no more.
-        batch, prefill_batch: the sequences that a replica decodes together, and the prompts that a stage reads at a
-            time.
-        division: who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for
-            a single token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.
-        first_token: prefill: the time until all prompts of a batch have their first token.
-        next_token: decoding: the time from each output token to the next.
-        high_first_token_s: `first_token`, with prompts of `high_prompt_tokens`.
-        tokens_per_s: output tokens per second, of all replicas.
-        cache_bytes_per_token: keys and values of one token in all layers, on all devices of a replica together.
-        memory: the bytes on the fullest device.
-        latency_limit_s, first_token_limit_s: the limits on the time of an output token and of the first one, or None.
-        notes: sentences on what the figures rest on.
     """
 
+    # model, cluster, latency, communication, calibration, runtime: names; `calibration` may be empty.
     model: Text
     cluster: Text
+    # What it was chosen for, one of `OBJECTIVES`.
     objective: Annotated[str, chosen(OBJECTIVES), stated('"latency" or "throughput"')]
+    # prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
     prompt_tokens: Count
     output_tokens: Count
-    high_prompt_tokens: Count
+    high_prompt_tokens: Count  # the length that 95 % of the prompts don't exceed
+    # The tokens of each sequence that the cache has room for: 95 % of the requests need no more.
     reserved_tokens: Count
     tensor_parallel: Count
     stages: Count
     replicas: Count
+    # batch, prefill_batch: the sequences that a replica decodes together, and the prompts that a stage reads at a time.
     batch: Count
     prefill_batch: Count
+    # Who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for a single
+    # token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.
     division: Annotated[str, chosen(("engine", "even")), stated('"engine" or "even"')]
+    # Prefill: the time until all prompts of a batch have their first token.
     first_token: Annotated[Phase, stated("an object: the parts of prefill")]
+    # Decoding: the time from each output token to the next.
     next_token: Annotated[Phase, stated("an object: the parts of decoding")]
-    high_first_token_s: SecondsAboveZero
-    tokens_per_s: Positive
-    cache_bytes_per_token: Positive
+    high_first_token_s: SecondsAboveZero  # `first_token`, with prompts of `high_prompt_tokens`
+    tokens_per_s: Positive  # output tokens per second, of all replicas
+    cache_bytes_per_token: Positive  # keys and values of one token in all layers, on all devices of a replica together
     memory: Annotated[ServingMemory, stated("an object: the bytes on the fullest device")]
+    # latency_limit_s, first_token_limit_s: the limits on the time of an output token and of the first one, or None.
     latency_limit_s: Annotated[SecondsAboveZero | None, stated("seconds above 0, or null")]
     first_token_limit_s: Annotated[SecondsAboveZero | None, stated("seconds above 0, or null")]
     latency: Words
@@ -204,19 +177,11 @@ def serving_text(plan: ServingPlan) -> str:
 
 
 def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
-    """Writes a plan for inference to a file.
-
-    Raises:
-        ValueError: the file can't be written; says why.
-    """
+    """Writes a plan for inference to a file. Raises ValueError if the file can't be written; says why."""
     write_whole(pathlib.Path(path), serving_text(plan))
 
 
 def read_serving_plan(path: str | os.PathLike[str]) -> ServingPlan:
-    """Returns the plan for inference that a file has.
-
-    Raises:
-        ValueError: the file can't be read, or isn't as the format asks; says what is wrong where.
-    """
+    """Returns the plan for inference that a file has. Raises ValueError if it can't be read; says what is wrong."""
     file: CheckedFile[dict[str, Any]] = read_checked(pathlib.Path(path), serving_format(), _REMEDY)
     return object_of(ServingPlan, file.data)

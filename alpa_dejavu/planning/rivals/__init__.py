@@ -1,13 +1,7 @@
 """A model, a cluster and a batch come in; the plan that AMP, HetPipe, Megatron-LM or Alpa would make goes out.
 
-Strategies, others' to compare with and our own, all answer one question, and are priced by one truth.
-
-    from alpa_dejavu.planning.rivals import strategy
-    strategy("amp").plan(model, cluster, batch=32).step_s
-
-The truth is this package's simulation on the cluster as it is, with the latency and communication models that are
-given; beside it stands what each strategy itself reckons with. `as_planned` makes a plan like any other of what a
-strategy answers; `plan_model(..., strategy="amp")` and `DejavuStageOption(strategy="amp")` do all of that.
+All strategies answer one question, and are priced by one truth: this package's simulation on the cluster as it is.
+`as_planned` makes a plan like any other of what a strategy answers; `plan_model(..., strategy="amp")` does all of that.
 """
 
 from __future__ import annotations
@@ -29,8 +23,7 @@ __all__ = [
 
 
 def strategy(choice: str | Strategy) -> Strategy:
-    """Returns the strategy of a name ("alpa", "amp", "dejavu", "hetpipe", "megatron", "pipelines"), or the given
-    strategy itself.
+    """Returns the strategy of a name, or the given strategy itself.
 
     >>> strategy("amp")
     Amp(variant='paper', trials=1, orders=24)

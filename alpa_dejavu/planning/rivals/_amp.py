@@ -24,41 +24,28 @@ from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of,
 from alpa_dejavu.problem import PHASES, NoPlanError, checks
 from alpa_dejavu.slicing.amp_pipe import VARIANTS, amp_pipe_s, amp_starts
 
-__all__ = ["Amp", "AmpCosts", "Degrees"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Amp(Strategy):
-    """A strategy that plans as AMP: it searches all uniform divisions by AMP's cost model, and takes the one with the
-    shortest estimated step that fits into memory.
+    """A strategy that plans as AMP: the uniform division with the shortest step by AMP's cost model that fits into
+    memory.
 
     Tensor-parallel devices are in one host, ranks are numbered tensor parallel first, then data, then pipeline, and all
-    stages have the same degrees of parallelism. AMP itself runs its best candidates and takes the fastest. In place of
-    that, candidates that don't fit into memory are left out here, and of the `trials` best by AMP's estimate the one
-    with the shortest simulated step is taken. If none fits, the best by AMP's estimate is taken.
-
-    The variants differ in details of the cost model (which link or device counts where they are unlike), and in the
-    order of the hosts: "paper" makes the placement of ranks part of the search, "released" numbers them in the order of
-    the cluster's hosts. How the paper searches placements where hosts are of many kinds isn't sure; here each order of
-    the kinds is tried, up to `orders` of them drawn by a seed.
-
-    Attributes:
-        variant: "paper" or "released" (the authors' code).
-        trials: how many candidates are simulated.
-        orders: how many orders of the hosts are tried at most.
-
-    Raises ValueError for another variant, numbers below one and, when planning, for hosts with unlike numbers of
-    devices.
+    stages have the same degrees of parallelism. AMP itself runs its best candidates; here those that don't fit are left
+    out, and of the `trials` best by AMP's estimate the one with the shortest simulated step is taken. If none fits, the
+    best by AMP's estimate is taken. The variants differ in details of the cost model, and in the order of the hosts:
+    "paper" tries up to `orders` orders of their kinds, drawn by a seed; "released" has the cluster's. Raises ValueError
+    for another variant, numbers below one and, when planning, hosts with unlike numbers of devices.
 
     References:
         Li et al., AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness, NeurIPS 2022, and
         the code that its authors released.
     """
 
-    variant: str = "paper"
+    variant: str = "paper"  # "paper" or "released" (the authors' code)
     trials: int = 1
-    orders: int = 24
+    orders: int = 24  # how many orders of the hosts are tried at most
 
     def __post_init__(self) -> None:
         checks.one_of("amp", "variant", self.variant, VARIANTS)
@@ -70,11 +57,7 @@ class Amp(Strategy):
         return f"amp ({self.variant})"
 
     def estimates(self, task: StrategyTask) -> list[tuple[float, Pipeline]]:
-        """Returns AMP's candidate pipelines, each after its estimated seconds of a step, the shortest first.
-
-        Raises:
-            ValueError: hosts have unlike numbers of devices.
-        """
+        """Returns AMP's candidate pipelines, each after its estimated seconds of a step, the shortest first."""
         hosts = tuple(range(len(task.cluster.hosts)))
         orders = host_orders(task.cluster, hosts, self.orders) if self.variant == "paper" else [hosts]
         candidates = []
@@ -102,10 +85,7 @@ class Amp(Strategy):
 @final
 @dataclasses.dataclass(frozen=True)
 class Degrees:
-    """The degrees of AMP's parallelism: the numbers of replicas, tensor-parallel devices, and stages.
-
-    Each replica has `count` micro-batches of `samples` samples.
-    """
+    """The numbers of replicas, tensor-parallel devices and stages; a replica has `count` micro-batches of `samples`."""
 
     data: int
     tensor: int
@@ -133,19 +113,12 @@ def _degrees(task: StrategyTask) -> Iterator[Degrees]:
 
 @final
 class AmpCosts:
-    """The cost model of AMP, for one choice of parallel degrees and one order of ranks.
+    """The cost model of AMP, for one choice of parallel degrees and one order of ranks (the host of each device).
 
-    Args:
-        task: the model and the cluster.
-        degrees: the numbers of replicas, tensor-parallel devices and stages.
-        ranks: the index of the host of each device.
-        variant: "paper": a stage computes as fast as its slowest device, a transfer between stages is as slow as the
-            slowest replica's, and a ring all-reduce as its slowest link. "released", as the released code: all stages
-            compute as fast as the cluster's devices on average; a transfer takes the average over the replicas; and a
-            ring is as slow as the one link that closes it, since the code looks for the slowest link outside of the
-            loop over links.
-
-    The paper doesn't say clearly how unlike devices within one stage count; it is taken to be by the slowest.
+    By "paper" a stage computes as fast as its slowest device, a transfer is as slow as the slowest replica's, and a
+    ring all-reduce as its slowest link. By "released", as the released code, all stages compute as fast as the
+    cluster's devices on average; a transfer takes the average over the replicas; and a ring is as slow as the one link
+    that closes it, since the code looks for the slowest link outside of the loop over links.
     """
 
     def __init__(self, task: StrategyTask, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
@@ -202,10 +175,7 @@ class AmpCosts:
 
     @functools.cached_property
     def _cut_s(self) -> FloatArray:
-        """Returns the seconds of sending activations forward at each cut, shape (K - 1, L).
-
-        They are those of one replica, each device of which sends all of them to its like.
-        """
+        """Returns the seconds of sending a replica's activations forward at each cut, shape (K - 1, L)."""
         num_bytes = self._costs.interstage.bytes.forward_bytes / self._degrees.data
         rows = []
         for before, after in itertools.pairwise(self._hosts):

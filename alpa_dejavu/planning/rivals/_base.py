@@ -15,23 +15,17 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
-__all__ = ["Strategy", "StrategyChoice", "StrategyPlan", "UnlikePipelinesError"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyChoice:
-    """The division of a model that a planner such as AMP chooses, before it is priced by the cost model that is the
-    same for all of them; `StrategyPlan` says more of its fields.
-
-    Attributes:
-        staleness: where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages)
-            one may be ahead of another; None: they are synchronous, and wait for each other at the end of each step.
-    """
+    """The division that a planner chooses, before it is priced as all others; `StrategyPlan` says more of it."""
 
     pipelines: tuple[Pipeline, ...]
     own_s: float | None
     tried: int
+    # Where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages) one may be
+    # ahead of another; None: they are synchronous, and wait for each other at the end of each step.
     staleness: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -39,33 +33,22 @@ class StrategyChoice:
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyPlan:
-    """The plan that a strategy makes, priced by the same cost model for all strategies.
+    """The plan that a strategy makes, priced by the same cost model for all strategies."""
 
-    Attributes:
-        strategy: the name of the strategy that made it.
-        pipelines: one pipeline, or several data-parallel ones, such as the virtual workers of HetPipe.
-        batch: samples of a step.
-        step_s: seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace
-            that they keep.
-        own_s: seconds of a step by the strategy's own cost model; None where it has none.
-        fits: whether every stage fits into its devices' memory, by the same count for all strategies.
-        runs_on_alpa: whether Alpa's runtime can run it as it is.
-        tried: how many plans the strategy compared.
-        seconds: the seconds that planning took.
-        notes: sentences on what isn't known, or why the plan can't be run.
-        computing_s: for each pipeline the seconds of its micro-batches in a step, without what is done once a step.
-    """
-
-    strategy: str
+    strategy: str  # the name of the strategy that made it
+    # One pipeline, or several data-parallel ones, such as the virtual workers of HetPipe.
     pipelines: tuple[Pipeline, ...]
     batch: int
+    # Seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace that they
+    # keep.
     step_s: float
-    own_s: float | None
-    fits: bool
-    runs_on_alpa: bool
-    tried: int
+    own_s: float | None  # seconds of a step by the strategy's own cost model; None where it has none
+    fits: bool  # whether every stage fits into its devices' memory, by the same count for all strategies
+    runs_on_alpa: bool  # whether Alpa's runtime can run it as it is
+    tried: int  # how many plans the strategy compared
     seconds: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences on what isn't known, or why the plan can't be run
+    # For each pipeline the seconds of its micro-batches in a step, without what is done once a step.
     computing_s: tuple[float, ...] = ()
 
     @property
@@ -76,9 +59,7 @@ class StrategyPlan:
 
 @final
 class UnlikePipelinesError(ValueError):
-    """An error that says that a strategy's plan (`plan`) for a cluster has several pipelines that aren't alike, and so
-    isn't one row of stages as other plans are.
-    """
+    """An error that says that a strategy's plan has several unlike pipelines, and so isn't one row of stages."""
 
     def __init__(self, plan: StrategyPlan, cluster: Cluster) -> None:
         super().__init__(
@@ -108,17 +89,9 @@ class Strategy(abc.ABC):
     ) -> StrategyPlan:
         """Returns the plan that the strategy makes for a model on a cluster, priced by the given cost models.
 
-        Args:
-            model, samples: the layers of a training step, for a micro-batch of so many samples.
-            cluster: the hosts, and the links between them.
-            batch: samples of a step.
-            micro_batches: the number of micro-batches that each pipeline must have; None: the strategy chooses.
-            latency, communication, runtime: the models of costs, or their names.
-            margin: the rule for how much of each device's memory is left free.
-
-        Raises:
-            ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
-            NoPlanError: the strategy finds no plan.
+        The layers are those of a micro-batch of `samples`; each pipeline has `micro_batches`; None: the strategy
+        chooses. Raises ValueError for a model, batch or cluster that the strategy can't handle, and NoPlanError if it
+        finds no plan.
         """
         started = time.perf_counter()
         models = CostModels.named(latency, communication, runtime)

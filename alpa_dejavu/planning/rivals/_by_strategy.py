@@ -24,20 +24,12 @@ from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
-__all__ = ["ByStrategy", "as_planned"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class ByStrategy(Chooser):
-    """A chooser that takes the plan of a strategy (a planner such as AMP), with the number of layers for which that
-    plan is fastest.
-
-    If the planning task allows several numbers of micro-batches, the strategy chooses any number itself; if it allows
-    only one, the strategy has to take that.
-
-    Attributes:
-        strategy: the strategy that plans.
+    """A chooser that takes a strategy's plan, with the number of layers for which it is fastest. If the planning task
+    allows several numbers of micro-batches, the strategy chooses any; if only one, it has to take that.
     """
 
     strategy: Strategy
@@ -45,10 +37,8 @@ class ByStrategy(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the strategy's plans for each number of layers, the fastest first.
 
-        Raises:
-            NoPlanError: the strategy finds no plan, or its plan doesn't fit into memory.
-            UnlikePipelinesError: the fastest plan has several pipelines that aren't alike.
-            ValueError: the strategy can't handle the model, the batch or the cluster.
+        Raises NoPlanError if it finds none that fits, UnlikePipelinesError if the fastest plan has unlike pipelines,
+        and ValueError if it can't handle the task.
         """
         planned, unlike = list[tuple[StrategyPlan, Candidate]](), list[UnlikePipelinesError]()
         nothing = list[NoPlanError]()
@@ -69,9 +59,7 @@ class ByStrategy(Chooser):
         return _found(planned[0][0], [candidate for _, candidate in planned])
 
     def again(self, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the strategy's plan on another cluster (the task's), with as many layers as the first of the plans
-        already found; None if it has several pipelines that aren't alike.
-        """
+        """Returns the strategy's plan on the task's cluster, with the first candidate's layers; None if unlike."""
         try:
             return self._planned(task, candidates[0].model.num_layers)[1]
         except UnlikePipelinesError:
@@ -115,17 +103,10 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns as a planning result the plan with which a strategy (a planner such as AMP) answered, its stages costed
-    as those of any other plan.
+    """Returns a strategy's answer as a planning result, its stages costed as those of any other plan.
 
-    The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
-    run takes as long as `StrategyPlan.step_s` says; its stages and timeline are those of the same division with
-    synchronous steps.
-
-    Args:
-        answer: the plan that the strategy has answered with.
-        model, cluster, samples, latency, communication, runtime, margin: as they were given to `Strategy.plan`.
-        name: the model's name.
+    The step of a plan that Alpa can't run takes as long as `StrategyPlan.step_s` says; its stages and timeline are
+    those of the same division with synchronous steps. The arguments are those of `Strategy.plan`.
 
     Raises:
         UnlikePipelinesError: the plan has several pipelines that aren't alike.

@@ -12,28 +12,18 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Computed", "GradientExchange", "exchanges", "finished_s"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class GradientExchange:
-    """A range of layers whose gradients are summed as one, since each pipeline has all of them in one stage.
+    """A range of layers whose gradients are summed as one, since each pipeline has all of them in one stage."""
 
-    Attributes:
-        layers: the first and the last layer, inclusive.
-        holders: for each pipeline the index of the stage that holds the layers.
-        replicas: the hosts of the devices of each replica of the layers, in all pipelines.
-    """
-
-    layers: tuple[int, int]
-    holders: tuple[int, ...]
-    replicas: tuple[tuple[int, ...], ...]
+    layers: tuple[int, int]  # the first and the last layer, inclusive
+    holders: tuple[int, ...]  # for each pipeline the index of the stage that holds the layers
+    replicas: tuple[tuple[int, ...], ...]  # the hosts of the devices of each replica of the layers, in all pipelines
 
     def abreast(self, sums: Sequence[GradientExchange]) -> int:
-        """Returns how many groups of devices of other stages may sum up gradients at the same time over some of the
-        same links between hosts.
-        """
+        """Returns how many groups of other stages' devices may sum up at the same time over the same links."""
         apart = (other for other in sums if all(a != b for a, b in zip(self.holders, other.holders, strict=True)))
         return sum(min(map(len, other.replicas)) for other in apart if not self._links.isdisjoint(other._links))
 
@@ -71,22 +61,14 @@ def exchanges(pipelines: Sequence[Pipeline]) -> list[GradientExchange]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """The computation of a pipeline's step before gradients are summed with other pipelines, for each of its S stages.
+    """The computation of a pipeline's step before gradients are summed with other pipelines, for each of S stages."""
 
-    Attributes:
-        free_s: when the stage is done with all but its last backward pass, shape (S,).
-        arriving_s: the seconds of the transfer that this pass waits for, from the next stage, shape (S,); 0 where there
-            is none.
-        last_s: the seconds of that pass, shape (S,).
-        update_s: the seconds of the update, shape (S,).
-        computing_s: when all micro-batches are computed, if nothing is summed.
-    """
-
-    free_s: FloatArray
+    free_s: FloatArray  # when the stage is done with all but its last backward pass, shape (S,)
+    # The seconds of the transfer that this pass waits for, from the next stage, shape (S,); 0 where there is none.
     arriving_s: FloatArray
-    last_s: FloatArray
-    update_s: FloatArray
-    computing_s: float
+    last_s: FloatArray  # the seconds of that pass, shape (S,)
+    update_s: FloatArray  # the seconds of the update, shape (S,)
+    computing_s: float  # when all micro-batches are computed, if nothing is summed
 
     @classmethod
     def of(cls, timeline: Timeline, update_s: Sequence[float]) -> Computed:
@@ -108,9 +90,8 @@ class Computed:
 def finished_s(computed: Sequence[Computed], sums: Sequence[GradientExchange], seconds: Sequence[float]) -> float:
     """Returns when all stages of all pipelines have summed up their gradients and updated their parameters.
 
-    As in Alpa, gradients are summed at the end of a stage's last backward pass, before the previous stage gets its
-    last gradients: both wait for each other for that transfer, and then the next stage updates. The sums are those of
-    the last layers first, with the seconds of each.
+    As in Alpa, gradients are summed at the end of a stage's last backward pass, before the previous stage gets its last
+    gradients; then the next stage updates. The sums are those of the last layers first, with the seconds of each.
     """
     done = [np.full(len(pipeline.free_s), np.nan) for pipeline in computed]
     ended = 0.0

@@ -16,8 +16,6 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks
 
-__all__ = ["ALLOCATIONS", "HetPipe", "virtual_workers"]
-
 ALLOCATIONS = ("np", "ed", "hd")
 _ORDERS = 24
 _NOTE = (
@@ -29,29 +27,22 @@ _NOTE = (
 @final
 @dataclasses.dataclass(frozen=True)
 class HetPipe(Strategy):
-    """A strategy that plans as HetPipe: virtual workers, each a group of devices that runs a pipeline of the whole
-    model, train data-parallel to each other.
+    """A strategy that plans as HetPipe: virtual workers, each a pipeline of the whole model, train data-parallel.
 
-    A stage is one device. Each virtual worker's layers are cut so that its slowest stage is as fast as memory allows.
-    All orders of a virtual worker's kinds of devices are tried (the paper's solver orders them, too), up to 24 drawn by
-    a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual worker has an equal share of
-    the batch and as many micro-batches under way as it has stages, which make a wave; the paper finds that number by
-    profiling, as much as memory allows. A pipeline is never emptied, so by HetPipe's own cost model a step takes as
-    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers
-    share links when they send isn't in that model, but in the common one that prices the plan. The paper shares
-    parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
-
-    Attributes:
-        allocation: which devices make a virtual worker, as `virtual_workers` says it.
-        staleness: how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
+    A stage is one device. Each worker's layers are cut so that its slowest stage is as fast as memory allows, for up to
+    24 orders of its kinds of devices, drawn by a seed, and all sizes of micro-batch. Each has an equal share of the
+    batch and as many micro-batches under way as stages, which make a wave; the paper finds that number by profiling. By
+    HetPipe's own cost model, in which links aren't shared, a step takes as long as the slowest stage for all
+    micro-batches, and then the sum of gradients of each wave. The paper shares parameters through servers on all hosts;
+    here the devices that hold a layer sum up its gradients.
 
     References:
         Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
         Pipelined Model Parallelism and Data Parallelism, ATC 2020.
     """
 
-    allocation: str = "ed"
-    staleness: int = 0
+    allocation: str = "ed"  # which devices make a virtual worker, as `virtual_workers` says it
+    staleness: int = 0  # how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum
 
     def __post_init__(self) -> None:
         checks.one_of("hetpipe", "allocation", self.allocation, ALLOCATIONS)
@@ -147,8 +138,8 @@ def _cut(task: StrategyTask, worker: tuple[int, ...], share: int) -> tuple[float
 def _fastest(
     task: StrategyTask, hosts: tuple[int, ...], samples: int, count: int
 ) -> tuple[float, tuple[PlacedStage, ...]]:
-    """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order, for so
-    many micro-batches of so many samples; no stages if memory doesn't do.
+    """Returns the least seconds of the slowest stage, and the stages, each on one of these hosts' devices in order, for
+    so many micro-batches of so many samples; none if memory doesn't do.
     """
     costs, config, num_layers = task.stage_costs(samples), config_of(1, 1), task.model.num_layers
     memory, left = task.margin.needed(costs.memory(config)), task.models.runtime.hosts(task.cluster.hosts)

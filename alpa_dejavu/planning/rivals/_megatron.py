@@ -13,8 +13,6 @@ from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks
 
-__all__ = ["Megatron"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +57,7 @@ class Megatron(Strategy):
 
 
 def _model_parallel(task: StrategyTask) -> list[tuple[int, int]]:
-    """Returns the numbers of tensor-parallel devices and of stages: few devices first, of as many the ones with more
-    tensor parallelism.
-    """
+    """Returns the numbers of tensor-parallel devices and of stages: few devices first, then more tensor parallelism."""
     devices = task.cluster.num_devices
     degrees = [
         (tensor, stages)

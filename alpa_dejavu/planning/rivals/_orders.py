@@ -13,8 +13,6 @@ import numpy as np
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.problem import Cluster, host_kinds
 
-__all__ = ["Counts", "Grouping", "divisors", "groupings", "host_orders", "hosts_of", "orders_of"]
-
 Counts: TypeAlias = tuple[int, ...]
 """How many hosts of each kind a group has."""
 Grouping: TypeAlias = tuple[Counts, ...]
@@ -33,10 +31,7 @@ def divisors(number: int) -> list[int]:
 
 
 def host_orders(cluster: Cluster, hosts: Sequence[int], at_most: int) -> list[tuple[int, ...]]:
-    """Returns different orders of some hosts of a cluster, the given one first; hosts of a kind are interchangeable.
-
-    If there are more than `at_most` orders, `at_most` of them are drawn by a fixed seed.
-    """
+    """Returns different orders of hosts, the given one first; `at_most` drawn by a seed. Hosts of a kind are alike."""
     kinds = host_kinds(cluster)
     orders = []
     for order in orders_of(tuple(kinds[host] for host in hosts), at_most):
@@ -119,9 +114,7 @@ def _divided(left: Counts, parts: list[Counts], number: int) -> Iterator[Groupin
 
 
 def hosts_of(cluster: Cluster, grouping: Grouping) -> list[list[int]]:
-    """Returns the indices of the hosts of each group, the first hosts of each kind in the first group; within a group
-    kind by kind.
-    """
+    """Returns the indices of the hosts of each group, kind by kind, the first hosts of each kind in the first group."""
     left = [iter(hosts) for hosts in members_of_kinds(cluster)]
     return [
         list(itertools.chain.from_iterable(itertools.islice(hosts, n) for hosts, n in zip(left, counts, strict=True)))

@@ -21,8 +21,6 @@ from alpa_dejavu.planning.search.given_stages import part_of
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cluster, NoPlanError, checks
 
-__all__ = ["DataParallelPipelines", "pace_s", "shared", "with_layers_moved"]
-
 _NOTE = (
     "these {} pipelines train data-parallel to each other, and sum up their gradients in each step; Alpa's runtime has "
     "one pipeline only, so it can't run them, and this is an estimate alone; the best single pipeline takes {} a step"
@@ -32,29 +30,24 @@ _NOTE = (
 @final
 @dataclasses.dataclass(frozen=True)
 class DataParallelPipelines(Strategy):
-    """A strategy that plans several pipelines of the whole model, each on hosts of its own, with a cut into stages and
-    a share of each batch's micro-batches of its own; at the end of a step they sum up their gradients.
+    """A strategy that plans several pipelines of the whole model, each on hosts of its own, with a cut and a share of
+    the micro-batches of its own; at the end of a step they sum up their gradients.
 
-    It tries ways to group the hosts. For each group the layers are cut by alpha-dejavu's own search on these hosts
-    alone, without ZeRO. All pipelines have micro-batches of one size, and as many of them as make the step shortest.
-    Then layers are moved from stage to stage as long as the step gets shorter. Sizes of micro-batch are tried from the
-    best one of a single pipeline on, both ways, as long as steps get shorter. If no grouping is faster than the best
-    single pipeline, which may have stages with ZeRO, it is that. If the task has a number of micro-batches, it is that
-    of all pipelines together.
-
-    Attributes:
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that the stages of a single pipeline may have, among 0, 2 and 3.
-        groupings: how many ways to group the hosts are tried at most for a size of micro-batch.
+    It tries ways to group the hosts. For each group the layers are cut by alpha-dejavu's own search without ZeRO. All
+    pipelines have micro-batches of one size, as many as make the step shortest; sizes are tried from a single
+    pipeline's best one on, both ways. Then layers are moved from stage to stage as long as the step gets shorter. If no
+    grouping is faster than the best single pipeline, which may have ZeRO, it is that.
 
     References:
         Park et al., HetPipe, ATC 2020, whose virtual workers these are, but synchronous. Strati et al., Sailor:
         Automating Distributed Training over Dynamic, Heterogeneous, and Geo-distributed Clusters, SOSP 2025.
     """
 
+    # The choices of rematerialisation that stages have, "none" or "layer" or both.
     remat: tuple[str, ...] = ("none", "layer")
+    # The ZeRO levels that the stages of a single pipeline may have, among 0, 2 and 3.
     zero: tuple[int, ...] = (0, 2, 3)
-    groupings: int = 256
+    groupings: int = 256  # how many ways to group the hosts are tried at most for a size of micro-batch
 
     def __post_init__(self) -> None:
         checks.positive("pipelines", "groupings", self.groupings)
@@ -93,9 +86,7 @@ class DataParallelPipelines(Strategy):
 @final
 @dataclasses.dataclass(frozen=True)
 class _Grouped:
-    """The best pipelines of a size of micro-batch; none where no way to group the hosts can have a step as short as was
-    asked, which is then the least that one might have.
-    """
+    """The best pipelines of a size of micro-batch; none, with the least step possible, if that isn't short enough."""
 
     pipelines: tuple[Pipeline, ...]
     step_s: float
@@ -105,9 +96,8 @@ class _Grouped:
 def _of_size(
     task: StrategyTask, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float
 ) -> _Grouped:
-    """Returns the best pipelines with micro-batches of so many samples, if their step is shorter than `under_s`.
-
-    No step is shorter than if all pipelines always computed on their slowest stages; by that ways are put in order.
+    """Returns the best pipelines with micro-batches of so many samples, if their step is shorter than `under_s`, by
+    ways in the order of what they would take if all always computed on their slowest stages.
     """
     count = task.batch // size
     ways = [way for way in ways if len(way) <= count]
@@ -129,9 +119,7 @@ def _of_size(
 
 
 def _cut(task: StrategyTask, part: Counts, remat: tuple[str, ...], size: int) -> Pipeline | None:
-    """Returns the best pipeline on the first hosts of each kind, for about its share of the micro-batches; None if none
-    fits.
-    """
+    """Returns the best pipeline on the first hosts of each kind, for its share of micro-batches; None if none fits."""
     (hosts,) = hosts_of(task.cluster, (part,))
     group = part_of(task.cluster, hosts)
     share = max(1, round(task.batch // size * _rate(group) / _rate(task.cluster)))
@@ -155,9 +143,7 @@ def _moved_to(task: StrategyTask, cut: Pipeline, part: Counts, hosts: Sequence[i
 
 
 def _as_one(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
-    """Returns pipelines that are cut alike as one pipeline with data-parallel stages, which Alpa can run, if that fits
-    and is as fast; other pipelines as they are.
-    """
+    """Returns alike pipelines as one with data-parallel stages, which Alpa can run, if that fits and is as fast."""
     if not cut_alike(pipelines):
         return pipelines
     whole = as_one(pipelines)
@@ -172,11 +158,10 @@ def pace_s(task: StrategyTask, pipeline: Pipeline) -> float:
 
 
 def shared(task: StrategyTask, pipelines: Sequence[Pipeline], count: int) -> tuple[Pipeline, ...]:
-    """Returns pipelines with the shares of so many micro-batches, at least as many as pipelines, for which their
-    synchronous step is shortest.
+    """Returns pipelines with the shares of so many micro-batches, one each at least, for which their step is shortest.
 
-    Shares begin in proportion to the pipelines' speeds. Then a micro-batch at a time goes from one pipeline to another
-    as long as the step gets shorter, or stays as long and the slowest pipelines get faster.
+    Shares begin in proportion to speeds. Then a micro-batch at a time goes from one pipeline to another as long as the
+    step gets shorter, or stays as long and the slowest pipelines get faster.
     """
     best = _with_counts(pipelines, _in_proportion([1 / pace_s(task, pipeline) for pipeline in pipelines], count))
     best_s = _steps_s(task, best)
@@ -209,9 +194,7 @@ def _with_counts(pipelines: Sequence[Pipeline], counts: Sequence[int]) -> tuple[
 
 
 def _moved(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> Iterator[tuple[Pipeline, ...]]:
-    """Yields the same pipelines with a micro-batch moved from one to another; of pipelines that compute equally long
-    for as many micro-batches the first one stands for all.
-    """
+    """Yields the pipelines with a micro-batch moved to another; the first stands for all that take as long."""
     counts = [pipeline.num_micro_batches for pipeline in pipelines]
     seconds = rounded(np.array(task.computing_s(pipelines))).tolist()
     alike = dict(reversed([(key, n) for n, key in enumerate(zip(counts, seconds, strict=True))]))
@@ -226,10 +209,8 @@ def _steps_s(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[float
 
 
 def with_layers_moved(task: StrategyTask, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
-    """Returns pipelines with layers moved from a stage to the next or the one before, one at a time, and then their
-    micro-batches shared anew, as long as their synchronous step gets shorter and all stages fit.
-
-    Pipelines that are cut alike stay so.
+    """Returns pipelines with layers moved to neighbouring stages one at a time, and micro-batches shared anew, as long
+    as their step gets shorter and all fit. Those that are cut alike stay so.
     """
     count = sum(pipeline.num_micro_batches for pipeline in pipelines)
     best, best_s = pipelines, task.synchronous_s(pipelines)

@@ -17,21 +17,15 @@ from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["AlpaDefault", "Dejavu", "counts_of", "searched"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Dejavu(Strategy):
-    """A strategy that plans by alpa-dejavu's own search; of all numbers of micro-batches it takes the fastest plan.
+    """A strategy that plans by alpa-dejavu's own search; of all numbers of micro-batches it takes the fastest plan."""
 
-    Attributes:
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
-    """
-
+    # The choices of rematerialisation that stages have, "none" or "layer" or both.
     remat: tuple[str, ...] = ("none", "layer")
-    zero: tuple[int, ...] = (0, 2, 3)
+    zero: tuple[int, ...] = (0, 2, 3)  # the ZeRO levels that stages may have, among 0, 2 and 3
 
     @property
     def name(self) -> str:
@@ -92,11 +86,8 @@ def counts_of(task: StrategyTask, cluster: Cluster) -> tuple[int, ...]:
 
 def searched(task: StrategyTask, cluster: Cluster, rules: SpaceRules, hosts: str) -> list[tuple[float, Pipeline]]:
     """Returns the best plans that this package's search finds on a cluster (a part of the task's, or what somebody
-    believes of it), on "all" of its hosts or on "any" of them, the fastest first: each with the seconds of its step
-    there, and as a pipeline on the hosts of the same names in the task's cluster.
-
-    Raises:
-        NoPlanError: no number of micro-batches has a plan.
+    believes of it), on "all" or "any" of its hosts, the fastest first: the seconds of its step there, and the pipeline
+    on the task's hosts of those names. Raises NoPlanError if there is none.
     """
     result = plan(
         PlanningTask(

@@ -22,8 +22,6 @@ from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["StrategyTask"]
-
 _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 
 
@@ -32,9 +30,8 @@ _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 class StrategyTask:
     """The task that a strategy is given: to divide a model's training step among the devices of a cluster.
 
-    Its fields are the arguments of `Strategy.plan`, `models` the latency and communication models by which plans are
-    priced. Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the
-    batch.
+    Its fields are the arguments of `Strategy.plan`. Raises ValueError for a model that isn't trained, numbers below
+    one, and micro-batches that don't divide the batch.
     """
 
     model: Model
@@ -78,11 +75,8 @@ class StrategyTask:
     def stage_times(
         self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
     ) -> tuple[StageTimes, ...]:
-        """Returns the seconds and bytes of a pipeline's stages on the devices that they are on, for the simulation of a
-        step.
-
-        `at_a_time` says for pairs of hosts how many pipelines send from the one to the other and so share the link;
-        pairs that are missing count as one.
+        """Returns the seconds and bytes of a pipeline's stages; `at_a_time` says for pairs of hosts how many pipelines
+        send from the one to the other and so share the link; 1 where it says nothing.
         """
         transfer = self.stage_costs(micro_batch).interstage
         pairs = itertools.pairwise(stages)
@@ -136,17 +130,13 @@ class StrategyTask:
         )
 
     def synchronous_s(self, pipelines: Sequence[Pipeline]) -> float:
-        """Returns the seconds of a step of data-parallel pipelines of the whole model, which may have unlike stages and
-        numbers of micro-batches; one pipeline takes its `step_s`.
+        """Returns the seconds of a step of data-parallel pipelines of the whole model; one pipeline takes its `step_s`.
 
-        Each is simulated with its own micro-batches. The gradients of a range of layers are summed among all devices
-        that hold it, in all pipelines, once all of them have computed theirs: the last layers first. Only then does a
-        stage send its last gradients to the one before, as in one pipeline, and update. Pipelines that send from one
-        host to the same other one share the link, as if they always sent at the same time, and so do sums of gradients.
-        Stages with ZeRO are taken as without.
-
-        Raises:
-            ValueError: there are several pipelines, and the cluster's devices share the cores of one CPU.
+        The gradients of a range of layers are summed among all devices that hold it, once all have computed theirs: the
+        last layers first. Only then does a stage send its last gradients to the one before, and update. Pipelines that
+        send between the same hosts share the link, as if they always sent at the same time, and so do sums of
+        gradients. Stages with ZeRO are taken as without. Raises ValueError for several pipelines on devices that share
+        one CPU.
         """
         if len(pipelines) == 1:
             return self.step_s(pipelines[0])
@@ -160,9 +150,7 @@ class StrategyTask:
         return finished_s(self._all_computed(pipelines), sums, seconds)
 
     def _summed_s(self, exchange: GradientExchange, micro_batch: int, abreast: int) -> float:
-        """Returns the seconds of an all-reduce of gradients: as many groups as the narrowest replica has devices go at
-        a time, and with them `abreast` others on the same links.
-        """
+        """Returns the seconds of an all-reduce of as many groups as the narrowest replica has, and `abreast`."""
         narrowest = min(map(len, exchange.replicas))
         group = Group(self.cluster, tuple(hosts[0] for hosts in exchange.replicas), narrowest + abreast)
         num_bytes = self.stage_costs(micro_batch).gradient_bytes[exchange.layers] / narrowest
@@ -171,9 +159,7 @@ class StrategyTask:
         )
 
     def computing_s(self, pipelines: Sequence[Pipeline]) -> tuple[float, ...]:
-        """Returns the seconds in which each of several pipelines computes its micro-batches, without what it does once
-        a step: summing up gradients, and the update.
-        """
+        """Returns the seconds in which each pipeline computes its micro-batches, without what it does once a step."""
         return tuple(computed.computing_s for computed in self._all_computed(pipelines))
 
     def _all_computed(self, pipelines: Sequence[Pipeline]) -> list[Computed]:
@@ -190,11 +176,8 @@ class StrategyTask:
         return computed
 
     def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
-        """Returns the seconds of a step of several data-parallel pipelines that are never emptied, and share parameters
-        by HetPipe's waves.
-
-        No pipeline can be more than `staleness` waves ahead of another, so in the long run the slowest sets the pace.
-        Pipelines that send from one host to the same other one share the link, as if they always sent at the same time.
+        """Returns the seconds of a step of pipelines that are never emptied, and share parameters by HetPipe's waves:
+        the slowest sets the pace. Those that send between the same hosts share the link, as if always at the same time.
         """
         paces, at_a_time = [], sent_at_a_time(pipelines)
         for pipeline in pipelines:
@@ -208,11 +191,9 @@ class StrategyTask:
         return self.with_waves_s(pipelines, max(paces), staleness)
 
     def with_waves_s(self, pipelines: Sequence[Pipeline], pace_s: float, staleness: int) -> float:
-        """Returns the seconds of a step that computes for `pace_s` and sums up the gradients of each wave.
-
-        A wave is as many micro-batches as a pipeline has stages, which are single devices. After it the devices that
-        hold a layer add up its gradients: with staleness 0 they wait for that, else it overlaps with computing. The
-        slowest stage counts, as all sum up at the same time.
+        """Returns the seconds of a step that computes for `pace_s` and sums up the gradients of each wave: as many
+        micro-batches as a pipeline has stages, single devices. With staleness 0 all wait for the slowest stage's sum,
+        else it overlaps with computing.
         """
         longest = max(len(pipeline.stages) for pipeline in pipelines)
         totals, costs = defaultdict[tuple[int, int], float](float), self.stage_costs(pipelines[0].micro_batch)

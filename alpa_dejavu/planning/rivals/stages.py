@@ -10,8 +10,6 @@ from typing import final
 
 from alpa_dejavu.problem import Cluster, MeshConfig, checks
 
-__all__ = ["Pipeline", "PlacedStage", "as_one", "config_of", "cut_alike", "equal_layers", "ranks", "sent_at_a_time"]
-
 
 def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
     """Returns the mesh config of so many data-parallel and tensor-parallel devices; data parallelism cuts the batch."""
@@ -34,20 +32,14 @@ def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PlacedStage:
-    """A stage: a range of layers placed on certain devices.
+    """A stage: layers on certain devices. Raises ValueError where the config is for another number of devices."""
 
-    Attributes:
-        first, last: the layers, inclusive.
-        hosts: for each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
-        config: how the devices divide the work.
-
-    Raises ValueError where the config is for another number of devices.
-    """
-
+    # first, last: the layers, inclusive.
     first: int
     last: int
+    # For each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
     hosts: tuple[int, ...]
-    config: MeshConfig
+    config: MeshConfig  # how the devices divide the work
 
     def __post_init__(self) -> None:
         checks.positive("placed stage", "layers", self.last - self.first + 1)
@@ -72,19 +64,11 @@ class PlacedStage:
 @final
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A pipeline: its stages in the order of the layers, and its micro-batches in a step.
+    """A pipeline: stages, and micro-batches in a step. Raises ValueError for layers that don't follow each other."""
 
-    Attributes:
-        stages: one after the other.
-        micro_batch: samples of one micro-batch, of all data-parallel devices of a stage together.
-        num_micro_batches: how many micro-batches pass it in a step.
-
-    Raises ValueError where the stages don't have the layers one after the other.
-    """
-
-    stages: tuple[PlacedStage, ...]
-    micro_batch: int
-    num_micro_batches: int
+    stages: tuple[PlacedStage, ...]  # one after the other
+    micro_batch: int  # samples of one micro-batch, of all data-parallel devices of a stage together
+    num_micro_batches: int  # how many micro-batches pass it in a step
 
     def __post_init__(self) -> None:
         checks.positive("pipeline", "micro_batch", self.micro_batch)

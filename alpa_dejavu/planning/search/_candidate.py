@@ -45,32 +45,19 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import StageTimes, Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
-__all__ = [
-    "Candidate", "Costs", "alone", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
-]  # fmt: skip
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """A model cut into layers and micro-batches on a cluster, with the costs of all stages that a plan of it may have.
+    """A model cut into layers and micro-batches on a cluster, with the costs of all stages that a plan may have."""
 
-    Attributes:
-        model: the layers, of a micro-batch of the run.
-        cluster: the hosts that stages may be on.
-        space: the submeshes and configs that stages may have.
-        run: the number of micro-batches, and the schedule.
-        table: the costs of all stages, shape (L, L, S, C) for layers i..j on each submesh with each config.
-        exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
-        partial: whether the space lacks stages that a search would look at, such as where it has one plan's only.
-    """
-
-    model: Model
-    cluster: Cluster
-    space: SearchSpace
-    run: Run
-    table: CostTable
-    exact: bool = True
+    model: Model  # the layers, of a micro-batch of the run
+    cluster: Cluster  # the hosts that stages may be on
+    space: SearchSpace  # the submeshes and configs that stages may have
+    run: Run  # the number of micro-batches, and the schedule
+    table: CostTable  # the costs of all stages, shape (L, L, S, C) for layers i..j on each submesh with each config
+    exact: bool = True  # whether the model was traced at just this micro-batch; else it was scaled from another one
+    # Whether the space lacks stages that a search would look at, such as where it has one plan's only.
     partial: bool = False
 
     @property
@@ -78,10 +65,7 @@ class Costs:
         return _problem(self)
 
     def on(self, part: Cluster) -> Costs | None:
-        """Returns the same stage costs for a part of the cluster, with fewer hosts; None where fewer hosts change them.
-
-        The result is marked as partial if a submesh of all hosts of that part is missing.
-        """
+        """Returns the costs on a part of the cluster, partial if a submesh of all is missing; None if they change."""
         names = {host.name for host in self.cluster.hosts}
         if (
             self.partial
@@ -108,13 +92,9 @@ class Costs:
         return dataclasses.replace(self, run=run, table=dataclasses.replace(table, max_n_succ_stages=successors))
 
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
-        """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
-
-        Args:
-            slicer: the search that cuts layers into stages.
-            num_stages: how many stages the plan must have; None: any number.
-            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
-                space has it.
+        """Returns the best plan that a slicer finds by these costs, simulated, with exactly `num_stages` if given; None
+        if none. `devices` is "exactly" (all are used), "at most" (some may be left out), or None (as the search space
+        has it).
         """
         if num_stages is not None and num_stages not in self.possible:
             return None
@@ -140,10 +120,8 @@ class Costs:
         return packed(_constrained(problem, num_stages, devices), self.space, self.cluster, slicer)
 
     def _sliced_by_memory(self, slicer: Slicer, numbers: Collection[int], devices: str | None) -> Iterator[Candidate]:
-        """Yields the best plans with so many submeshes, or half or twice as many, by what each keeps in memory then.
-
-        In the schedules that Alpa hasn't, all submeshes keep about as many micro-batches as the first one; so it isn't
-        only those behind a stage that count.
+        """Yields the best plans with so many submeshes, or half or twice as many, by what each keeps in memory then: in
+        schedules that Alpa hasn't, all submeshes keep about as many micro-batches as the first one.
         """
         for number in sorted({n * times // 2 for n in numbers for times in (1, 2, 4)} & set(self.possible)):
             successors = self.table.holding(self.run.in_flight(number - 1))
@@ -166,10 +144,9 @@ class Costs:
         return (*below[-1:], *above[:1]) if number else ()
 
     def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
-        """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
-
-        There is none, too, if the slicer isn't the exact dynamic program, as others fail where most stages can't follow
-        each other. On unlike hosts this takes much longer than a search that places stages afterwards.
+        """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none, or if
+        the slicer isn't the exact dynamic program. On unlike hosts this takes much longer than placing stages
+        afterwards.
         """
         if not isinstance(slicer, Dynamic):
             return None
@@ -198,21 +175,14 @@ def _problem(costs: Costs, senders_wait: bool = False) -> SlicingProblem:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A candidate plan: layers cut into stages on submeshes, with the costs by which they were cut.
+    """A candidate plan: layers cut into stages on submeshes, with the costs by which they were cut."""
 
-    Attributes:
-        costs: the model, the cluster, and the costs of all possible stages.
-        slicing: the stages that were chosen, one for each submesh.
-        hosts: the hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
-        simulated_s: the seconds of the simulated step; None: it wasn't simulated.
-        chunks: where the schedule has several stages on each submesh, these stages in the order of the layers; else
-            empty.
-    """
-
-    costs: Costs
-    slicing: Slicing
+    costs: Costs  # the model, the cluster, and the costs of all possible stages
+    slicing: Slicing  # the stages that were chosen, one for each submesh
+    # The hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
     hosts: tuple[tuple[int, ...], ...] | None = None
-    simulated_s: float | None = None
+    simulated_s: float | None = None  # the seconds of the simulated step; None: it wasn't simulated
+    # Where the schedule has several stages on each submesh, these stages in the order of the layers; else empty.
     chunks: tuple[StageChoice, ...] = ()
 
     @property
@@ -288,9 +258,7 @@ def alone(candidate: Candidate) -> Candidate:
 
 
 def best_first(candidates: Iterable[Candidate | None]) -> list[Candidate]:
-    """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order, and None
-    is left out.
-    """
+    """Returns candidate plans, but None, the shortest step first; equal ones keep their order."""
     return ordered((candidate for candidate in candidates if candidate is not None), key=_step_s)
 
 
@@ -329,8 +297,8 @@ def _by_rule(candidate: Candidate) -> Candidate:
 
 
 def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | None:
-    """Returns a candidate plan with the seconds of its simulated step; None if its run's schedule isn't possible on its
-    submeshes, or takes more memory than they have.
+    """Returns a candidate with its simulated step; None if its schedule isn't possible, or takes more memory than there
+    is.
 
     Slicers count the memory of Alpa's schedules as it is, and of others too little; so under Alpa's it is checked only
     where layers weren't cut by what the schedule keeps.
@@ -350,9 +318,7 @@ def fits(candidate: Candidate) -> bool:
 
 
 def simulated(candidate: Candidate) -> Candidate:
-    """Returns a candidate plan with the seconds of its step, which is simulated here; its layers are cut into chunks
-    where the schedule has several on each submesh, and they weren't cut yet.
-    """
+    """Returns a candidate with its simulated step, and with its layers cut into the schedule's chunks."""
     if candidate.run.form.chunks > 1 and not candidate.chunks:
         chunks = chunks_of(candidate.table, candidate.slicing.stages, candidate.run)
         candidate = dataclasses.replace(candidate, chunks=chunks)

@@ -35,8 +35,6 @@ from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import StageChoice
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Decisive", "Measure"]
-
 _log = logging.getLogger(__name__)
 
 Measure = Callable[[StageChoice], StageMeasurement | float | None]
@@ -53,27 +51,18 @@ _FIRST_S, _RUNS = 3.0, 30
 @final
 @dataclasses.dataclass
 class _MeasuringSearch:
-    """A search for plans between measurements.
+    """A search for plans between measurements."""
 
-    Attributes:
-        costs: the costs, with the measured peaks of memory in the table.
-        counted: the table by the count of memory alone.
-        slicer: the search over cuts and submeshes.
-        errors: the distribution of prediction errors after the measurements.
-        seen: the stages of all candidates so far.
-        tried: the seconds of the stages that were tried; None: it failed.
-        peaks: logarithms of measured over counted peaks of memory.
-        spent_s: the seconds of measuring.
-    """
-
-    costs: Costs
-    counted: CostTable
+    costs: Costs  # the costs, with the measured peaks of memory in the table
+    counted: CostTable  # the table by the count of memory alone
     slicer: Slicer
-    errors: Errors
-    seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)
+    errors: Errors  # the distribution of prediction errors after the measurements
+    seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)  # the stages of all candidates so far
+    # The seconds of the stages that were tried; None: it failed.
     tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)
+    # Logarithms of measured over counted peaks of memory.
     peaks: dict[StageChoice, float] = dataclasses.field(default_factory=dict)
-    spent_s: float = 0.0
+    spent_s: float = 0.0  # the seconds of measuring
 
     @property
     def takes_s(self) -> float:
@@ -81,10 +70,8 @@ class _MeasuringSearch:
         return self.spent_s / len(self.tried) if self.tried else _FIRST_S
 
     def candidates(self) -> list[Candidate]:
-        """Returns the candidate plans that are worth comparing, the one with the shortest step first.
-
-        They are the best plan by the most probable costs, plans with half as many stages, one less or one more, or on
-        all hosts, and the best plan in each of some random draws of the costs.
+        """Returns the best plan by the most probable costs, plans with half as many stages, one less or one more, or on
+        all hosts, and the best in each of some draws of the costs, the shortest step first.
         """
         best = self._best(self.errors.middle, 0)
         if best is None:
@@ -103,11 +90,10 @@ class _MeasuringSearch:
         return best_first(simulated(dataclasses.replace(plan, costs=best.costs)) for plan in different.values())
 
     def candidates_again(self, margin: MemoryMargin) -> list[Candidate]:
-        """Searches for plans again after stages were measured; there are none if nothing fits into memory any more.
+        """Searches again after stages were measured; there are none if nothing fits into memory any more.
 
-        How much memory is left free follows from how far measured peaks are off the counted ones. Where nothing fits
-        with that much left free, the median of these differences counts, unless the task's margin rests on measured
-        peaks itself.
+        How much is left free follows from how far measured peaks are off the counted ones; where nothing fits so, from
+        the median of these, unless the task's margin rests on measured peaks itself.
         """
         if not self.peaks:
             return self.candidates()
@@ -126,9 +112,7 @@ class _MeasuringSearch:
         return dataclasses.replace(self.costs, table=table).sliced(self.slicer)
 
     def _predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
-        """Returns the predicted seconds of a stage's micro-batch in each of K draws of prediction errors, without
-        interstage transfers; shape (K,).
-        """
+        """Returns the seconds of a stage's micro-batch without transfers in each of K draws of errors, shape (K,)."""
         resolved = resolved_stage(candidate, stage, self.errors.resolver)
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
@@ -194,31 +178,24 @@ class _MeasuringSearch:
 @final
 @dataclasses.dataclass(frozen=True)
 class Decisive(Chooser):
-    """A chooser of plans that first measures those stages whose prediction errors, once known, could change the choice.
+    """A chooser of plans that first measures those stages whose errors, once known, could change the choice."""
 
-    Attributes:
-        measure: a function that runs one stage alone on its submesh and returns its seconds for a micro-batch, with or
-            without its peak of memory; None if that fails.
-        budget_s: the seconds that all measurements together may take.
-        share: the part that they may take, at most, of the seconds in which all stages that the search offers would be
-            measured one by one; None: any.
-        sure: the probability of being nearly the best at which a plan is taken without further measurements; until then
-            stages are measured also where they promise little. None: stages are measured for as long as that promises
-            a clearly shorter step, however sure the plan is.
-        spent_s: the seconds of measuring that came before, and count as spent.
-        seconds: a clock in seconds, by which the budget is counted.
-    """
-
+    # A function that runs one stage alone on its submesh and returns its seconds for a micro-batch, with or without its
+    # peak of memory; None if that fails.
     measure: Measure
-    budget_s: float
+    budget_s: float  # the seconds that all measurements together may take
+    # The part that they may take, at most, of the seconds in which all stages that the search offers would be measured
+    # one by one; None: any.
     share: float | None = None
+    # The probability of being nearly the best at which a plan is taken without further measurements; until then stages
+    # are measured also where they promise little. None: stages are measured for as long as that promises a clearly
+    # shorter step, however sure the plan is.
     sure: float | None = None
-    spent_s: float = 0.0
-    seconds: Callable[[], float] = time.perf_counter
+    spent_s: float = 0.0  # the seconds of measuring that came before, and count as spent
+    seconds: Callable[[], float] = time.perf_counter  # a clock in seconds, by which the budget is counted
 
     def within_s(self, num_offered: int, stage_s: float) -> float:
-        """Returns the seconds that measurements may take where this many stages are offered, each of which takes
-        `stage_s` seconds to be measured.
+        """Returns the seconds that measurements may take where so many stages of `stage_s` each are offered.
 
         >>> Decisive(lambda stage: None, budget_s=20.0, share=0.05).within_s(60, 3.0)
         9.0

@@ -22,15 +22,13 @@ from alpa_dejavu.problem import Cluster, NoPlanError, Run
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["nothing_fits", "with_remedies"]
-
 _MOST_TIMES, _MOST_DEVICES = 64, 1024
 """So many times the hosts, and so many devices, are tried at most."""
 
 
 def nothing_fits(task: PlanningTask) -> NoPlanError:
-    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
-    stages can have: it says whether memory, the search space or the slicer is at fault, and what would help.
+    """Returns the error for a task that no plan fits, for the fewest layers and most micro-batches that stages can
+    have: whether memory, the search space or the slicer is at fault, and what would help.
     """
     shapes, none = PricedShapes(task, Clock()), NoPlanError("there is no number of micro-batches")
     for count in reversed(task.micro_batches):
@@ -160,8 +158,8 @@ def _memory(task: PlanningTask, costs: Costs) -> NoPlanError:
 def with_remedies(
     error: NoPlanError, task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[int]
 ) -> NoPlanError:
-    """Returns the error of a task that nothing fits, which also says which smallest changes are enough, as flags of the
-    command line, or that none of those that were tried is; what is enough takes the place of advice that wasn't tried.
+    """Returns the error of a task that nothing fits, with the smallest changes that are enough, as flags of the command
+    line, in place of advice that wasn't tried; or with those that aren't.
 
     The numbers of micro-batches and of layers are those that could be asked for in place of the task's, ascending.
     """
@@ -209,9 +207,7 @@ def _may_offload(cluster: Cluster) -> bool:
 
 
 def _more_hosts(task: PlanningTask) -> str | None:
-    """Returns the flag for the least number of hosts: they are doubled until something fits, and then halved in
-    between. Empty: no number is enough; None: others can't be tried.
-    """
+    """Returns the flag for the least number of hosts, doubled, then halved; "" if none is enough, None if untried."""
     cluster = task.cluster
     own, devices = len(cluster.hosts), cluster.hosts[0].num_devices
     most = min(_MOST_TIMES * own, _MOST_DEVICES // devices)

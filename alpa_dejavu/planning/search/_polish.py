@@ -17,8 +17,6 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.planning.search._candidate import Candidate, best_first, fits, fitting, simulated
 from alpa_dejavu.problem import NoPlanError, StageChoice
 
-__all__ = ["ANY_SCHEDULE", "polished", "under", "under_others"]
-
 _TRIES = 400
 """So many cuts into chunks are simulated at most."""
 _FAR_TASKS = 1024
@@ -137,8 +135,8 @@ def _moved_layers(stages: Sequence[StageChoice], farthest: int) -> Iterator[tupl
 
 
 def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> list[Candidate]:
-    """Returns the candidate plans that the shapes of some others make under each of some schedules, where they fit, the
-    best first. The candidates are simulated, the best one first; their submeshes and micro-batches are kept.
+    """Returns the plans that the shapes of some candidates, the best one first, make under other schedules with their
+    submeshes and micro-batches, where they fit, the best first.
     """
     shapes: dict[tuple[object, ...], Candidate] = {}
     for candidate in candidates:
@@ -165,9 +163,7 @@ def _unsimulated(candidate: Candidate, schedule: str) -> Candidate:
 
 
 def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate]]:
-    """Yields those candidates that fit with about how many seconds their steps take: once a pipeline is filled, each
-    micro-batch takes as long as any other, so that few of them tell of many.
-    """
+    """Yields those that fit with about their steps' seconds, as few micro-batches tell of many in a full pipeline."""
     for candidate in candidates:
         few, count = 2 * len(candidate.slicing.stages), candidate.run.num_micro_batches
         if count <= 2 * few:

@@ -7,8 +7,6 @@ from alpa_dejavu.planning.search._candidate import Costs
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace
 
-__all__ = ["priced"]
-
 
 def priced(
     task: PlanningTask,
@@ -19,9 +17,7 @@ def priced(
     exact: bool = True,
     partial: bool = False,
 ) -> Costs:
-    """Returns the costs of all stages by a planning task's models, multiplied by the factors that it has for layers,
-    and corrected by the past runs that it learns from; the other arguments are the attributes of `Costs`.
-    """
+    """Returns the costs of all stages by a task's models, factors of layers, and past runs that it learns from."""
     table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
     if task.factors is not None:
         from alpa_dejavu.costs.scaled_layers import with_layer_factors

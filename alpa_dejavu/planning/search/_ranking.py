@@ -21,25 +21,18 @@ from alpa_dejavu.problem import Plan, StageChoice, StageOffload, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Ranked", "contenders", "finished_plan", "ranked", "with_reduction_servers"]
-
 _NO_SERVERS = "the plan uses none of the cluster's reduction servers: they speed up no all-reduce of its gradients"
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranked:
-    """A candidate plan as the search found it, with the finished plan that was made of it.
+    """A candidate plan as the search found it, with the finished plan that was made of it."""
 
-    Attributes:
-        plan: the finished plan, its seconds corrected by past runs, if there are any.
-        candidate: the stages with the costs by which they were found.
-        rivals: whether the plan is among those over which the best one's probability of being best is computed: where
-            the price counts, plans on dearer hosts aren't.
-    """
-
-    plan: Plan
-    candidate: Candidate
+    plan: Plan  # the finished plan, its seconds corrected by past runs, if there are any
+    candidate: Candidate  # the stages with the costs by which they were found
+    # Whether the plan is among those over which the best one's probability of being best is computed: where the price
+    # counts, plans on dearer hosts aren't.
     rivals: bool = True
 
     @property
@@ -132,11 +125,7 @@ def _settled(task: PlanningTask, candidate: Candidate) -> Candidate:
 
 
 def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
-    """Returns the finished plan of a simulated candidate, with the hosts, seconds and bytes of each stage.
-
-    Raises:
-        NoPlanError: the stages' submeshes don't fill the hosts.
-    """
+    """Returns a simulated candidate's finished plan. Raises NoPlanError if its submeshes don't fill the hosts."""
     names, run, stages = host_names(candidate), candidate.run, candidate.stages
     numbers = candidate.cluster.host_numbers
     hosts = [[numbers[name] for name in on] for on in names]
@@ -241,11 +230,10 @@ def _stage(
 
 
 def with_reduction_servers(plan: Plan, candidate: Candidate) -> Plan:
-    """Returns a candidate's finished plan, its seconds corrected or not, with notes on the reduction servers that its
-    stages' gradients are split with, as one that Alpa can't run; a plan that does without them stays one that it can.
+    """Returns a candidate's plan with notes on the reduction servers that its gradients are split with, as one that
+    Alpa can't run; a plan that does without them stays one that it can.
 
-    Each note says how many servers pay; what they save is what the same stages take without them. A strategy's plan
-    that Alpa can't run in any case is returned as it is: its step is the strategy's own.
+    Each note says how many servers pay, and what they save. A strategy's plan that Alpa can't run is returned as it is.
     """
     table, costs = candidate.table, candidate.table.stage_costs
     if not candidate.cluster.reduction_servers or costs is None or (plan.strategy and not plan.runs_on_alpa):

@@ -11,8 +11,6 @@ from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
-__all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
-
 _GAIN, _IDLE = 0.008, 2
 """More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
 and divided."""
@@ -98,16 +96,12 @@ class ShapeSearch:
         return next((shape for shape in self._asked if shape not in self.told), None)
 
     def tell(self, shape: Shape, step_s: float, num_stages: int) -> None:
-        """Tells the search the seconds of a step of a shape's best plan (infinite: nothing fits), and that plan's
-        number of stages.
-        """
+        """Tells the search the step of a shape's best plan (infinite: nothing fits), and its number of stages."""
         self.told[shape], self._stages[shape] = step_s, num_stages
 
     @property
     def left(self) -> tuple[int, int]:
-        """Returns about how many pairs of numbers of layers and micro-batches it has yet to ask for: those of numbers
-        of layers that it has asked for already, and one for each further number of layers.
-        """
+        """Returns about how many shapes are left: at numbers of layers that were asked for, and one for each other."""
         few, more = self._layers[0], min(len(self._layers) - 1, _IDLE)
         asked = [shape for shape in self.told if not shape.stages]
         first = [shape for shape in asked if shape.layers == few]

@@ -14,8 +14,6 @@ from alpa_dejavu.problem.run import ScheduleForm
 from alpa_dejavu.schedules import SCHEDULES, kind_name
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate, step_seconds
 
-__all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "step_of", "timeline_alone", "timeline_of"]
-
 _ONE_EACH = ScheduleForm()
 _POSTED = 0.5
 """The share of a tensor's way through Ray that the stage which sends it can't compute in: it hands the tensor over, and
@@ -29,10 +27,8 @@ _MOST_TASKS = 100_000
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
-    """Returns the simulated training step of a pipeline, with what each stage does when.
-
-    The cluster's devices may share the cores of one CPU. The seconds are those of a device that has its share of these;
-    alone it is faster, and it does a half of its sends through Ray itself.
+    """Returns the simulated training step of a pipeline. Of devices that share the cores of one CPU, the seconds are
+    those of a device with its share; alone it is faster, and it does a half of its sends through Ray itself.
     """
     if cluster.cores is not None:
         alone, posted = cluster.core_share(cluster.num_devices), _POSTED
@@ -73,10 +69,8 @@ def stage_times(
     form: ScheduleForm = _ONE_EACH,
 ) -> tuple[StageTimes, ...]:
     """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them, by the form of
-    its schedule: which stages share a submesh, and whether backward passes are split.
-
-    Transfers are priced by the indices of each stage's hosts; without any, neighbouring stages are on different hosts,
-    of the kinds that their submeshes have.
+    its schedule. Transfers are priced by each stage's hosts; without any, neighbouring stages are on different ones, of
+    their submeshes' kinds.
     """
     interstage_s = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
     costs, times = table.stage_costs, []
@@ -115,9 +109,7 @@ def stage_times(
 
 
 def impossible(run: Run, num_submeshes: int, num_layers: int) -> str:
-    """Returns in a few words why so many submeshes can't run a model of so many layers by a run's schedule; empty if
-    they can.
-    """
+    """Returns in a few words why so many submeshes can't run so many layers by a run's schedule; empty if they can."""
     chunks = run.form.chunks
     if num_submeshes * chunks > num_layers:
         return f"{num_layers} layers are too few for {num_submeshes * chunks} stages"
@@ -135,8 +127,8 @@ def impossible(run: Run, num_submeshes: int, num_layers: int) -> str:
 
 
 def chunks_of(table: CostTable, submeshes: Sequence[StageChoice], run: Run) -> tuple[StageChoice, ...]:
-    """Returns the stages of a run's schedule, of which each submesh has several, cut so that the slowest one takes as
-    little as it can; there is a stage for each submesh of the pipeline, in order, whose layers don't matter.
+    """Returns the stages of a run's schedule with several on each submesh, cut so that the slowest takes least; there
+    is a stage for each submesh, in order, whose layers don't matter.
     """
     layers, form = len(table.offered), run.form
     on = [submeshes[n] for n in form.submesh_of(len(submeshes) * form.chunks)]

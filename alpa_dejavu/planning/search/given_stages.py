@@ -19,11 +19,6 @@ from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, SearchSpace, Slicing, StageChoice, Submesh
 
-__all__ = [
-    "PRICED_OPTIONS", "GivenStage", "GivenStages", "counts_text", "given_candidate", "given_stages", "meant_stages",
-    "on_used_hosts", "part_of", "stage_differences", "used_configs",
-]  # fmt: skip
-
 _SWITCHES = (
     "enable_auto_sharding", "allow_all_gather", "allow_all_to_all", "allow_replicated_parameters",
     "force_data_parallel", "force_zero_stage_3", "prefer_reduce_scatter", "allow_mixed_mesh_shape",
@@ -62,11 +57,10 @@ def given_stages(plan: Plan) -> list[GivenStage]:
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenStages(Chooser):
-    """A chooser that takes given stages, in the order of the layers, as the only plan, whether or not they fit into
-    memory.
+    """A chooser of given stages, in the order of the layers, as the only plan, whether or not they fit into memory.
 
-    `choose` raises ValueError for stages that don't cover the layers one after the other, or that name hosts that
-    the cluster hasn't or devices that they haven't; NoPlanError for submeshes that don't fit the hosts.
+    `choose` raises ValueError for stages that don't cover the layers one after the other, or on hosts or devices that
+    there aren't; NoPlanError for submeshes that don't fit the hosts.
     """
 
     stages: tuple[GivenStage, ...]
@@ -107,15 +101,9 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
 
 
 def meant_stages(cluster: Cluster, stages: Sequence[GivenStage], chunks: int = 1) -> list[GivenStage]:
-    """Returns given stages with their hosts' names replaced by those of a cluster that has other names for alike hosts.
-
-    That is done where all hosts are alike, and the cluster has none of the named hosts, but as many: which is which
-    makes no difference. Other stages are returned as they are. Each submesh has `chunks` of the stages.
-
-    Raises:
-        ValueError: a stage names a host that the cluster hasn't, more devices of it than it has, or another number of
-            hosts than its submesh has; or it has a logical mesh of another size than the submesh, or options that Alpa
-            hasn't.
+    """Returns given stages on the hosts of a cluster of alike hosts with other names, of which it has as many; others
+    as they are. Each submesh has `chunks` of the stages. Raises ValueError for hosts, devices or options that there
+    aren't, or logical meshes of another size than the submesh.
     """
     devices = {host.name: host.num_devices for host in cluster.hosts}
     named = dict.fromkeys(name for stage in stages for name in stage.hosts or ())
@@ -134,9 +122,7 @@ def meant_stages(cluster: Cluster, stages: Sequence[GivenStage], chunks: int = 1
 
 
 def _used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
-    """Returns the part of a cluster that given stages are on, and for each stage the indices of its hosts in that part;
-    the whole cluster and None where a stage names no hosts.
-    """
+    """Returns the part that given stages are on, and each stage's hosts in it; all and None if one names no hosts."""
     if any(stage.hosts is None for stage in stages):
         return cluster, None
     used = {name for stage in stages for name in stage.hosts or ()}
@@ -185,14 +171,8 @@ def _padded(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | No
 def stage_differences(
     stages: Sequence[GivenStage], devices: Mapping[str, int], cluster: str, counts: Sequence[int], chunks: int = 1
 ) -> Iterator[str]:
-    """Yields a sentence for each host, device, mesh or option of given stages that the cluster or Alpa doesn't have.
-
-    Args:
-        stages: the stages, each on hosts that it names, or on any.
-        devices: how many devices each host of the cluster has, by its name.
-        cluster: the cluster's name.
-        counts: how many devices each of its hosts has.
-        chunks: how many stages share each submesh.
+    """Yields a sentence for each host, device, mesh or option of given stages that the cluster or Alpa doesn't have:
+    `devices` are those of each host by name, `counts` those of each host; `chunks` stages share each submesh.
     """
     for n, stage in enumerate(stages):
         hosts, shape = stage.hosts, stage.submesh

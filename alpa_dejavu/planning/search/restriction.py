@@ -9,26 +9,17 @@ from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
-__all__ = ["Restriction", "restriction"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Restriction:
-    """A rule that leaves of a search space what a training framework can run, so that the best plan in it is the best
-    that the framework can run.
-
-    Attributes:
-        limits: what the framework can run.
-        batch: the samples of a step.
-        model: the sizes of the transformer, whose heads tensor-parallel devices divide; None: it isn't known to be one.
-        alone: whether plans must have one stage.
-    """
+    """A rule that leaves of a search space what a training framework can run, so that its best plan is in it."""
 
     limits: Runtime
     batch: int | None
+    # The sizes of the transformer, whose heads tensor-parallel devices divide; None: it isn't known to be one.
     model: Transformer | None
-    alone: bool = False
+    alone: bool = False  # whether plans must have one stage
 
     def of(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the part of a search space for a cluster that is left, for micro-batches of so many samples."""
@@ -72,10 +63,8 @@ class Restriction:
 
 
 def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | None:
-    """Returns the restriction to what a training framework in `RUNTIMES` can run; None for an empty name.
-
-    Raises:
-        ValueError: no framework of that name is known, or it can't leave a part of the model as it is.
+    """Returns the restriction to what a framework in `RUNTIMES` can run; None for an empty name. Raises ValueError for
+    an unknown one, or one that can't leave a part of the model as it is.
     """
     if not runs_on:
         return None

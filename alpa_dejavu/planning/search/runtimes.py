@@ -18,54 +18,35 @@ from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StageP
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
 
-__all__ = [
-    "RUNTIMES", "WITHOUT_FROZEN", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of",
-    "runtimes_text", "runtimes_with", "schedules_of",
-]  # fmt: skip
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A training framework, as far as it limits which plans it can run.
+    """A training framework, as far as it limits which plans it can run."""
 
-    Attributes:
-        schedules: the names of the schedules that it has, as far as its repository says.
-        unlike_submeshes: whether stages may have unlike numbers of devices, logical meshes or offloads.
-        unlike_remat: whether some stages may compute activations again and others not.
-        unlike_zero: whether stages may have unlike ZeRO levels.
-        cuts: where blocks of a transformer may be cut into stages.
-        zero: the ZeRO levels that stages may have under a pipeline; a plan of one stage may have any.
-        tensor_parallel: whether devices may divide the operators of a layer.
-        offload: the kinds of tensors that it can offload to the memory of hosts, each set that goes together.
-        offload_parts: the ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
-        offload_in_pipeline: whether it can do so where there are several stages.
-        drives: whether it can offload them to NVMe drives, too.
-        streams: whether its devices communicate while they compute.
-        whole_rounds: whether the number of micro-batches must be a multiple of the number of stages.
-        power_of_two: whether the number of stages must be a power of two.
-        schedules_alone: the schedules that it has for one stage only, where they are an order of gradients' adding up.
-        frozen: whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
-        models: kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields
-            have in it; empty: any.
-    """
-
-    schedules: tuple[str, ...] = ("1f1b",)
-    unlike_submeshes: bool = False
-    unlike_remat: bool = True
-    unlike_zero: bool = False
-    cuts: Cuts = ANY_CUTS
+    schedules: tuple[str, ...] = ("1f1b",)  # the names of the schedules that it has, as far as its repository says
+    unlike_submeshes: bool = False  # whether stages may have unlike numbers of devices, logical meshes or offloads
+    unlike_remat: bool = True  # whether some stages may compute activations again and others not
+    unlike_zero: bool = False  # whether stages may have unlike ZeRO levels
+    cuts: Cuts = ANY_CUTS  # where blocks of a transformer may be cut into stages
+    # The ZeRO levels that stages may have under a pipeline; a plan of one stage may have any.
     zero: tuple[int, ...] = (0, 2, 3)
-    tensor_parallel: bool = True
+    tensor_parallel: bool = True  # whether devices may divide the operators of a layer
+    # The kinds of tensors that it can offload to the memory of hosts, each set that goes together.
     offload: tuple[tuple[str, ...], ...] = ()
+    # The ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
     offload_parts: tuple[int, ...] = ()
-    offload_in_pipeline: bool = True
-    drives: bool = False
-    streams: bool = True
-    whole_rounds: bool = False
-    power_of_two: bool = False
+    offload_in_pipeline: bool = True  # whether it can do so where there are several stages
+    drives: bool = False  # whether it can offload them to NVMe drives, too
+    streams: bool = True  # whether its devices communicate while they compute
+    whole_rounds: bool = False  # whether the number of micro-batches must be a multiple of the number of stages
+    power_of_two: bool = False  # whether the number of stages must be a power of two
+    # The schedules that it has for one stage only, where they are an order of gradients' adding up.
     schedules_alone: tuple[str, ...] = ()
+    # Whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
     frozen: bool = False
+    # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
+    # empty: any.
     models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
 
     def has(self, schedule: str) -> bool:
@@ -175,9 +156,8 @@ WITHOUT_FROZEN = "plan without --train-last"
 def runtimes_of(plan: Plan) -> dict[str, str]:
     """Returns for each training framework in a few words why it can't run a plan; empty for those that can.
 
-    All but Alpa cut a model at the blocks of a transformer, which a traced function hasn't marked. A plan of several
-    unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no framework is said to
-    run it.
+    All but Alpa cut a model at the blocks of a transformer. No framework is said to run a plan of several unlike
+    pipelines, or of another strategy that Alpa can't run.
     """
     first = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
     why = {name: "" if hindrance is None else hindrance.why for name, hindrance in first.items()}
@@ -200,11 +180,7 @@ def runtimes_text(plan: Plan) -> str:
 
 
 def schedules_of(runtime: str) -> tuple[str, ...]:
-    """Returns the names of the schedules that a training framework has.
-
-    Raises:
-        ValueError: the framework isn't known.
-    """
+    """Returns the names of the schedules that a training framework has; ValueError if it isn't known."""
     if runtime not in RUNTIMES:
         raise ValueError(f"runtime is {runtime!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
     return RUNTIMES[runtime].schedules
@@ -228,9 +204,7 @@ def check_schedule_of(runtime: str, schedule: str) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Hindrance:
-    """A reason why a training framework can't run a plan: the rule that it breaks, with the stage that breaks it, and
-    what would do instead.
-    """
+    """A reason why a training framework can't run a plan: the rule that a stage breaks, and what would do instead."""
 
     why: str
     remedy: str

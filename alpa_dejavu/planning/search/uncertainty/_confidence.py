@@ -16,11 +16,6 @@ from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
 from alpa_dejavu.problem import Confidence
 
-__all__ = [
-    "LEAST_GAIN", "NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "gain_s", "most_useful",
-    "most_worthwhile", "numbered_errors",
-]  # fmt: skip
-
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
 LEAST_GAIN = 0.005
@@ -28,12 +23,11 @@ LEAST_GAIN = 0.005
 
 
 def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None) -> Confidence:
-    """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's,
-    and what step to expect of it.
+    """Returns how probable it is that the first candidate's step is within 5 % of the best one's, and what step to
+    expect.
 
-    The costs of all candidates are drawn jointly at random, `count` times, by how far off predictions may be: by
-    `errors`, or as the cost models tell it, before any measurement. The step is drawn for the first plan by itself, so
-    that it is the same whatever the plan is compared with.
+    The costs of all are drawn jointly, `count` times, by `errors`, or as the cost models tell it. The step is drawn for
+    the first plan by itself, so that it is the same whatever the plan is compared with.
     """
     alone = numbered_errors(candidates[:1], errors)
     own_s = step_draws(candidates[:1], alone, alone.drawn(count))[:, 0]
@@ -47,17 +41,13 @@ def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Erro
 def drawn_steps(
     candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None, seed: int = 0
 ) -> FloatArray:
-    """Returns the seconds of candidate plans' steps in joint draws of the errors of predictions, shape (count,
-    candidates). The plans may be on several clusters of the same devices.
-    """
+    """Returns the seconds of candidates' steps in joint draws, (count, candidates), on clusters of the same devices."""
     errors = numbered_errors(candidates, errors)
     return step_draws(candidates, errors, errors.drawn(count, seed))
 
 
 def numbered_errors(candidates: Sequence[Candidate], errors: Errors | None = None) -> Errors:
-    """Returns the distribution of the errors of candidate plans' predictions, whose resolver has met the plans; where
-    none is given, as the cost models tell it.
-    """
+    """Returns the errors' distribution, whose resolver has met the candidates; if none is given, the cost models'."""
     resolver = Resolver() if errors is None else errors.resolver
     for candidate in candidates:
         meet_plan(candidate, resolver)
@@ -83,17 +73,11 @@ def _compared(candidates: Sequence[Candidate]) -> str:
 def confidence_of_draws(
     steps_s: FloatArray, own_s: FloatArray, source: str, missed: float = 1.0, compared: str = ""
 ) -> Confidence:
-    """Returns how probable it is that the chosen plan's step is within 5 % of the best one's, and what step to expect
-    of it.
+    """Returns how probable it is that the chosen plan's step is within 5 % of the best one's, and what step to expect.
 
-    Args:
-        steps_s: seconds of a step of each candidate plan in K joint random draws, shape (K, candidates), the chosen
-            plan first.
-        own_s: those of the chosen plan, drawn by itself, shape (K,).
-        source: words that say where the spread of prediction errors is from.
-        missed: the least that a plan which the search has missed may take, as a share of the chosen plan's step. All
-            shares from there to 1 are reckoned with evenly, which lowers the probability.
-        compared: the candidates' numbers of layers, micro-batches, stages and hosts in words.
+    `steps_s` has the steps of the candidates, the chosen plan first, in K joint draws, shape (K, candidates); `own_s`
+    those of the chosen plan, drawn by itself, shape (K,). A plan that the search has missed may take `missed` of the
+    chosen step at least: all shares from there to 1 are reckoned with evenly.
     """
     best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
     return Confidence(
@@ -148,16 +132,10 @@ def most_worthwhile(
 ) -> int | None:
     """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
 
-    The gain is how much shorter the step of the plan that is chosen afterwards is on average. Where no single stage is
-    worth it, two may be: what one takes against another tells what an error that both share hides.
-
-    Args:
-        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
-        log_errors: the logarithms of the stages' seconds in the same draws, shape (K, stages).
-        takes_s: the seconds that measuring each stage takes, shape (stages,).
-        budget_s: the seconds left for measuring; stages whose measurement takes longer aren't chosen.
-        least: the least gain that is worth a measurement, as a share of the best candidate's step; it may be negative,
-            as computed gains are where draws show none.
+    The gain is how much shorter the step of the plan that is chosen afterwards is on average; two stages may be worth
+    it where none is alone. `steps_s` has shape (K, candidates); `log_errors`, the logarithms of stages' seconds in the
+    same draws, (K, stages); `takes_s`, what measuring each takes, (stages,). Gains are at least `least` of the best
+    step, which may be negative, as computed gains are where draws show none.
     """
     if not log_errors.shape[1]:
         return None
@@ -179,10 +157,8 @@ def most_worthwhile(
 
 
 def most_useful(steps_s: FloatArray, most: int, least: float = LEAST_GAIN) -> list[int]:
-    """Returns the plans to measure beside the first one, at most `most` together with it: each shortens the step of the
-    fastest plan measured most on average, and by the share `least` at least.
-
-    The steps are of the candidate plans in joint draws, shape (K, candidates).
+    """Returns the plans to measure beside the first one, `most` with it: each shortens the fastest measured step most,
+    by the share `least` at least. The steps are in joint draws, shape (K, candidates).
 
     >>> most_useful(np.array([[2.0, 1.9, 1.0, 3.0], [2.0, 1.9, 3.0, 3.0]]), most=3)
     [2, 1]

@@ -13,25 +13,19 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
 
-__all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
-
 _NUM_STEPS, _DAMPING = 40, 0.5
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors from predicted to actual seconds, in K random draws.
+    """The factors from predicted to actual seconds, in K random draws."""
 
-    Attributes:
-        common: the factor that all work of each of N classes has in common, shape (K, N).
-        own: the further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and
-            on its other operators, shape (K, M, 2).
-        weights: the powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
-    """
-
-    common: FloatArray
+    common: FloatArray  # the factor that all work of each of N classes has in common, shape (K, N)
+    # The further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and on its
+    # other operators, shape (K, M, 2).
     own: FloatArray
+    # The powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
     weights: tuple[float, float] = (1.0, 1.0)
 
     def __len__(self) -> int:
@@ -48,9 +42,7 @@ class Factors:
         return factors
 
     def of_layers(self, resolved: Resolved, chosen: NDArray[np.intp]) -> FloatArray:
-        """Returns the factors that V chosen variants of layers have for themselves in each of K draws, shape (K, V, 2):
-        on their products, and on their other operators.
-        """
+        """Returns V variants' own factors on products and other operators in each of K draws, shape (K, V, 2)."""
         on_any_mesh, on_its_mesh = self._weighted
         numbers = resolved.own[chosen].T
         return np.asarray(on_any_mesh[:, numbers[0]] * on_its_mesh[:, numbers[1]])
@@ -67,17 +59,12 @@ class Errors:
 
     The first N errors are each shared by all work of one class (matrix products, all-reduces within hosts, ...); the
     other M are each a kind of layers' own. They are standard normal until a stage is measured.
-
-    Attributes:
-        resolver: the object that has numbered the errors.
-        spreads: what one standard deviation of each error is, as the logarithm of a factor on seconds.
-        mean: the mean of each error in standard deviations, shape (N + M,).
-        root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     """
 
-    resolver: Resolver
-    spreads: Spreads
-    mean: FloatArray
+    resolver: Resolver  # the object that has numbered the errors
+    spreads: Spreads  # what one standard deviation of each error is, as the logarithm of a factor on seconds
+    mean: FloatArray  # the mean of each error in standard deviations, shape (N + M,)
+    # Shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     root: FloatArray | None = None
 
     @classmethod
@@ -91,8 +78,8 @@ class Errors:
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
-        """Returns `count` joint random draws of the factors from predicted to actual seconds, in pairs whose errors are
-        opposite. What frameworks are off is drawn last: where it is known to be nothing, draws are as without it.
+        """Returns `count` joint draws of the factors, in pairs whose errors are opposite. What frameworks are off is
+        drawn last: where it is known to be nothing, draws are as without it.
         """
         rng, pairs = np.random.default_rng(seed), (count + 1) // 2
         half = rng.standard_normal((pairs, len(self.mean) - 1))
@@ -160,11 +147,7 @@ class Errors:
 
 
 def entry_seconds(seconds: WorkSeconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
-    """Returns the seconds that a stage of layers first..last (inclusive) takes in each of K draws of prediction errors,
-    shape (K,).
-
-    `seconds` and `resolved` have its predicted seconds, split by what errs together; `factors` has the draws.
-    """
+    """Returns the seconds of a stage of layers first..last (inclusive) in each of K draws of errors, shape (K,)."""
     total = np.zeros(len(factors))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)
@@ -181,11 +164,11 @@ def entry_seconds(seconds: WorkSeconds, resolved: Resolved, first: int, last: in
 
 
 def layer_seconds(seconds: WorkSeconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
-    """Returns the seconds of each of the layers first..last (inclusive) of a stage in each of K draws of prediction
-    errors, shape (K, layers); in each draw they add up to `entry_seconds`.
+    """Returns the seconds of each layer first..last of a stage in K draws, shape (K, layers), which add up to the
+    stage's.
 
-    Seconds that the stage has as a whole, such as starts of computations and combined collectives, are divided among
-    its layers as these would have them if each were a stage of its own; evenly where none would.
+    Seconds of the stage as a whole, such as starts and combined collectives, are divided as the layers would have them
+    if each were a stage of its own; evenly where none would.
     """
     layers = np.arange(first, last + 1)
     of_layers = np.zeros((len(factors), len(layers)))

@@ -30,45 +30,34 @@ from alpa_dejavu.planning.search.uncertainty._spreads import (
 )
 from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Operators
 
-__all__ = ["Resolved", "Resolver", "WorkSeconds"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorkSeconds:
-    """The seconds of stages of any range of L layers, by class of work (matrix products, collectives of a kind, ...).
+    """The seconds of stages of any range of L layers, by class of work (products, collectives of a kind, ...)."""
 
-    Attributes:
-        of_variants: the seconds of each of V layer variants (ways to shard a layer) in each of N classes, shape (V, N).
-        of_ranges: by the number of a class, the further seconds of a stage of layers i..j that aren't a sum over its
-            layers, such as kernel launches and combined collectives, shape (L, L).
-    """
-
+    # The seconds of each of V layer variants (ways to shard a layer) in each of N classes, shape (V, N).
     of_variants: FloatArray
+    # By the number of a class, the further seconds of a stage of layers i..j that aren't a sum over its layers, such as
+    # kernel launches and combined collectives, shape (L, L).
     of_ranges: Mapping[int, FloatArray]
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resolved:
-    """The predicted seconds of stages of any range of layers on one submesh with one config, split into parts with
-    separate prediction errors.
+    """The predicted seconds of stages of any layers on one submesh with one config, by what errs separately."""
 
-    Attributes:
-        own: for each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it
-            have: on any mesh, and on this logical mesh; shape (V, 2).
-        of_stages: for each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of
-            the L layers has one variant.
-        micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
-        step: the seconds of what is computed and sent once a step.
-        doublings: the logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU,
-            which computes as a stage of one device does, and where a runtime is described operator by operator.
-    """
-
+    # For each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it have: on
+    # any mesh, and on this logical mesh; shape (V, 2).
     own: NDArray[np.intp]
+    # For each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of the L layers
+    # has one variant.
     of_stages: NDArray[np.intp] | None
-    micro_batch: WorkSeconds
-    step: WorkSeconds
+    micro_batch: WorkSeconds  # the seconds of forward and backward of one micro-batch, collectives included
+    step: WorkSeconds  # the seconds of what is computed and sent once a step
+    # The logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU, which computes
+    # as a stage of one device does, and where a runtime is described operator by operator.
     doublings: float = 0.0
 
 
@@ -76,13 +65,9 @@ class Resolved:
 class Resolver:
     """A splitter of the entries of cost tables into parts whose prediction errors are the same.
 
-    It numbers these errors the same way in all tables: one for each class of work (matrix products, collectives of a
-    kind, ...), one for each kind of layer, and one for each kind of layer on each logical mesh. Layers are of one kind
-    if they have the same operators, however many of each.
-
-    Args:
-        apart: whether each layer is a kind of its own on any mesh, as where measured stages tell of alike layers that
-            they take unlike times.
+    It numbers these the same way in all tables: one for each class of work, one for each kind of layer, and one for
+    each kind of layer on each logical mesh. Layers are of one kind if they have the same operators; if `apart`, each is
+    its own kind, as where measured stages tell of alike layers that they take unlike times.
     """
 
     def __init__(self, apart: bool = False) -> None:
@@ -104,9 +89,7 @@ class Resolver:
 
     @property
     def spreads(self) -> Spreads:
-        """Returns how large prediction errors are for each class of work: as the cost models tell it for each operator
-        or collective met so far, averaged by their seconds.
-        """
+        """Returns how large errors are for each class: as models tell it of what was met, averaged by seconds."""
         sigma, shares, alone = (
             np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
             for weighted in (self._weighted, self._shares, self._alone)
@@ -119,9 +102,7 @@ class Resolver:
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
-        """Returns the predicted seconds of all stages on some devices with a config (a logical mesh, remat and ZeRO),
-        split into parts whose prediction errors are the same.
-        """
+        """Returns the predicted seconds of all stages on some devices with a config, by what errs separately."""
         key = id(costs), devices, _mesh(config), config.zero, config.remat, config.offload
         if key not in self._resolved:
             self._kept[id(costs)] = costs  # so that its id stays its own
@@ -137,9 +118,7 @@ class Resolver:
         return self._resolved[key]
 
     def sent(self, table: CostTable, link: int) -> int:
-        """Notes how large prediction errors of interstage transfers over one kind of link, by its index in a cost
-        table, are, and returns the number of the class of work whose error they have.
-        """
+        """Notes the spread of transfers over one kind of link, by its index in a table, and returns their class."""
         between, transfer, costs = table.interstage, table.transfer, table.stage_costs
         assert between is not None, "a table that was priced keeps what crosses"
         assert transfer is not None, "a table that was priced keeps what crosses"
@@ -197,9 +176,7 @@ class Resolver:
         figure: str,
         offloads: slice,
     ) -> dict[int, FloatArray]:
-        """Returns the seconds that stages have as a whole by class: launches, what is offloaded, and what they send as
-        one, less what of it hides behind computing; each of shape (L, L).
-        """
+        """Returns the seconds of whole stages by class, less what hides behind computing; each of shape (L, L)."""
         model, starts_s = costs.models.latency, np.full((costs.model.num_layers,) * 2, launches_s)
         if isinstance(model, KnowsFigures):
             sigma = model.figure_spread(devices.kinds[0], figure)
@@ -240,9 +217,7 @@ class Resolver:
         return self._rows[key][1]
 
     def _common_shares(self, model: LatencyModel, operators: Operators, device: Device) -> FloatArray:
-        """Returns the share of each operator's error that its class has in common. It goes by what the operators do,
-        not by how many of their bytes and FLOP a device has: so it is asked for once for all ways to divide a layer.
-        """
+        """Returns the share of operators' errors that their class has in common, however they are divided."""
         key = id(model), device, id(operators.records)
         if key not in self._common:
             self._common[key] = operators.records, common_share(model, operators, device)

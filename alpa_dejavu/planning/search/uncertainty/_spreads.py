@@ -20,11 +20,6 @@ from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Gro
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = [
-    "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "RUNTIME", "KnowsFigures", "KnowsInterval", "SharesErrors",
-    "Spreads", "assumed_spread", "common_share", "link_class", "said_by",
-]  # fmt: skip
-
 _PLACES = ("within hosts", "between hosts")
 CLASSES = (
     "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),
@@ -65,17 +60,15 @@ _COMMON_SHARE = 0.5
 
 @runtime_checkable
 class SharesErrors(Protocol):
-    """A latency model that knows which share of its errors' variance, from 0 to 1, all operators of a class (matrix
-    products, or all others) have in common, shape (operators,): by what they do, however they are divided.
-    """
+    """A latency model that knows the share of its errors' variance that a class has in common, shape (operators,)."""
 
     def common_share(self, operators: Operators, device: Device) -> FloatArray: ...
 
 
 @runtime_checkable
 class KnowsInterval(Protocol):
-    """A communication model that can tell 90 % intervals of the seconds of a collective: lower ends, upper ends, and
-    whether they rest on measurements of such collectives, each in the shape of `num_bytes`.
+    """A communication model that tells 90 % intervals of a collective's seconds: lower ends, upper ends, and whether
+    they rest on measurements, each in the shape of `num_bytes`.
     """
 
     def interval(
@@ -85,9 +78,7 @@ class KnowsInterval(Protocol):
 
 @runtime_checkable
 class KnowsFigures(Protocol):
-    """A latency model that can tell how uncertain the measured figures of devices are that it goes by, such as their
-    memory bandwidth: the standard deviation of the logarithm.
-    """
+    """A latency model that tells how uncertain a measured figure is: the standard deviation of its logarithm."""
 
     def figure_spread(self, device: Device, figure: str) -> float: ...
 
@@ -98,31 +89,22 @@ class Spreads:
     """The spreads of prediction errors, for N classes of work (matrix products, all-reduces within hosts, ...).
 
     An error is a factor from predicted to actual seconds; its spread is the standard deviation of its logarithm.
-
-    Attributes:
-        common: the spread of the factor that all work of a class has in common, shape (N,).
-        own: the spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
-            launches.
-        stated: whether the cost models themselves told the spread, shape (N,); else it is assumed.
-        alike: the share of the variance of a layer's own error that it has on any mesh; it has the rest on one mesh.
     """
 
-    common: FloatArray
+    common: FloatArray  # the spread of the factor that all work of a class has in common, shape (N,)
+    # The spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
+    # launches.
     own: FloatArray
-    stated: NDArray[np.bool_]
+    stated: NDArray[np.bool_]  # whether the cost models themselves told the spread, shape (N,); else it is assumed
+    # The share of the variance of a layer's own error that it has on any mesh; it has the rest on one mesh.
     alike: float = DIVIDED_ALIKE
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray, runtime: float = 0.0) -> Spreads:
-        """Returns the spreads of prediction errors by class of work, assumed where the cost models tell none.
+        """Returns the spreads by class, each of shape (N,), assumed where models tell none (`sigma` is 0).
 
-        Args:
-            sigma: the standard deviation of the logarithm of an operator's error, as the models tell it; zero where
-                they don't; shape (N,).
-            shares: the share of that variance that all work of the class has in common, shape (N,).
-            alone: the factor, up to 1, by which the rest of the error is smaller in a layer of several operators,
-                whose errors partly cancel, shape (N,).
-            runtime: the spread of what steps of the training framework are off.
+        All work of a class has `shares` of the variance in common. By the factor `alone`, up to 1, the rest is smaller
+        in a layer of several operators, whose errors partly cancel. `runtime` is what steps of the framework are off.
         """
         own = np.zeros(len(CLASSES))
         common = sigma * np.sqrt(shares)
@@ -172,9 +154,7 @@ def common_share(model: LatencyModel, operators: Operators, device: Device) -> F
 
 
 def assumed_spread(name: str) -> float:
-    """Returns the spread (the standard deviation of a logarithm) that is reckoned with for work of a class where models
-    say none, such as "products".
-    """
+    """Returns the standard deviation of a logarithm that is assumed for a class of work where models say none."""
     return math.hypot(*_assumed(name))
 
 

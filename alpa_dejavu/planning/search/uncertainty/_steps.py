@@ -18,22 +18,15 @@ from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver
 from alpa_dejavu.planning.search.uncertainty._spreads import COMPUTE, link_class
 from alpa_dejavu.problem import DrawnSeconds, MeshConfig, Run, StageChoice, StagePlan
 
-__all__ = [
-    "DRAWS", "StageDraws", "closed_form", "drawn_stages", "interval", "layer_draws", "meet_plan", "resolved_stage",
-    "step_draws",
-]  # fmt: skip
-
 DRAWS = 200
 _ENDS = (0.05, 0.95)
 
 
 def step_draws(candidates: Sequence[Candidate], errors: Errors, factors: Factors) -> FloatArray:
-    """Returns the seconds of each candidate plan's step in each of K joint draws of prediction errors, shape (K,
-    candidates).
+    """Returns the seconds of each candidate's step in each of K joint draws, shape (K, candidates).
 
-    In each draw the step is computed by Alpa's closed form. If the candidate was simulated, that is multiplied by the
-    ratio of its simulated step to the closed form with all errors at their mean. The resolver of the errors has met the
-    plans.
+    The step is Alpa's closed form; of a simulated candidate, times the ratio of its simulated step to the closed form
+    with all errors at their mean. The resolver of the errors has met the plans.
     """
     middle, steps_s = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
@@ -106,11 +99,9 @@ def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> Float
 
 
 def layer_draws(candidate: Candidate, errors: Errors, factors: Factors) -> list[FloatArray]:
-    """Returns for each stage of a candidate plan the seconds of a micro-batch (forward and backward, with collectives)
-    in each of its layers, in each of K joint draws: each of shape (K, layers of the stage).
-
-    A draw's seconds of a stage are the sum over its layers, and the same draw has the step of `step_draws`. With all
-    errors at their mean a stage takes what its cost table says.
+    """Returns for each stage a micro-batch's seconds (forward and backward, with collectives) in each of its layers in
+    K joint draws, (K, layers). A stage's seconds are the sum over its layers; at the errors' mean they are what the
+    cost table says.
     """
     middle, table, draws = errors.middle, candidate.table, []
     for stage in candidate.stages:
@@ -123,9 +114,7 @@ def layer_draws(candidate: Candidate, errors: Errors, factors: Factors) -> list[
 
 
 def drawn_stages(stages: tuple[StagePlan, ...], draws: list[FloatArray], factor: float = 1.0) -> tuple[StagePlan, ...]:
-    """Returns a plan's stages with the mean and the deviation of their seconds, and of their layers', over joint draws
-    (`layer_draws`), all multiplied by a factor.
-    """
+    """Returns the stages with the mean and deviation of their and their layers' seconds in draws, times a factor."""
     drawn = []
     for stage, drawn_s in zip(stages, draws, strict=True):
         whole = _drawn(factor * drawn_s.sum(axis=1), tuple(map(_drawn, (factor * drawn_s).T)))
@@ -139,11 +128,8 @@ def _drawn(drawn_s: FloatArray, layers: tuple[DrawnSeconds, ...] = ()) -> DrawnS
 
 @final
 class StageDraws:
-    """Joint draws of the seconds of several models' stages that are no part of a training step, such as inference's, on
-    the same devices: what is alike in them errs alike.
-
-    Args:
-        priced: for each model its costs, and the devices and mesh that a stage of any of its layers has.
+    """Joint draws of the seconds of several models' stages that are no part of a training step, on the same devices:
+    what is alike in them errs alike. Of each model there are its costs, and a stage's devices and mesh.
     """
 
     def __init__(self, priced: Sequence[tuple[StageCostModel, StageDevices, MeshConfig]]) -> None:
@@ -154,9 +140,7 @@ class StageDraws:
         self.source = resolver.source
 
     def of_layer(self, number: int, layer: int) -> FloatArray:
-        """Returns the factors from predicted to actual seconds of a pass of a model's layer, which is a stage of its
-        own, in each of K draws, (K,); `number` is the index of the model.
-        """
+        """Returns the factors on a pass of a layer of model `number`, as a stage of its own, in K draws, (K,)."""
         resolved: Resolved = self._resolved[number]
         drawn, middle = (
             entry_seconds(resolved.micro_batch, resolved, layer, layer, draws) for draws in (self._drawn, self._middle)

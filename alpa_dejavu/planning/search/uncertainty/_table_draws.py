@@ -1,10 +1,8 @@
 """Whole cost tables in draws of prediction errors, and as stages of past runs have them.
 
-A stage that was measured corrects what is predicted of it and of its like. A factor on all of a model's layers would
-change no choice. Here a measured stage says something of each error that its prediction has: those that all stages
-share, such as the one of all matrix products, and those that only layers on a mesh of that shape have. So a stage on
-four devices that took twice as long as predicted makes other stages on four devices dearer than those on two. Each
-layer has an error of its own besides, so that of alike layers some may be dearer than others.
+A measured stage says something of each error that its prediction has: those that all stages share, such as the one of
+all matrix products, and those that only layers on a mesh of that shape have. So a stage on four devices that took twice
+as long as predicted makes other stages on four devices dearer than those on two.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from alpa_dejavu.problem import NoShardingError, SearchSpace, StagePlan
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import PastRun
 
-__all__ = ["errors_after", "errors_of", "meet", "redrawn", "with_past_runs"]
-
 _NOISE = 0.1
 """How far off the measured seconds of a stage in a run are, as a share of them."""
 _DRAWN = (
@@ -50,11 +46,8 @@ def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
 
 
 def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
-    """Returns a cost table as it would be with the prediction errors of one joint random draw.
-
-    The operators and collectives of an entry (a stage on a submesh) are multiplied by one factor for a micro-batch and
-    by another one for what comes once a step; interstage transfers have a factor of their own. The resolver is the one
-    that has numbered the errors.
+    """Returns a cost table with the prediction errors of one joint draw: entries times one factor for a micro-batch and
+    another for what comes once a step, transfers times their own. The resolver has numbered the errors.
     """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
@@ -91,10 +84,7 @@ def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterat
 
 
 def with_past_runs(costs: Costs, runs: Sequence[PastRun]) -> Costs:
-    """Returns costs as they most probably are, given the measured stages of past runs.
-
-    Runs of another number of layers or of micro-batches say nothing here, and neither do runs without measured stages.
-    """
+    """Returns costs as they most probably are, given measured stages of past runs of the same shape."""
     resolver = Resolver(apart=True)
     meet(costs.table, costs.space, resolver)
     errors = errors_after(costs, runs, resolver)
@@ -104,9 +94,7 @@ def with_past_runs(costs: Costs, runs: Sequence[PastRun]) -> Costs:
 
 
 def errors_of(candidates: Sequence[Candidate], runs: Sequence[PastRun]) -> Errors:
-    """Returns the distribution of the prediction errors of candidate plans, of one number of layers and of
-    micro-batches, given the measured stages of past runs in the order in which they ran.
-    """
+    """Returns the distribution of errors of candidates of one shape, given the stages of past runs in their order."""
     resolver = Resolver(apart=True)
     for candidate in candidates:
         meet_plan(candidate, resolver)
@@ -114,9 +102,7 @@ def errors_of(candidates: Sequence[Candidate], runs: Sequence[PastRun]) -> Error
 
 
 def errors_after(costs: Costs, runs: Sequence[PastRun], resolver: Resolver) -> Errors:
-    """Returns the distribution of the errors of predicted costs after the stages of past runs were measured, in the
-    order in which they ran; the resolver has met all stages that are asked about.
-    """
+    """Returns the distribution of errors after past runs in their order; the resolver has met all that is asked."""
     shape = costs.model.num_layers, costs.run.num_micro_batches, costs.run.schedule
     measured = []
     for run in runs:
