@@ -147,6 +147,19 @@ class StageMemory:
     temporary: Float[FloatArray, "L L"]
     elsewhere: OffloadedMemory | None = None
 
+    @property
+    def figures(self) -> Float[FloatArray, "figures L L"]:
+        """Returns the bytes as one array, of which `of` makes them again."""
+        own = [self.resident, self.per_micro_batch, self.temporary]
+        other = self.elsewhere
+        return np.stack(own if other is None else [*own, other.resident, other.per_micro_batch, other.nvme])
+
+    @classmethod
+    def of(cls, figures: Float[FloatArray, "figures L L"]) -> StageMemory:
+        """Returns the bytes that `figures` is the array of."""
+        resident, per_micro_batch, temporary, *other = figures
+        return cls(resident, per_micro_batch, temporary, OffloadedMemory(*other) if other else None)
+
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes on each device with so many micro-batches in flight, for each range of layers."""
         return self.resident + self.temporary + self.per_micro_batch * in_flight

@@ -19,6 +19,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
+from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
@@ -246,14 +247,21 @@ class CostTable:
 
 
 def cost_table(
-    model: Model, cluster: Cluster, space: SearchSpace, run: Run, models: CostModels, margin: MemoryMargin = COUNTED
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    models: CostModels,
+    margin: MemoryMargin = COUNTED,
+    kept: KeptPrices | None = None,
 ) -> CostTable:
     """Returns the costs of all stages of a model on a cluster, for each submesh and config of a search space.
 
     A stage on unlike hosts takes as long as on the slowest of them, and has the memory of the smallest one: among the
-    hosts that the search space names for its submesh, or among all hosts if it names none.
+    hosts that the search space names for its submesh, or among all hosts if it names none. `kept` has prices from
+    before, and gets what it lacks.
     """
-    costs = StageCostModel(model, cluster, models)
+    costs = StageCostModel(model, cluster, models, kept)
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(models.runtime, cluster, space, margin)
@@ -265,8 +273,8 @@ def cost_table(
     first: dict[tuple[StageDevices, float, float], int] = {}
     of_configs = np.zeros((shape[3], len(COST_KINDS), *shape[:2]))
     followed = np.zeros((shape[3], *shape[:2]), dtype=np.int64)
-    of_submeshes = zip(devices, space.configs, strict=True)
-    costs.prepare((on, config) for on, configs in of_submeshes for config in configs if config is not None)
+    pairs = ((on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config)
+    costs.prepare((on, config) for on, config in pairs if not costs.is_kept(on, config))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = allowed_ranges(model, submesh, cluster, space, s)
         like = first.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
@@ -275,11 +283,11 @@ def cost_table(
             seconds[..., s, :], successors[:, :, s] = seconds[..., like, :], successors[:, :, like]
             offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
             continue
-        kept = [None if config is None else costs.memory(config) for config in configs]
-        memory.append(tuple(kept))
+        bytes_of = [None if config is None else costs.memory(config) for config in configs]
+        memory.append(tuple(bytes_of))
         fitting = _limits(float(usable[s]), devices[s].share)
         of_configs[:], followed[:] = 0.0, -1
-        for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
+        for c, (config, stage) in enumerate(zip(configs, bytes_of, strict=True)):
             if config is not None and stage is not None:
                 of_configs[c] = costs.seconds(devices[s], config)
                 followed[c] = successors_that_fit(margin.needed(stage), fitting, run)
