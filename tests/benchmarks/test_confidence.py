@@ -1,6 +1,5 @@
 """The benchmark of said probabilities: its scores by hand, its choices, and what a choice without errors comes to."""
 
-
 import numpy as np
 import pytest
 
@@ -19,18 +18,6 @@ def rows(*pairs):
 def test_scores_by_hand():
     each = rows((0.9, True), (0.5, False), (0.1, False), (0.7, True))
     assert confidence.brier(each) == pytest.approx(((0.01 + 0.25 + 0.01 + 0.09) / 4, 0.25))
-
-
-def test_thirds_are_by_what_was_said():
-    each = rows(*[(0.2, False)] * 10, *[(0.9, True)] * 10, *[(0.5, n % 2 == 0) for n in range(10)])
-    found = confidence.thirds(each)
-    assert [(one["choices"], one["said"], one["right"]) for one in found] == [
-        (10, pytest.approx(0.2), 0.0),
-        (10, pytest.approx(0.5), 0.5),
-        (10, pytest.approx(0.9), 1.0),
-    ]
-    low, high = confidence.binomial(10, 0.5)
-    assert (found[1]["low"], found[1]["high"]) == (low, high)
 
 
 def example(measured_s):

@@ -35,32 +35,10 @@ def test_what_did_not_finish_failed(tests: Path) -> None:
     assert result.cause == "out of time after 5 s; no | device"
 
 
-def test_a_failing_tear_down_spoils_a_passed_test(tests: Path) -> None:
-    record = _lines(
-        {"collected": ["a"]},
-        {"test": "a", "when": "call", "outcome": "passed", "cause": ""},
-        {"test": "a", "when": "teardown", "outcome": "failed", "cause": "lost"},
-    )
-    result = count(tests, "runtime/test_x.py", record, "")
-    assert (result.passed, result.failed, result.cause) == (0, 1, "lost")
-
-
 def test_what_cannot_be_collected_failed_as_often_as_it_has_tests(tests: Path) -> None:
     result = count(tests, "runtime/test_x.py", _lines({"uncollected": "Traceback\nImportError: no"}), "")
     assert (result.passed, result.failed, result.skipped) == (0, 3, 0)
     assert "ImportError: no" in result.cause
-
-
-def test_a_cause_names_no_folder_of_the_machine(tests: Path) -> None:
-    result = count(tests, "runtime/test_x.py", _lines({"uncollected": f"file {tests}/runtime/test_x.py, line 3"}), "")
-    assert result.cause == "file runtime/test_x.py, line 3"
-
-
-def test_a_file_without_tests_has_none_to_fail_unless_it_cannot_be_collected(tests: Path) -> None:
-    (tests / "runtime/test_empty.py").write_text("x = 1\n")
-    result = count(tests, "runtime/test_empty.py", _lines({"collected": []}), "exit status 5")
-    assert (result.passed, result.failed, result.skipped, result.cause) == (0, 0, 0, "defines no tests")
-    assert count(tests, "runtime/test_empty.py", [], "out of time").failed == 1
 
 
 def test_files_for_gpus_do_not_count(tests: Path) -> None:

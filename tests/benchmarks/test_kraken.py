@@ -20,14 +20,6 @@ def test_the_published_cases_have_layers_of_equal_parameters():
         assert layer_parameters(ways) == pytest.approx(layer_parameters(standard), rel=0.03)
 
 
-def test_devices_divide_the_ways_of_models_by_name():
-    cases = kraken._named()
-    assert {(name, devices) for name, devices, *_ in cases} == {
-        ("kraken-125m-2", 2), ("kraken-125m-4", 2), ("kraken-125m-4", 4), ("kraken-125m-6", 2), ("kraken-350m-2", 2),
-        ("kraken-350m-4", 2), ("kraken-350m-4", 4), ("kraken-760m-4", 2), ("kraken-760m-4", 4),
-    }  # fmt: skip
-
-
 def test_a_case_tells_what_is_fewer_from_what_is_hidden():
     small, ways = Kraken(128, 2, 8, 1, 4, 512), Kraken(64, 2, 8, 4, vocabulary=512)
     row = kraken._compared("small", 4, 64, small, ways)
@@ -35,10 +27,3 @@ def test_a_case_tells_what_is_fewer_from_what_is_hidden():
     assert row["gain"] == pytest.approx(row["fewer"] + row["hidden"])
     assert row["fewer"] > 0
     assert row["hidden"] > 0
-
-
-def test_a_mean_that_is_far_from_the_published_one_is_missed():
-    rows = [{"gain": gain, "fewer": 0.1} for gain in (0.2, 0.44)]
-    (held,), (missed,) = (kraken._figures("published", each) for each in (rows, rows[:1]))
-    assert (held.held, missed.held) == (True, False)
-    assert held.measured == "+31.5%, without overlap +10.0%"

@@ -8,17 +8,11 @@ import pytest
 
 import parallel_initialization
 from alpa_dejavu.training.initialization import Curve, Initialized
-from parallel_initialization import JUDGED, figures, overview, summaries
 from races import _ways
-from races._models import CHARACTERS, TASKS, batch, digits, source_text
+from races._models import TASKS
 from races._ways import (
-    BUDGETS,
-    RULES,
     SMOOTHED_STEPS,
-    STARTS,
     Way,
-    of_contests,
-    race_of,
     row,
     steps_to,
     ways,
@@ -75,68 +69,5 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
 
 
-
-
-def test_who_diverges_does_not_reach_the_target(monkeypatch):
-    def diverging(*_):
-        raise RuntimeError("all 1 candidates are dropped")
-
-    monkeypatch.setattr(_ways, "trained", diverging)
-    task = type("Untested", (), {"steps": 100})()
-    found = row(task, Way("it", larger=4), 0, 1.0)
-    assert (found["reached"], found["compute"], found["all_steps"]) == (None, None, 400)
-
-
 def curve(number, losses, dropped=None):
     return Curve(number, losses, losses, dropped, "")
-
-
-def rows_of(reached, steps, small=1.25):
-    """Ten seeds, in which races from Sobol's scales reach the target after a share of the steps, others after 0.6."""
-    rows = {}
-    for way in ways(8):
-        share = reached if way.is_race and way.init == "sobol" else 0.6
-        whole = steps * (small if way.budget == "small" else 2)
-        rows[way.name] = [
-            {"seed": seed, "reached": share * steps + seed, "compute": 2 * share * steps, "all_steps": whole}
-            for seed in range(10)
-        ]
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("reached", "small", "held"), [(0.4, 1.25, True), (0.6, 1.25, False), (0.4, 1.3, False), (0.9, 1.25, False)]
-)
-def test_what_is_missed_is_told(reached, small, held):
-    models = {name: {"rows": rows_of(reached, TASKS[name].steps, small)} for name in TASKS}
-    told = figures(models)
-    assert all(figure.held for figure in told) == held
-    assert sum(not figure.held for figure in told) == (not held)
-    table = overview(models, 10)
-    assert [line[0] for line in table.rows] == [way.name for way in ways(8)]
-    models["mlp"]["rows"] = rows_of(0.7, TASKS["mlp"].steps)
-    assert all(figure.held for figure in figures(models)) == (held and small == 1.25)
-
-
-def test_a_run_that_does_not_reach_the_target_counts_as_two_trainings():
-    rows = rows_of(0.4, 100)
-    for measured in rows[JUDGED]:
-        measured |= {"reached": None, "compute": None}
-    assert summaries(rows, 100)[JUDGED]["ratio"].low > 2
-
-
-def test_a_large_batch_begins_with_the_small_one_and_tests_are_on_other_data():
-    small, large = (batch(digits(), rows, 3, 5) for rows in (4, 16))
-    assert (large[0][:4] == small[0]).all()
-    text = source_text(16)
-    assert text.inputs.shape[1:] == (16,)
-    assert (text.inputs[:, 1:] == text.labels[:, :-1]).all()
-    assert 0 < text.inputs.max() < CHARACTERS
-    assert len(text.test_inputs) > 1000
-
-
-def test_each_rule_start_and_budget_is_a_way_and_the_contests_are_some_of_them():
-    names = [way.name for way in ways(8)]
-    assert len(set(names)) == len(names)
-    assert {race_of(*each) for each in [(r, s, b) for r in RULES for s in STARTS for b in BUDGETS]} <= set(names)
-    assert JUDGED in {way.name for way in of_contests(8)} < set(names)

@@ -1,13 +1,10 @@
 """The table of planning time: its jobs, pairs of runs, ratios, exponents, and processes that end without a plan."""
 
 import json
-import math
 
 import pytest
 
 import test_planning_time as bench
-from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.clusters.host_classes import kinds_of
 
 PROGRAM = """
 import json, os, pathlib, sys
@@ -40,19 +37,6 @@ def test_a_run_is_cold_and_then_warm_with_its_figures(tree):
     assert runs["cold"]["peak_bytes"] > 2**20
 
 
-def test_a_job_without_a_plan_has_its_error_and_is_run_once(tree, monkeypatch):
-    monkeypatch.setattr(bench, "ROOT", tree)
-    row = bench.pairs(bench.Job("fails", "p3.16xlarge", 1, 8), None, 3, 60.0)
-    assert [run["cold"]["error"] for run in row["ours"]] == ["Error: nothing fits"]
-    assert "first" not in row
-
-
-def test_runs_that_take_too_long_end(tree):
-    (tree / "alpa_dejavu" / "__main__.py").write_text("import time\ntime.sleep(600)\n")
-    row = bench.cold_and_warm(bench.JOBS["gpt-1.3b-8-v100"], tree, 0.5)
-    assert row["cold"]["error"] == "no plan in 500 ms"
-
-
 def test_ratios_are_medians_of_pairs(tree):
     def of(*seconds):
         return [{"cold": {"s": s} if s else {"error": "none"}} for s in seconds]
@@ -72,26 +56,3 @@ def test_the_table_and_the_file_have_each_job_and_go_on(tree, monkeypatch, tmp_p
     assert [row[0] for row in kept["tables"][0]["rows"]] == ["gpt-1.3b-8-v100", "gpt-39b-64-v100"]
     assert len(kept["jobs"]["gpt-1.3b-8-v100"]["first"]) == 2
     assert "cold / first" in capsys.readouterr().out
-
-
-def test_growth_is_fitted_and_drawn(tree, monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "ROOT", tree)
-    monkeypatch.setattr(bench, "SERIES", {"hosts": {n: bench.Job("m", "p3.16xlarge", n, 8) for n in (1, 2)}})
-    picture = tmp_path / "growth.svg"
-    asked = ["--growth", "--repeat", "1", "--json", str(tmp_path / "out.json"), "--figure", str(picture)]
-    assert bench.main(asked) == 0
-    kept = json.loads((tmp_path / "out.json").read_text())
-    assert kept["tables"][0]["rows"][0][0] == "hosts"
-    assert "</svg>" in picture.read_text()
-    runs = {str(n): {"ours": [{"cold": {"s": 0.1 * n**1.5}, "warm": {"s": 1.0}}]} for n in (1, 4, 9)}
-    fits = bench.growth(runs, "s")
-    assert fits["cold"] == pytest.approx(1.5)
-    assert math.isclose(fits["warm"], 0.0, abs_tol=1e-9)
-
-
-def test_the_unlike_cluster_has_three_kinds_and_slower_links_between_them(tmp_path):
-    cluster = bench.unlike(9)
-    assert sorted(set(kinds_of(cluster))) == [0, 1, 2]
-    assert cluster.links[0][4].bytes_per_s < cluster.links[0][1].bytes_per_s
-    words = bench.JOBS["gpt-39b-unlike"].words(tmp_path)
-    assert named_cluster(words[words.index("--cluster") + 1]).num_devices == 512

@@ -24,13 +24,6 @@ def rows_of(histories, losses_s):
     return found
 
 
-def test_a_row_has_the_share_by_which_a_prediction_is_off(histories):
-    (row,) = rows_of(histories, [(1.0, 2.0)])
-    assert row["off"] == pytest.approx(-0.2, rel=1e-3)
-    assert (row["predicted_end"], row["measured_end"]) == ("steps", "steps")
-    assert playground_real._row(*histories)["predicted_loss_s"] is None
-
-
 def test_figures_are_the_median_and_the_ranks(histories):
     rows = rows_of(histories, [(1.0, 2.0), (2.0, 3.0), (None, None), (3.0, 4.0)])
     off, ranks, losses, ends = playground_real._figures(rows)

@@ -50,19 +50,6 @@ def test_a_layer_takes_what_its_profile_says(tmp_path, degree):
         assert latency.predict(division.operators("backward")[layer], device).total_s == pytest.approx(2 * once)
 
 
-def test_models_have_the_parameters_that_they_are_known_for():
-    gpt2 = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True)
-    assert gpt2.parameter_bytes / 4 == pytest.approx(12 * 24 * 1024**2 + 52256 * 1024)
-    assert gpt2.num_layers == 30
-    assert model_of(UNEVEN.layers, "transgan").num_layers == 25
-
-
-def test_where_layers_are_profiled_their_all_reduces_are_in_their_times():
-    priced, profiled_ = (model_of(HOMOGENEOUS.layers, "gpt2", profiled=profiled) for profiled in (False, True))
-    assert priced.layers[2].exchanged_bytes == (1024 * 1024 * 4.0,) * 4
-    assert {layer.exchanged_bytes for layer in profiled_.layers} == {()}
-
-
 def test_the_table_is_written(small, tmp_path, capsys):
     out = tmp_path / "out.json"
     assert strategies.main(["--json", str(out)]) == 0
@@ -72,30 +59,6 @@ def test_the_table_is_written(small, tmp_path, capsys):
     assert written["amp (paper)"]["plan"][0]["stages"][0]["layers"][0] == 0
     assert not written["hetpipe (ed)"]["runs_on_alpa"]
     assert "unlike layers" in capsys.readouterr().out
-
-
-def test_a_strategy_that_has_no_plan_says_why(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(strategies, "cases", lambda: [dataclasses.replace(small, batch=6)])
-    assert strategies.main(["--json", str(tmp_path / "out.json")]) == 0
-    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["cases"]["unlike layers"]["strategies"]
-    assert "4 virtual workers can't share a batch of 6" in written["hetpipe (np)"]["error"]
-
-
-def test_no_profiles_are_an_error(tmp_path, capsys):
-    assert strategies.main(["--profiles", str(tmp_path)]) == 2
-    assert "layer_forward_MODEL_DEVICE_tpN.csv" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("degree", "next_smaller"), [(3, 2), (8, 4)])
-def test_a_degree_that_wasnt_profiled_takes_what_the_next_smaller_one_takes(tmp_path, degree, next_smaller):
-    latency = profiled(tmp_path, "gpt2", 30)
-    model = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True)
-    device = HOMOGENEOUS.cluster.hosts[0].device
-    taken = []
-    for each in (degree, next_smaller):
-        division = EvenDivision(model, ModelMemory.of(model), 1, each, 0)
-        taken.append(latency.predict(division.operators("forward")[0], device).total_s)
-    assert taken[0] == pytest.approx(taken[1])
 
 
 def test_a_device_that_wasnt_profiled_is_named(tmp_path):
