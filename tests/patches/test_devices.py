@@ -47,10 +47,6 @@ def test_what_an_execution_allocates_counts_in_the_peak(device):
     assert device.max_memory_allocated() >= 1 << 20
 
 
-def test_memory_is_available_and_shared_by_the_devices(device):
-    assert 0 < device.available_memory() * len(jax.devices()) < 1 << 50
-
-
 def test_after_the_barrier_everything_is_ready(device):
     array = jax.jit(lambda x: x @ x)(jax.device_put(jnp.ones((200, 200)), device))
     device.synchronize_all_activity()

@@ -46,8 +46,7 @@ def for_each(w, batch, key):
 
 
 @pytest.mark.parametrize("loss", [used, twice, split, remat, branch, for_each])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("as_argument", [False, True])
+@pytest.mark.parametrize(("kind", "as_argument"), [("raw", False), ("typed", True)])
 def test_a_key_that_enters_the_loss_is_folded_once(loss, kind, as_argument):
     def make(value_and_grad):
         def step(w, batch, key):
@@ -88,8 +87,7 @@ def test_what_is_drawn_before_the_loss_for_each_sample_is_folded_too():
     assert_like_folded(make, {"x": X}, key, lambda batch, n: (used, batch, jax.random.fold_in(key, n)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("as_argument", [False, True])
+@pytest.mark.parametrize(("kind", "as_argument"), [("raw", False), ("typed", True)])
 def test_a_key_of_the_batch_is_not_folded(kind, as_argument):
     def loss(w, batch, key):
         keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(batch["key"])

@@ -32,10 +32,6 @@ def test_gradients_cost_once_in_all_micro_batches():
     assert estimate_cost(from_text(MODULE), _costs(), 4, 8, [6]) == pytest.approx(1.0 + 0.5)
 
 
-def test_other_groups_of_the_same_size_stand_in():
-    assert estimate_cost(from_text(MODULE), _costs(((4, 5, 6, 7),)), 4) == pytest.approx(1.5)
-
-
 @pytest.mark.parametrize("costs", [_costs(((0, 1), (2, 3))), _costs(kind="f16")])
 def test_what_was_never_measured_is_an_error_that_says_so(costs):
     with pytest.raises(ValueError, match="no all-reduce of f32 was measured"):
@@ -46,8 +42,3 @@ def test_measurements_that_failed_are_left_out():
     points = ((0, 1.0), (50, math.inf), (100, 2.0), (1000, 11.0))
     assert estimate_cost(from_text(MODULE), _costs(points=points), 4) == pytest.approx(1.5)
     assert estimate_cost(from_text(MODULE), _costs(points=((0, math.inf),)), 4) == math.inf
-
-
-def test_alone_nobody_is_talked_to():
-    alone = MODULE.replace("{{0,1,2,3}}", "{{0},{1},{2},{3}}")
-    assert estimate_cost(from_text(alone), _costs(), 4) == pytest.approx(0.5)

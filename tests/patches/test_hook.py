@@ -15,19 +15,12 @@ def _run(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=6000).stdout.strip()
 
 
-def test_installing_twice_leaves_one_hook():
-    code = "hook.install(); import sys; print(sum(type(f).__name__ == 'AlpaFinder' for f in sys.meta_path))"
-    assert _run(code) == "1"
-
-
 @pytest.mark.parametrize(
     "first",
     [
-        "import alpa",
         "import jax, flax.linen, optax, numpy",
         "import ray, jaxlib.xla_extension",
         "from jax.interpreters import pxla; from jax.lib import xla_bridge",
-        "from alpa.util import jaxpr_to_hlo",
         "from jax import xla; from jax.experimental.pjit import PartitionSpec",
     ],
 )
@@ -41,11 +34,6 @@ def test_nothing_is_loaded_or_changed_without_alpa():
     assert _run(code) == "False ['alpa_stock_jax', 'alpa_stock_jax._hook', 'alpa_stock_jax._old_names']"
 
 
-def test_looking_for_alpa_does_not_apply_patches():
-    code = "import importlib.util, sys; importlib.util.find_spec('alpa'); print('jax' in sys.modules)"
-    assert _run(code) == "False"
-
-
 def test_the_hook_imports_nothing_that_is_slow():
     code = "import sys; sys.path[:0] = [{!r}]; before = set(sys.modules); import alpa_stock_jax._hook; "
     code += "print(sorted(m for m in set(sys.modules) - before if not m.startswith('alpa_stock_jax')))"
@@ -54,18 +42,6 @@ def test_the_hook_imports_nothing_that_is_slow():
         [sys.executable, "-I", "-S", "-c", code.format(folder)], check=True, capture_output=True, text=True, timeout=600
     )
     assert out.stdout.strip() in ("[]", "['__future__']")
-
-
-def test_a_name_that_nobody_patches_costs_next_to_nothing():
-    finder, calls = _hook.AlpaFinder(), []
-    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
-    try:
-        found = finder.find_spec("numpy.linalg")
-    finally:
-        sys.setprofile(None)
-    assert found is None
-    assert [name for event, name in calls if event == "call"] == ["find_spec"], "no other function of Python's"
-    assert sum(event == "c_call" for event, _ in calls) <= 2, "startswith, and the end of the profile"
 
 
 def test_alpas_own_jaxlib_is_left_alone():
@@ -85,9 +61,3 @@ def test_a_patch_that_does_not_fit_stops_the_import():
     assert out.startswith("PatchError")
     assert "get_array_mapping" in out
     assert "jax 0.4.30" in out
-
-
-def test_source_and_loader_of_a_patched_module_are_its_own():
-    code = "import alpa.util as u, inspect; print(type(u.__loader__).__name__, u.__spec__.loader is u.__loader__, "
-    code += "'class OrderedSet' in inspect.getsource(u))"
-    assert _run(code) == "SourceFileLoader True True"

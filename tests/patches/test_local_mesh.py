@@ -7,7 +7,6 @@ from alpa.device_mesh import LocalPhysicalDeviceMesh
 from jax.interpreters import pxla
 
 from alpa_stock_jax.local_mesh import shard_argument
-from alpa_stock_jax.sharded_array import ShardedDeviceArray
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +80,3 @@ def test_micro_batches_are_cut_each(mesh, spec, host):
     (pieces,) = mesh.shard_args_to_bufs([indices], [False], [True], 2, [host])
     for number, batch in enumerate(pieces):
         np.testing.assert_array_equal(_join(mesh, spec, host[:4], batch), host[4 * number : 4 * number + 4])
-
-
-def test_numbers_become_arrays(mesh):
-    pieces = _cut(mesh, pxla.ShardingSpec([], [pxla.Replicated(4)]), 3)
-    assert [int(piece) for piece in pieces] == [3] * 4
-    assert pieces[0].dtype == np.int32
-
-
-def test_results_are_sharded_arrays(mesh, spec, host):
-    assert isinstance(_join(mesh, spec, host, _cut(mesh, spec, host)), ShardedDeviceArray)

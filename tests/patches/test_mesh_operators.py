@@ -33,11 +33,6 @@ def test_a_larger_product_takes_longer():
     assert 0 < _measure(("dot", (0, 0, 0, "f32"))) < _measure(("dot", (512, 512, 512, "f32")))
 
 
-def test_a_barrier_is_not_measured():
-    assert _measure(("barrier",)) == 0
-    assert _measure(("create-communicator", (_groups()[0],))) == 0
-
-
 def test_an_unknown_operator_is_refused():
     with pytest.raises(NotImplementedError, match="fft"):
         _measure(("fft", ((), "f32", 1)))

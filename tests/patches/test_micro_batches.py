@@ -274,8 +274,10 @@ def test_a_plain_mean_is_left_to_alpa():
     assert accumulated(make, (PARAMS, without), 1, 3) is None
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("name", ["sum", "booleans", "values of samples", "whole numbers", "mean of the unmasked"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("sum", 1), ("booleans", 3), ("values of samples", 2), ("whole numbers", 3), ("mean of the unmasked", 2)],
+)
 def test_on_a_mesh(name, number):
     """Arrays that the loss doesn't need stand beside it, and numbers of 3 elements on 2 devices."""
     make = _make(KNOWN[name])

@@ -2,7 +2,6 @@
 
 import pickle
 
-import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,18 +25,6 @@ def test_every_name_stands_for_what_it_says(patch):
         assert getattr(module, name) is pkgutil.resolve_name(source)
 
 
-def test_moved_modules_can_be_imported():
-    import jax._src.lib.xla_bridge
-    import jax.abstract_arrays
-    import jax.linear_util
-    from jax.experimental.maps import FrozenDict as found
-
-    assert found is FrozenDict
-    assert jax.linear_util.wrap_init is not None
-    assert jax._src.lib.xla_bridge.get_backend is jax._src.xla_bridge.get_backend
-    assert jax.numpy.ndarray in (jax.Array, jax.numpy.ndarray)
-
-
 @given(st.dictionaries(st.text(), st.integers()))
 def test_a_frozen_dictionary_is_one_that_can_be_hashed(contents):
     frozen = FrozenDict(contents)
@@ -45,7 +32,3 @@ def test_a_frozen_dictionary_is_one_that_can_be_hashed(contents):
     assert frozen == FrozenDict(dict(reversed(contents.items())))
     assert hash(frozen) == hash(FrozenDict(dict(reversed(contents.items()))))
     assert pickle.loads(pickle.dumps(frozen)) == frozen
-
-
-def test_a_frozen_dictionary_is_a_leaf_to_jax():
-    assert jax.tree_util.tree_leaves(FrozenDict(a=1)) == [FrozenDict(a=1)]

@@ -5,9 +5,9 @@ import types
 
 import numpy as np
 import pytest
-from alpa.pipeline_parallel import stage_construction, stage_profiling
+from alpa.pipeline_parallel import stage_profiling
 
-from alpa_stock_jax.pipeline_profile_cache import VariableNames, read_profile_results
+from alpa_stock_jax.pipeline_profile_cache import read_profile_results
 
 
 def _profiles():
@@ -55,13 +55,6 @@ def test_what_numpy_saved_is_read_by_alpas_own_call(tmp_path):
     assert stage.module_profile_results == _profiles()[index].module_profile_results
 
 
-def test_a_plain_pickle_is_read_too(tmp_path):
-    path = tmp_path / "profiles.pkl"
-    path.write_bytes(pickle.dumps(_profiles()))
-    with path.open("rb") as file:
-        assert list(read_profile_results(file)) == [(0, 0, 0, 0)]
-
-
 class _Harmful:
     def __reduce__(self):
         return print, ("a file has run code",)
@@ -106,14 +99,3 @@ def test_profiles_of_this_job_are_accepted_and_of_another_refused():
     check(_job(), {})
     with pytest.raises(AssertionError, match="invar_names"):
         check(_job(invar_names=("v7",)), _profiles())
-
-
-def test_names_follow_the_first_occurrence():
-    first, second, third = object(), object(), object()
-    name = VariableNames([second, first, second])
-    assert [name(first), name(second), name(third), name(third)] == ["v1", "v0", "v2", "v2"]
-
-
-def test_the_last_profile_file_is_told(monkeypatch):
-    monkeypatch.setattr(stage_profiling, "last_compute_cost_file_name", "profile-results-1.npy")
-    assert stage_construction.get_last_dp_result()[0] == "profile-results-1.npy"

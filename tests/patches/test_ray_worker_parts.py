@@ -6,10 +6,7 @@ import pytest
 
 from alpa_stock_jax._ray_backend import MeshSeat, worker_environment
 from alpa_stock_jax._ray_mover import Mover
-from alpa_stock_jax.ray_compilers import compiler_count
-from alpa_stock_jax.ray_hosts import one_device_hosts
 from alpa_stock_jax.ray_launch import _seat
-from alpa_stock_jax.ray_nodes import node_address
 
 
 def test_a_worker_starts_with_its_own_number_of_devices():
@@ -47,22 +44,9 @@ def test_a_failed_move_is_told(tmp_path):
     mover.wait()  # told once
 
 
-def test_devices_keep_their_order_when_each_is_a_host():
-    assert one_device_hosts([0, 2], [[1, 3], [0, 1]]) == ([0, 0, 2, 2], [[1], [3], [0], [1]])
-
-
-@pytest.mark.parametrize(("wanted", "cores", "count"), [(4, 2, 2), (1, 8, 1), (0, 8, 1)])
-def test_compilers_are_no_more_than_cores(wanted, cores, count):
-    assert compiler_count(wanted, cores) == count
-
-
 def test_a_worker_has_no_more_threads_than_cores_that_may_be_used(monkeypatch):
     # As a quota of a control group does, or an affinity.
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     host = {"Resources": {"GPU": 1, "memory": 8}}
     seat, _ = _seat(SimpleNamespace(host_info=[host], num_hosts=1, num_devices_per_host=1), 0, "", "127.0.0.1")
     assert seat.threads == 1
-
-
-def test_a_nodes_name_tells_its_address():
-    assert node_address("192.0.2.2-281c3aba") == "192.0.2.2"
