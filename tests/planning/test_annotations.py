@@ -49,26 +49,6 @@ def test_a_plan_says_which_hosts_it_leaves_unused_and_what_all_would_take():
     assert whole_s > made.step_s
 
 
-def test_one_host_is_left_unused_in_the_singular_and_many_are_counted():
-    (one,) = annotated(with_unused_hosts, slowly_linked(2)).notes
-    assert " is left unused: " in one
-    (many,) = annotated(with_unused_hosts, slowly_linked(12)).notes
-    assert "... (11 hosts) are left unused: " in many
-
-
-def test_nothing_is_said_where_all_hosts_are_used():
-    cluster = example_cluster(2)
-    made = annotated(with_unused_hosts, cluster, communication="free")
-    assert {host for stage in made.stages for host in stage.hosts} == {host.name for host in cluster.hosts}
-    assert made.notes == ()
-
-
-def test_the_seconds_that_are_said_are_those_of_unlike_hosts_too():
-    where = unlike.cluster([unlike.host("a", devices=1), unlike.host("b", devices=1), unlike.host("c", 1e8, devices=1)])
-    (note,) = annotated(with_unused_hosts, where).notes
-    assert note.startswith("c is left unused: the best plan found that uses all devices takes ")
-
-
 @pytest.mark.parametrize("cluster", [example_cluster(2), unlike.islands()], ids=["alike", "unlike"])
 def test_a_plan_is_as_sure_as_the_plans_say_that_it_was_compared_with(cluster):
     result = plan(task_of(MODEL, cluster, 8, RUN), annotations=[with_confidence])

@@ -16,7 +16,6 @@ from alpa_dejavu.planning.given.comparison import (
     MEASURES,
     SAVINGS,
     Order,
-    Saving,
     compare,
     comparison_format,
     comparison_text,
@@ -24,7 +23,6 @@ from alpa_dejavu.planning.given.comparison import (
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError
 from jax_models import trained
-from models import chain
 
 ASKED = {"batch": 64, "micro_batches": 1, "layers": 4, "cache": False}
 
@@ -151,21 +149,6 @@ def test_the_text_keeps_to_its_schema(tmp_path):
     assert data == json.loads(path.read_text())
     cell = next(one for one in data["cells"] if one["cluster"] == "roomy" and one["saving"] == "remat")
     assert cell["figures"]["training"]["seconds"] == 100 * cell["figures"]["expected_step_s"]
-
-
-def test_layers_that_are_given_are_compared_as_they_are():
-    given = {"batch": 8, "micro_batches": 2, "savings": SAVINGS[:1], "communication": "alpha-beta"}
-    found = compare(chain(4), CLUSTERS[1:], **given)
-    planned = plan_model(chain(4), CLUSTERS[1], batch=8, micro_batches=2, remat=("none",), zero=(0,),
-                         communication="alpha-beta")  # fmt: skip
-    assert found.cell("roomy", "none").figures.step_s == planned.plan.step_s
-
-
-def test_flags_say_the_options():
-    assert [one.flags for one in SAVINGS] == [
-        "--remat none --zero 0", "--zero 0", "--remat none", "--remat none --zero 0 --offload auto", "",
-    ]  # fmt: skip
-    assert Saving("all", ("layer",), (3,)).flags == "--remat layer --zero 3"
 
 
 @pytest.mark.parametrize(

@@ -109,17 +109,6 @@ def test_a_slicing_that_leaves_gaps_is_no_answer():
     assert found.answer(Slicing((), float("inf"), float("inf"), 0, 0.0)) is None
 
 
-@pytest.mark.parametrize(
-    "cluster",
-    [example_cluster(1, 4), example_cluster(4, 1), dataclasses.replace(CLUSTER, cores=2)],
-    ids=["one host", "one device each", "one CPU"],
-)
-def test_where_there_are_no_hosts_to_fill_there_is_no_such_problem(cluster):
-    per_host = cluster.hosts[0].num_devices
-    costs = costs_of(chain(4), cluster, space(hosts=len(cluster.hosts), devices=per_host), RUN)
-    assert problem_of(costs) is None
-
-
 def test_hosts_of_unlike_kinds_are_filled_one_after_the_other():
     cluster = unlike.two_and_two()
     costs = costs_of(uneven(np.random.default_rng(3)), cluster, search_space(cluster, 8), RUN)

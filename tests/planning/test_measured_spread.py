@@ -11,7 +11,6 @@ from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Resolver, meet
 from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds
-from alpa_dejavu.planning.search.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
 from made_up import fitted, measured
@@ -52,12 +51,6 @@ def test_an_operator_errs_as_the_figures_that_bound_it():
     assert relative(dot(), own=0.2) == pytest.approx(np.hypot(0.1, 0.2))
 
 
-def test_a_kernels_start_has_its_share_of_the_error():
-    flop = DEVICE.kernel_s * DEVICE.vector_flop_per_s
-    one = Operator("elementwise", "add", ((8,),), ((8,),), "float32", flop, written_bytes=8)
-    assert relative(one) == pytest.approx(np.hypot(0.3, 0.4) / 2)
-
-
 def test_reading_against_the_order_in_memory_holes_and_weights_err_as_their_own_rates_do():
     device = dataclasses.replace(DEVICE, dilated_flop_per_s=1e11, strided=StridedReads(1e9, 1e10, 1e6, 1e11))
     device = dataclasses.replace(device, uncached_bytes_per_s=1e9, extreme_flop_per_s=1e9)
@@ -75,11 +68,6 @@ def test_reading_against_the_order_in_memory_holes_and_weights_err_as_their_own_
     ]
     found = relative_on(device, SPREAD | own, *records)
     assert found == pytest.approx([0.05, 0.6, 0.7, 0.75, 0.8, 0.8, 0.9])
-
-
-def test_figures_that_nobody_measured_may_be_off_by_a_factor_of_two():
-    assert relative(dot(), spread={"kernel_s": 0.1}) == pytest.approx(FACTOR_OF_TWO)
-    assert relative(dot(), spread={}) == pytest.approx(FACTOR_OF_TWO)
 
 
 def test_what_operators_have_in_common_is_what_their_device_has():
@@ -166,23 +154,6 @@ def test_the_draws_have_the_spread_that_the_fit_found():
         assert logs[:, number[name]].std() == pytest.approx(spreads.common[number[name]], rel=0.05)
     stage = entry_seconds(resolved.micro_batch, resolved, 0, 2, drawn)
     assert np.log(stage).std() == pytest.approx(np.hypot(0.1, 0.2), rel=0.1)
-
-
-def test_layers_on_one_device_err_together_as_far_as_its_figures_do():
-    own = spreads_of(calibrated())[0].spreads
-    wide = {name: 3 * value for name, value in SPREAD.items()}
-    wider = spreads_of(dataclasses.replace(calibrated(), device_spread={"example": wide}))[0].spreads
-    assert wider.common[0] == pytest.approx(3 * own.common[0])
-    assert wider.own[0] == pytest.approx(own.own[0])
-
-
-def test_what_was_not_measured_keeps_the_spread_that_is_assumed():
-    links = spreads_of(dataclasses.replace(calibrated(), device_spread={}))[0].spreads
-    assert links.common[0] == ROOFLINE["products"][0]
-    alone = spreads_of(dataclasses.replace(calibrated(), links=()), hosts=2)[0]
-    number = CLASSES.index("all_reduce within hosts")
-    assert alone.spreads.common[number] == ALPHA_BETA["within hosts"]
-    assert not alone.spreads.stated[number]
 
 
 def test_sends_beside_learned_collectives_have_the_links_spread():

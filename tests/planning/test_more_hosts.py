@@ -95,15 +95,6 @@ def between(hosts, devices, rate):
     return dataclasses.replace(cluster, links=links)
 
 
-def test_a_given_space_is_used_on_parts_of_its_cluster():
-    given = GivenSpace(space(hosts=4))
-    shapes = {hosts: {(s.num_hosts, s.devices_per_host) for s in given.space(example_cluster(hosts), 1).submeshes}
-              for hosts in (1, 2, 4)}  # fmt: skip
-    assert shapes[1] == {(1, 1), (1, 2), (1, 4)}
-    assert shapes[2] == shapes[1] | {(2, 4)}
-    assert shapes[4] == shapes[2] | {(3, 4), (4, 4)}
-
-
 def test_a_given_space_whose_submeshes_need_all_hosts_is_planned_for_and_nothing_smaller():
     every = space(hosts=2)
     largest = SearchSpace(every.submeshes[-1:], every.configs[-1:])
@@ -112,12 +103,6 @@ def test_a_given_space_whose_submeshes_need_all_hosts_is_planned_for_and_nothing
     made = planned(chain(4), example_cluster(2), largest, Run(4)).plan
     assert [stage.submesh for stage in made.stages] == [every.submeshes[-1]]
     assert made.contingencies == {}
-
-
-def test_a_given_space_names_no_hosts_of_one_cluster():
-    every = space(hosts=1)
-    with pytest.raises(ValueError, match="hosts of the space are those of one cluster, but must be None"):
-        GivenSpace(dataclasses.replace(every, hosts=((0,),) * len(every.submeshes)))
 
 
 def test_where_stages_cannot_take_all_hosts_they_take_fewer():

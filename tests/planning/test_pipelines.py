@@ -85,13 +85,6 @@ def test_two_unlike_cuts_by_hand():
     assert task.synchronous_s([one, two]) == pytest.approx(after)
 
 
-def test_sums_of_other_stages_over_the_same_links_share_them():
-    task = task_of(cluster_of([FAST, FAST], per_host=2), activation_bytes=0.0)
-    both = [pipeline([2, 4], [host, host], 4) for host in (0, 1)]
-    computing, alone = max(task.computing_s(both)), 2 * PARAMETER / BETWEEN
-    assert task.synchronous_s(both) == pytest.approx(computing + 2 * alone + 2 * alone)
-
-
 def summed_by_simulation(task, pipelines):
     """The synchronous step by simulating each pipeline as a whole again and again, until no stage waits otherwise: each
     stage's last backward pass takes longer by as much as it waits for others and sums up.
@@ -149,15 +142,6 @@ def test_pipelines_alike_are_as_fast_as_one_of_data_parallel_stages(per_host, te
     assert cut_alike(alike)
     assert one.samples == sum(each.samples for each in alike)
     assert task.synchronous_s(alike) == pytest.approx(task.step_s(one), rel=1e-9)
-
-
-def test_one_pipeline_takes_its_own_step():
-    task = task_of(cluster_of([FAST, SLOW], 2))
-    stages = (PlacedStage(0, 2, (0, 0), config_of(2, 1)), PlacedStage(3, 3, (1,), ALONE))
-    one = Pipeline(stages, 2, 4)
-    assert task.synchronous_s([one]) == task.step_s(one)
-    (ready,) = task.computing_s([one])
-    assert ready < task.step_s(one)
 
 
 def test_devices_that_share_cores_have_one_pipeline():
@@ -265,15 +249,6 @@ def test_every_grouping_of_few_hosts_is_among_them():
         assert sorted(itertools.chain.from_iterable(groups)) == list(range(5))
 
 
-def test_groupings_are_bounded_and_begin_with_kinds_and_hosts_apart():
-    many = cluster_of([FAST] * 40 + [SLOW] * 24)
-    found = groupings(many, 100)
-    assert found == groupings(many, 100)
-    assert len(found) == 100
-    assert found[:2] == [((40, 0), (0, 24)), ((1, 0),) * 40 + ((0, 1),) * 24]
-    assert len({part for way in found for part in way}) <= 16
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     speeds=st.lists(st.sampled_from([0.25, 1.0]), min_size=2, max_size=3),
@@ -356,10 +331,3 @@ def test_without_a_host_unlike_pipelines_are_no_contingency():
     task = PlanningTask(GivenModel(model, 1), prices, 40, (4,), (40,), ByStrategy(OURS))
     found = given_candidate(task, model, Run(40), given_stages(alone.plan))
     assert task.chooser.again(task, [found], Clock()) is None
-
-
-def test_a_single_pipeline_is_a_plan_as_any_other():
-    heavy = task_of(WIDE, 4, 4, 1e8, 1.0).model
-    planned = plan_model(heavy, WIDE, batch=4, micro_batches=4, strategy=OURS).plan
-    assert planned.strategy == "pipelines"
-    assert planned.runs_on_alpa

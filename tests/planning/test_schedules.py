@@ -229,35 +229,6 @@ def test_what_is_run_without_a_host_has_the_plans_schedule(tmp_path, seconds, si
     assert read_plan(write_plan(found, tmp_path / "plan.json")) == found
 
 
-def test_no_bound_is_promised_where_none_is_known():
-    for schedule in SCHEDULES:
-        found = made(schedule, (1.0, 2.0, 1.0, 1.5, 1.0, 1.0, 3.0, 0.5), 6, 3).plan
-        assert (found.lower_bound_s > 0) == (schedule == "1f1b_overlap_friendly")
-    together = made(ANY_SCHEDULE[0], (0.5, 1.0, 1.0, 1.0, 0.5, 2.0, 1.0, 1.0), 12, 3, **AUTO).plan
-    assert together.lower_bound_s <= together.step_s
-
-
-def test_a_search_asks_for_numbers_of_submeshes():
-    """The best plan of 40 layers on 8 hosts has 8 submeshes: half as many are 4, though it has 16 stages."""
-    asked = []
-
-    class Noting(Searched):
-        def _search(self, task):
-            search = super()._search(task)
-            tell = search.tell
-
-            def noting(shape, step_s, num_stages):
-                asked.append((shape.stages, num_stages))
-                tell(shape, step_s, num_stages)
-
-            search.tell = noting
-            return search
-
-    found = planned(splitting((1.0,) * 40), cluster_of(8), space(1, 1), Run(16, "zb_v"), chooser=Noting("all"))
-    assert len(found.plan.stages) == 16
-    assert (0, 8) in asked
-
-
 def test_layers_that_stay_on_a_submesh_do_not_move():
     found = made("zb_v", (1.0,) * 12, 6, 3)
     stages, cluster = found.plan.stages, found.cluster
@@ -297,11 +268,3 @@ def test_pipedream_and_a_runtime_of_ones_own():
     assert mine.step_s == pytest.approx(free.step_s)
     megatron = plan_model(model, cluster, schedule="auto", runtime="megatron", **asked).plan
     assert megatron.schedule.partition("_")[0] in schedules_of("megatron")
-
-
-def test_costs_that_are_corrected_take_their_part_by_weight_along():
-    asked = splitting((1.0,) * 6), cluster_of(3), space(1, 1), Run(6, "zb_h1")
-    plain, slower = (planned(*asked, chooser=Searched("all"), factors=(factor,) * 6) for factor in (1.0, 2.0))
-    for one, two in zip(plain.plan.stages, slower.plan.stages, strict=True):
-        assert one.backward_weight_s == pytest.approx(one.backward_s / 2)
-        assert two.backward_weight_s == pytest.approx(two.backward_s / 2)

@@ -52,18 +52,6 @@ def test_the_best_number_of_micro_batches_is_found_wherever_it_is(count):
     assert best(search).micro_batches == count
 
 
-def test_numbers_that_get_ever_worse_are_not_tried_to_the_end():
-    asked = searched(ShapeSearch([16], COUNTS), lambda shape: 64.0 / shape.micro_batches)
-    assert Shape(16, 1) not in asked
-    assert asked[0] == Shape(16, 64)
-
-
-def test_what_fits_nowhere_is_tried_with_all_numbers():
-    asked = searched(ShapeSearch([16, 32], COUNTS), lambda shape: math.inf)
-    assert {shape.micro_batches for shape in asked if shape.layers == 16} == set(COUNTS)
-    assert [shape for shape in asked if shape.layers == 32] == [Shape(32, 64)], "then with the most micro-batches"
-
-
 def test_more_layers_are_tried_as_long_as_they_gain():
     steps = {16: 1.0, 24: 0.999, 32: 0.9, 48: 0.899, 56: 0.898, 64: 0.1}
     asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 400))
@@ -79,17 +67,6 @@ def test_other_numbers_of_stages_are_tried_as_long_as_they_gain():
     assert best(search) == Shape(16, 8, 7)
 
 
-def test_there_is_no_plan_without_stages():
-    asked = searched(ShapeSearch([16], [8]), lambda shape: 1.0 + shape.stages, lambda shape: shape.stages or 1)
-    assert [shape.stages for shape in asked] == [0, 2], "neither half of one stage nor one less"
-
-
-def test_micro_batches_that_are_far_from_the_best_are_not_tried_with_more_layers():
-    steps = {16: 1.0, 24: 0.9}
-    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 50))
-    assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {4, 8}
-
-
 def test_micro_batches_that_more_layers_help_most_stay_in_the_search():
     """The steps of a GPT-2.6B on eight V100: with 24 layers 1024 micro-batches take longer than 512 and 128."""
     steps = {
@@ -103,48 +80,12 @@ def test_micro_batches_that_more_layers_help_most_stay_in_the_search():
     assert best(search) == Shape(48, 1024)
 
 
-def test_the_best_number_of_stages_is_tried_with_more_layers():
-    def step_s(shape):
-        return 1.0 if shape.layers == 16 else 0.5 if shape.stages == 4 else 2.0
-
-    search, asked = ShapeSearch([16, 24], [8]), []
-    while (shape := search.ask()) is not None:
-        asked.append(shape)
-        search.tell(shape, step_s(shape), shape.stages or (4 if shape.layers == 16 else 3))
-    assert Shape(24, 8, 4) in asked
-
-
 def test_from_a_shape_the_search_goes_uphill_and_keeps_its_layers():
     search = ShapeSearch([16, 32], COUNTS, begin=Shape(32, 8))
     asked = searched(search, away_from(32, 32))
     assert [shape.micro_batches for shape in asked if not shape.stages] == [8, 16, 32, 64]
     assert {shape.layers for shape in asked} == {32}
     assert best(search) == Shape(32, 32)
-
-
-def test_a_beginning_that_is_not_among_the_numbers_is_the_nearest_one():
-    assert ShapeSearch([16], COUNTS, begin=Shape(16, 24)).ask() == Shape(16, 32)
-    assert ShapeSearch([16], COUNTS, begin=Shape(16, 500)).ask() == Shape(16, 64)
-
-
-def test_where_the_beginning_does_not_fit_others_are_tried_until_one_does():
-    search = ShapeSearch([16], COUNTS, begin=Shape(16, 2))
-    searched(search, lambda shape: 1.0 + shape.micro_batches if shape.micro_batches >= 16 else math.inf)
-    assert best(search) == Shape(16, 16)
-
-
-def test_a_thorough_search_leaves_no_number_out():
-    asked = searched(ShapeSearch([3], COUNTS, thorough=True), away_from(3, 8), lambda shape: shape.stages or 2)
-    assert {shape.micro_batches for shape in asked} == set(COUNTS)
-    assert {shape.stages for shape in asked if shape.micro_batches == 8} == {0, 1, 3}
-
-
-def test_a_thorough_search_tries_more_layers_even_where_two_numbers_gain_nothing():
-    steps = {16: 1.0, 24: 1.1, 32: 1.1, 48: 0.9}
-    asked = searched(ShapeSearch(list(steps), [8], thorough=True), lambda shape: steps[shape.layers])
-    assert 48 in {shape.layers for shape in asked}
-    asked = searched(ShapeSearch(list(steps), [8]), lambda shape: steps[shape.layers])
-    assert 48 not in {shape.layers for shape in asked}
 
 
 @given(st.data(), st.booleans())

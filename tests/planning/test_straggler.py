@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
 from alpa_dejavu.cli.profile import straggler_facts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
@@ -25,10 +24,6 @@ PLAN = example_plan(
 def steps(factors, count=9, noise=0.05, seed=0, common=1.0):
     rng = np.random.default_rng(seed)
     return np.array(expected_s(PLAN)) * common * factors * np.exp(rng.normal(0, noise, (count, len(factors))))
-
-
-def test_what_a_stage_computes_for():
-    assert expected_s(PLAN)[1] == pytest.approx(4 * (0.04 + 0.005) + 0.01)
 
 
 @given(place=st.integers(0, 3), factor=st.floats(1.5, 8), common=st.floats(0.2, 5), seed=st.integers(0, 99))
@@ -54,13 +49,6 @@ def test_hiccups_are_no_straggler():
     assert [one.hosts for one in stragglers(PLAN, measured)] == [("c",)]
 
 
-def test_a_little_slow_is_a_matter_of_the_factor():
-    measured = steps(np.array([1, 1.15, 1, 1]), noise=0.01)
-    assert stragglers(PLAN, measured) == ()
-    (found,) = stragglers(PLAN, measured, least_factor=1.1)
-    assert str(found).startswith("b takes 1.1")
-
-
 def test_all_stages_of_a_host_must_be_slow():
     stages = tuple(dataclasses.replace(s, hosts=(host,)) for s, host in zip(PLAN.stages, "aabb", strict=True))
     plan = dataclasses.replace(PLAN, stages=stages)
@@ -79,11 +67,6 @@ def test_hosts_that_share_a_stage_are_not_told_apart():
     (found,) = stragglers(plan, measured)
     assert found.hosts == ("c", "d")
     assert str(found) == "c or d takes 2.00 times as long as it should (stages 1)"
-
-
-def test_a_plan_on_one_host_has_nobody_to_compare_with():
-    plan = dataclasses.replace(PLAN, stages=(stage((0, 3), hosts=("a",)),))
-    assert stragglers(plan, np.full((5, 1), 100.0)) == ()
 
 
 def test_what_is_usual_corrects_a_wrong_prediction():
@@ -109,12 +92,6 @@ def test_what_is_usual_corrects_a_wrong_prediction():
 def test_what_says_nothing_is_refused(measured, options, said):
     with pytest.raises(ValueError, match=said):
         stragglers(PLAN, measured, **options)
-
-
-def test_waiting_is_not_computing():
-    run, wait = Note("run", 0, 1.0, 3.0, 0.5), Note("receive", None, 3.0, 9.0, 6.0)
-    assert StageNotes(0.0, 10.0, (run, wait, run)).computing_s == 3.0
-    assert StageNotes(0.0, 1.0).computing_s == 0.0
 
 
 def test_the_plan_that_would_be_chosen_now():

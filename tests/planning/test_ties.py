@@ -1,6 +1,5 @@
 """Ties are broken by a stated order: the last bits of a processor's arithmetic decide no plan."""
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -13,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu._util import ties
-from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.result import front
 from alpa_dejavu.planning.search.uncertainty import Errors, Resolver, meet
 from alpa_dejavu.planning.search.uncertainty._confidence import most_worthwhile
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
-from plans import example_plan
 
 CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
 MODEL = chain(7, flop=1.1e9, activation_bytes=1.3e4, parameter_bytes=1e8, exchanged=(2.7e5,) * 4)
@@ -78,13 +74,6 @@ def test_last_bits_of_a_measurement_hardly_change_what_is_drawn_after_it():
         drawn.append(errors.drawn(100))
     for one, other in ((drawn[0].common, drawn[1].common), (drawn[0].own, drawn[1].own)):
         assert one == pytest.approx(other, rel=1e-10)
-
-
-def test_plans_that_take_the_same_stay_in_their_order():
-    plan = example_plan()
-    plans = [dataclasses.replace(plan, step_s=plan.step_s * factor) for factor in (2.0, BITS, 1.0, 1 / BITS)]
-    cluster = named_cluster("p3.16xlarge")
-    assert [one.plan for one in front(plans, cluster)] == [plans[1]]
 
 
 DECIDED = """

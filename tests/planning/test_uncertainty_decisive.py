@@ -14,10 +14,9 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Decisive
 from alpa_dejavu.planning import plan as plan_of
-from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.planning.search.uncertainty._confidence import gain_s, most_worthwhile
 from alpa_dejavu.planning.task import GivenSpace
-from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.problem import Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of
@@ -167,27 +166,3 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
         assert plan.step_s >= same.step_s * (1 - 1e-9)
     low, high = plan.confidence.interval_s
     assert low < plan.step_s < high
-
-
-def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
-    task = task_of(chain(6, flop=1e8, activation_bytes=1e6), unlike.two_and_two(), 4, RUN)
-    seen = []
-
-    def look(plan, chosen):
-        seen.extend(chosen.compared)
-        return plan
-
-    plan_of(task, annotations=[look])
-    assert len(seen) > 1
-    assert all(one.simulated_s is not None for one in seen)
-    assert plan_of(task).plan.confidence == confidence(seen)
-
-
-def test_a_choice_of_one_plan_needs_no_measurement():
-    plan = decided(lambda stage: pytest.fail("nothing to decide"), 0.0, chain(1))
-    assert counts(plan)[0] == 0
-
-
-def test_what_does_not_fit_says_so():
-    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
-        decided(lambda stage: 1.0, model=chain(6, parameter_bytes=1e15))

@@ -22,11 +22,6 @@ def test_all_divisors_of_the_heads_and_powers_of_two_of_stages_are_tried():
     assert {shape.tensor_parallel for shape in shapes(model(), example_cluster(1, 6, 2.0**30), None, None)} == {1, 2, 4}
 
 
-def test_stages_go_on_to_the_next_host_where_one_is_full():
-    shape = ServingShape(4, 4, 1, 2)
-    assert [shape.host_of(stage) for stage in range(4)] == [0, 0, 1, 1]
-
-
 @given(st.integers(1, 4), st.integers(1, 9), st.sampled_from([None, 6, 16]), st.sampled_from([None, 3, 24]))
 def test_no_shape_takes_more_devices_or_layers_than_there_are(hosts, devices, heads, blocks):
     for shape in shapes(model(heads, blocks), example_cluster(hosts, devices, 2.0**30), None, None):
