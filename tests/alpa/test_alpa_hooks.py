@@ -46,22 +46,6 @@ def test_hooks_are_taken_out_whatever_happens(before):
     assert what_is_there() == before
 
 
-def test_installing_twice_is_installing_once(before):
-    alpa_dejavu.install(*ALL)
-    once = what_is_there()
-    alpa_dejavu.install(*ALL)
-    assert what_is_there() == once
-    alpa_dejavu.uninstall()
-    assert what_is_there() == before
-
-
-def test_making_an_option_installs_what_it_needs(before):
-    alpa_dejavu.DejavuStageOption()
-    there = what_is_there()
-    assert not set(there[:5]) & set(before)
-    assert there[5:] == before[5:]
-
-
 def test_alpa_with_the_hook_searches_with_ours(before):
     cost = [[[[2.0]]]]
     with alpa_dejavu.installed("training_dp"):

@@ -32,12 +32,6 @@ def test_any_part_is_put_together_from_pieces_that_were_cut_otherwise(parts, wan
         np.testing.assert_array_equal(_keepers._assembled(place, whole.dtype, pieces), part(place))
 
 
-def test_a_number_is_a_piece_too():
-    piece = Piece(0, ())
-    assert _keepers._assembled((), np.float32, {piece: np.float32(3)}) == 3
-    assert _keepers._checksum(np.float32(3)) != _keepers._checksum(np.float32(4))
-
-
 def test_a_keeper_has_the_whole_copy_until_the_next_one_is():
     keeper, piece = Keeper(), Piece(0, ((0, 4),))
 

@@ -102,10 +102,6 @@ def test_another_plan_that_is_faster_is_compiled_again_and_kept():
     assert devices.user.last_plan.step_s == devices.plans[1].step_s
 
 
-def test_of_plans_that_are_as_fast_the_shorter_prediction_decides():
-    assert Devices([0.199, 0.25, 0.2]).played() == 2
-
-
 def test_a_plan_that_cannot_be_compiled_is_left_out_and_that_is_told(caplog):
     devices = Devices([0.3, None, 0.4])
     with caplog.at_level("WARNING", "alpa_dejavu"):
@@ -158,18 +154,6 @@ def test_plans_for_which_there_is_no_time_are_left_out():
     devices.user.budget_s = 7.0
     assert devices.played() == 2
     assert devices.compiled == [0, 2]
-
-
-def test_long_steps_are_timed_less_often():
-    devices = Devices([5.0, 4.0])
-    devices.played()
-    assert devices.now_s == pytest.approx(2 * COMPILE_S + 3 * 5.0 + 3 * 4.0)
-
-
-def test_one_plan_alone_is_not_timed():
-    devices = Devices([0.3])
-    assert devices.played() == 0
-    assert devices.now_s == COMPILE_S
 
 
 @pytest.mark.parametrize(

@@ -110,23 +110,6 @@ def test_steps_that_still_become_shorter_say_nothing(caplog):
     assert executable.noted == []
 
 
-def test_steps_that_never_settle_say_nothing(caplog):
-    executable = watched(PLAN.step_s)
-    for n in range(400):
-        executable.step_s = (4 + 3 * (n // 5 % 2)) * PLAN.step_s
-        train(executable, 1)
-    assert said(caplog) == []
-
-
-def test_steps_that_are_as_predicted_once_they_are_noted_say_nothing(caplog):
-    executable = watched(3.5 * PLAN.step_s)
-    train(executable, 3 + 10)
-    executable.step_s = PLAN.step_s
-    train(executable, 10)
-    assert executable.noted == [True, False]
-    assert said(caplog) == []
-
-
 def test_a_machine_that_becomes_slower_is_seen_later(caplog):
     executable = watched(PLAN.step_s)
     train(executable, 20)
@@ -180,10 +163,3 @@ def test_workers_that_take_no_notes_end_nothing(caplog):
     StepWatch(executable, option, gone, lambda: executable.now_s)
     assert len(train(executable, 50)) == 50
     assert said(caplog) == ["steps can't be looked at: the worker is gone"]
-
-
-def test_an_error_of_the_step_is_passed_on():
-    executable = watched(PLAN.step_s)
-    executable.step_s = None
-    with pytest.raises(TypeError):
-        train(executable, 1)
