@@ -127,14 +127,6 @@ def test_what_fails_is_told_and_left_out(tmp_path, caplog):
     assert any(getattr(probe, "name", "") == "all_to_all" for probe in whole.ran)
 
 
-def test_a_single_device_has_no_links(tmp_path):
-    bench = MadeUp()
-    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
-    assert found.links == ()
-    assert {place.what for place in bench.opened} == {HOST_MEMORY}
-    assert found.devices["test"].dispatch_s == PRIOR.dispatch_s
-
-
 def test_links_between_hosts_are_fitted_apart():
     names = "all_reduce", "all_gather"
     listed = [CollectiveProbe(name, 1 << power, 4, 1, True) for name in names for power in (10, 20, 25)]

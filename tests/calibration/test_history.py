@@ -11,12 +11,10 @@ from click.testing import CliRunner
 
 from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
-from alpa_dejavu.calibration.history.past_run import plan_key
 from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.changed.deviation import past_run
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import StepCorrection
@@ -63,17 +61,6 @@ def test_plans_are_corrected_by_past_runs_and_learn_nothing_from_themselves(tmp_
     steps = [made.plan.step_s, *(other.plan.step_s for other in made.runners_up)]
     assert steps == sorted(steps)
     assert [run.ratio for run in store.runs()] == pytest.approx([1.4] * 5)
-
-
-def test_the_best_plan_by_past_runs_is_chosen(tmp_path, plain):
-    store = Store(tmp_path / "history.sqlite")
-    second = plain.runners_up[0].plan
-    for _ in range(10):
-        store.append(measured(plain, 1.3 * second.step_s / plain.plan.step_s))
-        store.append(measured(dataclasses.replace(plain, plan=second), 1.0))
-    made = planned(store.path).plan
-    assert plan_key(made) == plan_key(second) != plan_key(plain.plan)
-    assert made.step_s == pytest.approx(second.step_s, rel=0.05)
 
 
 def test_a_corrected_plan_says_so_in_its_file_and_its_table(tmp_path):
@@ -152,17 +139,6 @@ def test_a_broken_history_stops_a_profile_before_it_starts(tmp_path):
     result = command("profile", path, "--history", tmp_path / "history.sqlite")
     assert result.exit_code == 1
     assert "history.sqlite is no history" in result.stderr
-
-
-def test_what_was_measured_becomes_a_run(plain):
-    made = plain
-    stages = made.timeline.stages
-    found = MeasuredPlan((0.2, 0.3, 0.4), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, made.timeline)
-    run = past_run(made, found)
-    assert (run.measured_s, run.predicted_s, run.plan) == (0.3, made.plan.step_s, made.plan)
-    assert run.stages[0].computing_s == pytest.approx(0.03)
-    assert run.stages[0].predicted_computing_s == pytest.approx(stages[0].forward_s + stages[0].backward_s)
-    assert run.origin == Origin.of(made.model, made.cluster, "analytic", "alpha-beta")
 
 
 def test_runs_are_told_from_those_of_another_calibration(tmp_path, plain):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
 from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, ProbePlace
-from alpa_dejavu.calibration.host_probes import copier, host_figures
+from alpa_dejavu.calibration.host_probes import host_figures
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurement
 from alpa_dejavu.cli.main import main
@@ -111,20 +111,6 @@ def test_what_was_not_measured_stays_as_it_was(name):
     assert (found.slowdown.keys() >= {"update"}) == (name in ("memory", "files"))
 
 
-def test_of_one_device_all_are_that_one():
-    found = fit_host_memory(found_in(host_probes(1, "")), 1, "", stand_in=False)
-    assert found.shared_bytes_per_s == found.device_bytes_per_s == pytest.approx(1e10)
-    assert fit_host_memory({}, 1, "", stand_in=False) is None
-
-
-def test_files_of_another_folder_do_not_count():
-    one, other = ({probe for probe in host_probes(1, folder) if probe.name == "files"} for folder in ("/a", "/b"))
-    assert one != other
-    found = fit_host_memory({**found_in(one), **found_in(host_probes(1, "/b"))}, 1, "/b", stand_in=False)
-    assert found.folder == "/b"
-    assert fit_host_memory(found_in(one), 1, "/b", stand_in=False).read_bytes_per_s is None
-
-
 def test_parts_of_a_cpu_get_no_memory_and_that_is_said(tmp_path):
     cluster = cluster_of(dataclasses.replace(PRIOR, name="cpu"), LINK)
     found = measure(tmp_path, cluster, MemoryAlone())
@@ -172,11 +158,6 @@ def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
 def test_wrong_figures_are_named(figures, said):
     with pytest.raises(ValueError, match=said):
         MeasuredHostMemory(**figures)
-
-
-def test_memory_of_hosts_whose_devices_are_unknown_is_refused():
-    with pytest.raises(ValueError, match="host_memory is of hosts with 'x', but there are no figures of such devices"):
-        Calibration("c", "o", "2026-01-01", host_memory={"x": MeasuredHostMemory()})
 
 
 @pytest.mark.parametrize("figures", [{"name": "songs"}, {"name": "files", "num_bytes": 0}])
@@ -251,11 +232,6 @@ class Recorded:
         return made
 
 
-def test_nothing_is_left_of_copies_that_fail():
-    with pytest.raises(ZeroDivisionError), copier(4096, None) as begin:
-        print(1 / (0 * begin(0.0)()[0][0]))
-
-
 def _ends(connection, *arguments):
     """A process that ends before it has measured anything."""
 
@@ -280,15 +256,3 @@ def test_folders_that_cannot_be_measured_are_named(disk, monkeypatch):
 
 def full(scratch):
     raise OSError(28, "No space left on device")
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no folder is kept in memory here")
-def test_a_folder_in_memory_is_no_drive():
-    with pytest.raises(MeasurementError, match=r"/dev/shm is kept in memory \(tmpfs\); give a folder on a drive"):
-        host_figures(HostProbe("files", 4096, folder="/dev/shm"), None)
-
-
-def test_a_file_system_without_direct_access_forgets_what_was_written(disk, monkeypatch):
-    monkeypatch.setattr(_host_files, "_direct", lambda number: False)
-    found = host_figures(HostProbe("files", 10_000, folder=disk), None)
-    assert min(found.values()) > 0

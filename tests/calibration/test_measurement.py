@@ -138,31 +138,6 @@ def test_the_timeline_is_the_step_from_its_call_on():
     assert busy == pytest.approx([1.0, 1.0])
 
 
-def test_medians_leave_out_a_step_that_was_held_up():
-    slow = dataclasses.replace(step(), end_s=500.0)
-    found = measured([], [step(), slow, step(1.0)], B, "1f1b", [1, 1])
-    assert found.answer_s == pytest.approx(0.8)
-    assert found.timeline.step_s == pytest.approx(31.0)
-
-
-def test_notes_of_another_plan_are_refused():
-    with pytest.raises(ValueError, match="ran 2 forwards and 2 backwards; the plan has 2 stages and asks for 4 and 4"):
-        measured([], [step()], 4, "1f1b", [1, 1])
-    with pytest.raises(ValueError, match="no notes"):
-        measured([1.0], [], B, "1f1b", [1, 1])
-
-
-def test_a_stage_that_is_launched_later_waits_for_it():
-    stages = [StageTimes(1.0, 2.0)] * 2
-    at_once = simulate(stages, 4).step_s
-    assert simulate([dataclasses.replace(stages[0], start_s=3.0), stages[1]], 4).step_s == at_once + 3.0
-    # The second stage has nothing to do for 1 s.
-    assert simulate([stages[0], dataclasses.replace(stages[1], start_s=1.0)], 4).step_s == at_once
-    late = simulate([stages[0], dataclasses.replace(stages[1], start_s=1.5)], 4, cores=2)
-    assert late.step_s == at_once + 0.5
-    assert late.forward_s[1, 0, 0] == 1.5
-
-
 def test_a_post_holds_up_its_sender_when_the_receiver_is_due():
     brief = 1e-12
     first = StageTimes(1.0, 2.0, forward_send_s=brief, forward_post_s=0.25)
