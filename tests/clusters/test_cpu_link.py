@@ -7,7 +7,7 @@ import pytest
 
 from alpa_dejavu.clusters import cpu_exchange, cpu_link, local_links
 from alpa_dejavu.clusters.cpu_link import cpu_links
-from alpa_dejavu.problem import Device, Link
+from alpa_dejavu.problem import Device
 
 USUAL = local_links()
 LARGE = 1 << 24
@@ -37,13 +37,6 @@ def test_processes_measure_them_and_others_find_them_kept(monkeypatch):
     forget()
     monkeypatch.setattr(cpu_link, "_answer", lambda *_: pytest.fail("they are kept"))
     assert cpu_links(USUAL, DEVICE, 2, 4) == found
-
-
-def test_tensors_go_through_ray_at_a_devices_starts_and_copies():
-    usual = Link(1.0, 2.0), Link(3.0, 4.0)
-    within, between = cpu_links(usual, DEVICE, 1, 1)
-    assert within == Link(1.0, 2.0, 1.6e-3, 5e8 / 20)
-    assert between == Link(3.0, 4.0, 3.0e-3, 5e8 / 27)
 
 
 def test_beside_other_hosts_devices_of_a_process_have_a_smaller_share(monkeypatch):

@@ -81,18 +81,6 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
     assert runs == 7, "five at least, however long they take"
 
 
-def test_seconds_that_threads_take_after_a_short_run_are_counted():
-    wall_s, cpu_s, runs = 0.0, 0.0, 0
-
-    def run():
-        nonlocal wall_s, cpu_s, runs
-        runs, wall_s = runs + 1, wall_s + 1e-3
-        if runs % 5 == 0:  # of five runs together
-            cpu_s += 5 * 2e-3
-
-    assert _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s) == pytest.approx(2e-3)
-
-
 def test_a_run_beside_others_has_the_cpus_seconds_of_one():
     together, waits = threading.Barrier(2, timeout=60), [0]
     runs = []
@@ -113,19 +101,6 @@ def test_a_run_beside_others_has_the_cpus_seconds_of_one():
     cpu_s = iter(float(n) for n in range(1000))
     assert _cpu_figures.core_seconds(run, 2, lambda: next(cpu_s), wall) == 0.5, "two runs took a second"
     assert len(set(runs[2:])) == 2
-
-
-def test_devices_wait_for_each_other_unless_each_computes_on_its_own_thread(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.2}
-    flags = "--xla_cpu_multi_thread_eigen=false --xla_disable_hlo_passes=onednn-matmul-rewriter"
-    monkeypatch.setenv("XLA_FLAGS", flags)
-    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.0}
-
-
-def test_this_machine_is_measured():
-    core = measured_cpu(1)
-    assert min(core.rate("float32"), core.memory_bytes_per_s, core.kernel_s) > 0
 
 
 @pytest.fixture
@@ -177,13 +152,6 @@ def test_another_speed_another_machine_and_a_broken_file_are_measured_anew(probe
     assert len(probed) == 6
     in_another_process()
     assert len(probed) == 6
-
-
-def test_figures_are_those_of_the_compilers_flags(probed, monkeypatch):
-    for flags, times in (("", 1), ("--xla_force_host_platform_device_count=4", 1), ("--xla_cpu_a=1", 2), ("", 3)):
-        monkeypatch.setenv("XLA_FLAGS", flags)
-        in_another_process()
-        assert len(probed) == times
 
 
 def test_a_cache_that_cannot_be_written_or_may_hold_nothing_is_done_without(probed, tmp_path, monkeypatch, caplog):

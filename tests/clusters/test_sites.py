@@ -19,7 +19,7 @@ from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, Stage
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned
-from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_two
+from unlike import FAST, SLOW, blind, cluster, host, islands, two_and_two
 
 MODEL, RUN = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e6, exchanged=(1e5,)), Run(8)
 
@@ -61,19 +61,6 @@ def test_hosts_of_a_kind_are_alike_and_the_sites_are_of_kinds_and_mixtures():
     assert all(sum(use) == s.num_devices for s, use in zip(space.submeshes, uses.tolist(), strict=True))
 
 
-def test_where_all_hosts_are_alike_stages_may_be_on_any():
-    where = example_cluster(4)
-    space = search_space(where, 8)
-    assert space.hosts is None
-    assert on_sites(space, where) is space
-    table = table_of(where, space)
-    problem = table.slicing_problem(where, space, RUN)
-    assert problem.sites.alike
-    assert problem.sites.available.tolist() == [where.num_devices]
-    assert problem.devices == "exactly"
-    assert np.array_equal(problem.costs_s, table.costs_s)
-
-
 def test_on_equal_hosts_a_site_costs_what_the_submesh_costs():
     where = example_cluster(4)
     space = search_space(where, 8)
@@ -83,15 +70,6 @@ def test_on_equal_hosts_a_site_costs_what_the_submesh_costs():
         assert np.array_equal(getattr(known, name), getattr(anywhere, name)), name
     for a, b in itertools.product(range(len(hosts)), repeat=2):
         assert known.interstage.seconds(3, a, b) == anywhere.interstage.seconds(3, a, b)
-
-
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
-def test_a_bounded_number_of_mixtures(count):
-    where = cluster([host(f"{kind}{n}", 1e12 * (kind + 1)) for kind in range(count) for n in range(4)])
-    space = search_space(where, 64)
-    assert len(space.submeshes) <= {2: 30, 3: 80}.get(count, 8 * count)
-    assert kinds_of_sites(space, where).max(axis=0).tolist() == [8] * count, "all of each kind"
-    assert kinds_of_sites(space, where).sum(axis=1).max() == where.num_devices or 64 % where.num_devices
 
 
 def test_hosts_may_differ_in_their_number_of_devices():
@@ -121,19 +99,6 @@ def test_an_entry_costs_what_its_own_device_takes():
     assert mixed == slow, "a stage on unlike devices computes at the slowest"
 
 
-def test_an_entry_has_the_memory_of_its_smallest_device():
-    where = two_and_two(memory_bytes=2.0**30)
-    table, space = table_of(where), search_space(where, 8)
-    limits = {
-        kinds: table.memory_limit_bytes[site(space, where, (len(kinds), 2), kinds)]
-        for kinds in ((0,), (1,), (0, 0), (0, 1))
-    }
-    assert limits == {(0,): 2.0**34, (1,): 2.0**30, (0, 0): 2.0**34, (0, 1): 2.0**30}
-    large = table_of(where, model=chain(6, parameter_bytes=2.0**28))
-    assert np.isfinite(large.costs_s[entry(where, (1, 1), (0,), (1, 1), 0, 4)])
-    assert np.isinf(large.costs_s[entry(where, (1, 1), (1,), (1, 1), 0, 4)])
-
-
 def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
     where = islands()
     assert kinds_of(where) == (0, 1, 0, 1)
@@ -143,18 +108,6 @@ def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
     assert [near, far] == pytest.approx([float(each) for each in of])
     a, b = (site(search_space(where, 8), where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
     assert (table.devices[a], table.memory[a]) == (table.devices[b], table.memory[b]), "like sites are priced once"
-
-
-def test_a_tensor_parallel_group_in_each_host_waits_for_the_slowest():
-    hosts = [host("a"), host("b")]
-    where = cluster(hosts)
-    slow = dataclasses.replace(WITHIN, bytes_per_s=1e8)
-    where = dataclasses.replace(where, links=((WITHIN, FAST), (FAST, slow)))
-    table = table_of(where)
-    fast, alone = (table.collective_s[entry(where, (1, 2), (kind,), (1, 2))] for kind in (0, 1))
-    both = table.collective_s[entry(where, (2, 2), (0, 1), (2, 2))]
-    assert alone > 10 * fast
-    assert both > 0.4 * alone, "half of the bytes for each replica, over the slow host's link"
 
 
 def test_what_crosses_goes_over_the_link_between_the_two_stages():
@@ -172,18 +125,6 @@ def test_what_crosses_goes_over_the_link_between_the_two_stages():
     assert wide == pytest.approx(FAST.sending[0] + 1e6 / 2 / FAST.bytes_per_s), "two hosts send at a time"
 
 
-def test_all_that_was_made_before_a_cut_and_is_used_behind_it_crosses():
-    from alpa_dejavu.costs.interstage import CutBytes
-    from alpa_dejavu.problem import Model, Tensor
-
-    model = chain(4, activation_bytes=10.0)
-    skips = (Tensor(7.0, "activation", 0, (3, 4)), Tensor(3.0, "activation", 4, (7,)))
-    crossed = CutBytes.of(Model(model.layers, (*model.tensors, *skips)))
-    assert crossed.forward_bytes.tolist() == [0.0, 17.0, 17.0, 17.0]
-    assert crossed.forward_tensors.tolist() == [0.0, 2.0, 2.0, 2.0]
-    assert crossed.backward_bytes.tolist() == [0.0, 13.0, 13.0, 13.0]
-
-
 def test_a_plans_cost_has_each_crossing_once():
     where, space = two_and_two(), search_space(two_and_two(), 8)
     table = table_of(where, space)
@@ -199,14 +140,6 @@ def test_a_plans_cost_has_each_crossing_once():
     taken = table.interstage_s(stages, space, place_stages(stages, space, where))
     assert taken == [pytest.approx((0.0, once)), pytest.approx((once, 0.0))]
     assert table.interstage_s(stages, space) == taken
-
-
-def test_placement_takes_hosts_of_the_kinds_and_packs_parts():
-    where = islands()
-    space = search_space(where, 8)
-    one, half, pair = (site(space, where, *rest) for rest in (((1, 2), (1,)), ((1, 1), (1,)), ((2, 2), (0, 0))))
-    stages = [StageChoice(n, n, s, 0) for n, s in enumerate((half, one, half, pair))]
-    assert place_stages(stages, space, where) == [(3,), (1,), (3,), (0, 2)]
 
 
 def test_parts_that_do_not_pack_are_left_out():
@@ -254,21 +187,6 @@ def test_the_faster_hosts_have_more_layers():
         assert len(stage.hosts) == 1
         layers[stage.hosts[0]] += stage.num_layers
     assert layers == {"a": 4, "b": 2}
-
-
-def test_a_slow_link_has_the_smallest_crossing():
-    from alpa_dejavu.problem import Model
-
-    model = chain(6, flop=1e9, parameter_bytes=1e9, activation_bytes=4e6, exchanged=(1e8,))
-    small = [
-        dataclasses.replace(t, num_bytes=1e4) if t.role == "activation" and t.producer in (1, 2 * 6 - 1 - 2) else t
-        for t in model.tensors
-    ]
-    model = Model(model.layers, tuple(small))
-    where = cluster([host("a", devices=1), host("b", devices=1)], lambda a, b: SLOW)
-    where = dataclasses.replace(where, hosts=(where.hosts[0], host("b", 0.99e12, devices=1)))
-    made = planned(model, where, 2, RUN, slicing="exhaustive").plan
-    assert made.stages[0].layers == (0, 1), "the cut with the small tensor, though the halves are uneven"
 
 
 @pytest.mark.parametrize("slow", [0.25e12, 0.9e12, SLOW, FAST])

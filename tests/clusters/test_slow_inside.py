@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.clusters.host_classes import slow_inside
-from alpa_dejavu.clusters.placement import packings, place, place_stages
+from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
@@ -19,7 +19,7 @@ from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.rivals import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
+from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
@@ -60,35 +60,6 @@ def test_parts_of_several_hosts_are_offered_where_that_is_better():
     most = {s: max(c.tensor_parallel for c in row if c) for s, row in zip(space.submeshes, space.configs, strict=True)}
     assert most[Submesh(4, 1)] == 4, "tensor-parallel groups may go across hosts there"
     assert most[Submesh(2, 2)] == most[Submesh(1, 2)] == 2
-
-
-def test_neighbouring_stages_are_on_different_hosts():
-    ones = [Submesh(1, 1)] * 8
-    assert place(ones, cluster_of()) == [(3 - n % 4,) for n in range(8)]
-    assert place(ones, cluster_of(inside=BETWEEN)) == [(3 - n // 2,) for n in range(8)]
-    kinds = [[0]] * 8
-    placed = place(ones, cluster_of(), kinds)
-    assert all(a != b for a, b in itertools.pairwise(placed))
-    assert place([Submesh(2, 1), Submesh(2, 1), Submesh(2, 2)], cluster_of()) == [(2, 3), (2, 3), (0, 1)]
-
-
-@pytest.mark.parametrize("hosts", [2, 3, 4])
-@pytest.mark.parametrize("devices", [2, 4])
-def test_submeshes_of_a_set_that_fills_hosts_do(hosts, devices):
-    cluster, rng = cluster_of(hosts, devices), np.random.default_rng(hosts * devices)
-    space = search_space(cluster, 1)
-    for kept in packings(space, cluster):
-        chosen = np.flatnonzero(kept)
-        for _ in range(40):
-            left, stages = cluster.num_devices, []
-            while left:
-                s = int(rng.choice([s for s in chosen if space.submeshes[s].num_devices <= left]))
-                stages.append(StageChoice(0, 0, s, 0))
-                left -= space.submeshes[s].num_devices
-            taken = collections.Counter()
-            for stage, on in zip(stages, place_stages(stages, space, cluster), strict=True):
-                taken.update(dict.fromkeys(on, space.submeshes[stage.submesh].devices_per_host))
-            assert set(taken.values()) == {devices}
 
 
 def test_what_doesnt_pack_is_searched_for_again():
