@@ -1,28 +1,15 @@
 """Measured peaks of stages in the place of the count: what they change, and what they say of other stages."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin, MemoryResiduals
-from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.testing import example_cluster
 from measured_peaks import NARROW, RUN, SPACE, STAGE, counted_bytes, decided, measuring, table_of
-from models import chain
 
 FOREIGN = MemoryResiduals({"peak": (0.03, -0.05, 0.04) * 8}, 8, "peaks elsewhere", "another framework")
-
-
-def test_a_ratio_is_of_a_stage_with_one_micro_batch_in_flight():
-    for schedule in ("1f1b", "gpipe", "1f1b_overlap_friendly"):
-        run = Run(8, schedule)
-        table = table_of(run=run)
-        assert log_ratio(table, run, STAGE, 1.5 * counted_bytes(table, STAGE)) == pytest.approx(np.log(1.5))
-    run = Run(8, "inference")
-    table = table_of(run=run, model=dataclasses.replace(chain(6, training=False)))
-    assert log_ratio(table, run, STAGE, 2 * counted_bytes(table, STAGE, 0)) == pytest.approx(np.log(2))
 
 
 def test_a_measured_peak_takes_the_place_of_its_entry_alone():
@@ -115,20 +102,6 @@ def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
     config = SPACE.configs[first.submesh][first.config]
     assert ((first.first, first.last), SPACE.submeshes[first.submesh], config.shape) not in taken
     assert all(stage.memory_bytes <= limit for stage in plan.stages)
-
-
-def test_where_nothing_fits_under_the_margin_of_peaks_that_disagree_a_larger_risk_is_said():
-    cluster = example_cluster(1, memory_bytes=NARROW)
-
-    def unsure():
-        return measuring(lambda count: 2.0 if count % 2 == 0 else 0.3, cluster, collectives=9.0)[0]
-
-    plan = decided(unsure(), cluster)
-    assert plan.notes[1].endswith("nothing fits under a risk of 1.00% by them, so a larger one is taken")
-    assert "under a risk of 49.00% of running out of memory" in plan.notes[-1]
-    # Where a risk was chosen for residuals that are there, none is taken that is larger.
-    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
-        decided(unsure(), cluster, MemoryMargin(residuals=MemoryResiduals({"peak": (-1e-3, 1e-3) * 2}, 2)))
 
 
 def test_when_measured_peaks_say_that_nothing_fits_there_is_no_plan():

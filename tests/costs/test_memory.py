@@ -9,8 +9,6 @@ from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 from models import chain
 
-ALONE = MeshConfig((1, 1), 1, 1)
-
 
 def kept_by(model, config):
     """Of a model divided evenly."""
@@ -26,21 +24,6 @@ def test_each_kind_by_hand():
     assert memory.activations[0, 2] == 300
     assert memory.activations[2, 2] == 100
     assert memory.activations[2, 1] == 0
-
-
-def test_a_tied_parameter_is_kept_once():
-    nothing = Operators.of([])
-    layers = tuple(Layer(str(n), nothing, nothing, nothing) for n in range(3))
-    memory = ModelMemory.of(Model(layers, (Tensor(10.0, "parameter", -1, (0, 2, 3, 5)),)))
-    assert memory.parameters[0, 2] == memory.parameters[0, 0] == memory.parameters[2, 2] == 10
-    assert memory.parameters[1, 1] == 0
-
-
-def test_gradients_are_counted_where_nothing_accumulates():
-    nothing = Operators.of([])
-    layers = (Layer("a", nothing, nothing, nothing),)
-    tensors = (Tensor(10.0, "parameter", -1, (0, 1)), Tensor(7.0, "parameter", -1, (0,)))
-    assert ModelMemory.of(Model(layers, tensors)).gradients[0, 0] == 10
 
 
 def test_sharding_divides_what_it_divides():
@@ -87,17 +70,6 @@ def test_successors_agree_with_the_peak(schedule, limit):
         assert fits == (successors <= most)
 
 
-def test_no_activations_set_no_limit():
-    stage = StageMemory(np.full((1, 1), 10.0), np.zeros((1, 1)), np.zeros((1, 1)))
-    assert successors_that_fit(stage, MemoryLimits(10.0), Run(4))[0, 0] == NO_LIMIT
-    assert successors_that_fit(stage, MemoryLimits(9.0), Run(4))[0, 0] == -1
-
-
-def test_one_device_keeps_all():
-    model = chain(2)
-    assert kept_by(model, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
-
-
 def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
     nothing = Operators.of([])
     layers = tuple(Layer(str(n), nothing, nothing, nothing, 5.0, 7.0) for n in range(2))
@@ -112,9 +84,3 @@ def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
     assert again.per_micro_batch[0, 1] == 30
     assert plain.temporary[0, 1] == 7
     assert again.temporary[0, 1] == 7 + 310
-
-
-def test_zero_shares_more_with_each_level():
-    model = chain(1)
-    kept = [kept_by(model, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
-    assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]

@@ -87,11 +87,6 @@ def test_a_layer_takes_as_long_as_its_launches_where_the_device_would_be_done_be
     assert slow["compute_forward_s"] == pytest.approx(2 * 1e-3 + CLUSTER.hosts[0].device.dispatch_s, rel=5e-3)
 
 
-def test_launches_that_take_less_than_the_device_cost_next_to_nothing():
-    plain, launched = seconds(), seconds(RuntimeProfile("quick", launch_s=1e-7))
-    assert launched["compute_backward_s"] == pytest.approx(plain["compute_backward_s"], rel=1e-3)
-
-
 def test_transfers_between_stages_take_the_runtimes_factor():
     one, two, three = (
         estimate(MODEL, CLUSTER, Run(1), STAGES, runtime=RuntimeProfile("own", sends=sends)).plan.step_s
@@ -101,26 +96,11 @@ def test_transfers_between_stages_take_the_runtimes_factor():
     assert two > one
 
 
-def test_what_a_step_takes_besides_is_added_once():
-    assert step_s(RuntimeProfile("late", step_s=0.5)) == pytest.approx(step_s() + 0.5)
-
-
-def test_the_default_changes_nothing():
-    assert step_s("alpa") == step_s(ALPA) == step_s(RuntimeProfile("plain"))
-    assert seconds() == seconds(RuntimeProfile("plain"))
-
-
 @pytest.mark.parametrize(("figure", "end"), [*itertools.product(BOUNDS, (0, 1))])
 def test_a_figure_outside_of_its_bounds_is_refused(figure, end):
     value = BOUNDS[figure][end] + (-1.0, 1.0)[end]
     with pytest.raises(ValueError, match=f"{figure} is {value!r}, but must be from .* profile 'mine'"):
         RuntimeProfile("mine", **{figure: value})
-
-
-def test_no_runtime_has_more_than_eight_figures():
-    names = [field.name for field in dataclasses.fields(RuntimeProfile)]
-    assert names == ["name", *BOUNDS, "compiled", "overlap"]
-    assert len(BOUNDS) <= 8
 
 
 def test_bundled_profiles_are_found_by_name_and_others_are_refused():
