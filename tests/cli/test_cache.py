@@ -39,13 +39,6 @@ def test_what_is_written_is_read_by_others(cache):
     assert cache.read(OTHER, same) is None
 
 
-def test_an_entry_is_replaced(cache):
-    cache.write(KEY, 1)
-    cache.write(KEY, 2)
-    assert cache.read(KEY, same) == 2
-    assert cache.size()[0] == 1
-
-
 def broken(of, text):
     """What may be found in place of an entry."""
     return {
@@ -104,17 +97,6 @@ def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monk
     assert "ALPA_DEJAVU_FILE_MIB is '1e308'" in caplog.text
 
 
-def test_a_folder_in_the_place_of_an_entry_is_no_entry(cache, caplog):
-    cache.write(KEY, 1)
-    path = entry(cache)
-    path.unlink()
-    path.mkdir()
-    assert cache.read(KEY, same) is None
-    cache.write(KEY, 1)
-    cache.write(KEY, 1)
-    assert len(caplog.records) == 1
-
-
 def test_where_nothing_can_be_written_that_is_said_once(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     cache = ModelCache(tmp_path / "file" / "cache")
@@ -152,12 +134,6 @@ def test_the_least_recently_used_go_first(tmp_path):
     assert cache.read({"n": 0}, same) == 1
     cache.write({"n": 3}, 1)
     assert [n for n in range(4) if cache.read({"n": n}, same) == 1] == [0, 2, 3]
-
-
-def test_what_is_larger_than_the_cache_may_be_is_left(tmp_path):
-    cache = ModelCache(tmp_path / "cache", 10)
-    cache.write(KEY, list(range(100)))
-    assert cache.read(KEY, same) is None
 
 
 def test_readers_never_meet_half_an_entry(cache, caplog):

@@ -59,13 +59,6 @@ def test_pictures_of_every_operator_collective_and_link(tmp_path):
     assert "http" not in page.split('src="')[1].split('"')[0]
 
 
-def test_a_calibration_without_curves_says_so(tmp_path):
-    path = tmp_path / "mine.json"
-    write_calibration(dataclasses.replace(measured(), links=()), path)
-    result = shown(path, "--plots", tmp_path / "plots")
-    assert "wrote no picture" in result.output
-
-
 @pytest.mark.parametrize(("given", "said"), [("v10", "there is no calibration 'v10'"), ("broken.json", "isn't JSON")])
 def test_what_cannot_be_shown_is_named(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)

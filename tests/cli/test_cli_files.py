@@ -125,12 +125,6 @@ def test_what_will_be_kept_beside_the_plan_is_tried_too(run, tmp_path, ending):
         assert f"plan.json.kept.json.gz{ending}' is a folder" in result.stderr
 
 
-def test_an_old_file_of_what_was_kept_is_not_written_and_not_tried(run, tmp_path):
-    (tmp_path / "plan.kept.json.gz").mkdir()
-    assert run(*ASKED, "--json", tmp_path / "plan.json").exit_code == 0
-    assert (tmp_path / "plan.json.kept.json.gz").is_file()
-
-
 @pytest.mark.parametrize(
     "words",
     [[*ASKED, "--json", "out.json"], ["plan", "--model", "mine:step", "--cluster", "p3.16xlarge", "--batch", "8"]],
@@ -172,19 +166,6 @@ def test_a_dash_is_standard_output_and_the_table_is_aside(run, tmp_path, monkeyp
     assert run(*ASKED, "--python", stdout).stdout.startswith('"""')
     assert "the output - is given twice" in run(*ASKED, "--json", stdout, "--python", "-").stderr
     assert sorted(os.listdir()) == ["given.json", "link", "read.json", "trace.json"]
-
-
-def test_an_open_file_is_written_where_it_stands(run, tmp_path):
-    with open(tmp_path / "out", "wb", buffering=0) as out:
-        out.write(b"before\n")
-        result = run(*ASKED, "--json", f"/dev/fd/{out.fileno()}")
-        out.write(b"after\n")
-    assert result.exit_code == 0
-    assert "stage  layers" in result.stdout
-    assert os.listdir(tmp_path) == ["out"]
-    before, *text, after = (tmp_path / "out").read_text().splitlines()
-    assert (before, after) == ("before", "after")
-    assert json.loads("\n".join(text))["model"] == "tiny"
 
 
 def test_an_open_file_that_is_only_read_is_found_before_planning(run, tmp_path):

@@ -43,15 +43,6 @@ def test_published_numbers_of_replicas():
     assert {name: replicas_to_tolerate(name, 1) for name in known} == known
 
 
-def test_gathering_takes_in_half_as_many_times_the_bytes_as_there_are_replicas():
-    plan = plan_model(trained, named_cluster("p3.16xlarge"), batch=32, micro_batches=1, layers=4, replicas=8).plan
-    (stage,) = plan.stages
-    assert stage.synchronisation_s > 0
-    assert gathering_step_s(plan) == pytest.approx(plan.step_s + 3 * stage.synchronisation_s)
-    two = dataclasses.replace(plan, stages=(dataclasses.replace(stage, logical_mesh=(2, 4)),))
-    assert gathering_step_s(two) == plan.step_s
-
-
 def test_no_listed_plan_is_as_fast_as_cheap_and_as_tolerant_as_another():
     (made,) = [plan_model(trained, named_cluster("p3.16xlarge"), batch=32, micro_batches=1, layers=4, replicas=8).plan]
     rng = np.random.default_rng(0)

@@ -7,10 +7,7 @@ import sys
 
 import pytest
 
-from alpa_dejavu.calibration.history import HISTORY_ENV
-from alpa_dejavu.cli.commands import sentences_of
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 
 HEAVY = "numpy", "scipy", "numba", "jax", "pydantic", "plotly", "pandas", "sklearn", "yaml", "tqdm"
 HELP = "import click; from alpa_dejavu.cli.main import main; main(['--help'], standalone_mode=False)"
@@ -42,21 +39,10 @@ def test_planning_imports_neither_jax_nor_what_fits_and_draws():
     assert not modules & {*HEAVY} - {"numpy"}
 
 
-def test_help_lists_the_first_sentence_of_each_command():
-    imported = {name: main.commands[name] for name in main.commands}
-    assert sentences_of(main.commands) == sentences_of(imported)
-
-
 def test_a_command_is_imported_once_and_no_other_name_is_one():
     assert main.commands["plan"] is main.commands["plan"]
     assert "sys" not in main.commands
     assert main.commands.get("_warm-up") is None
-
-
-def test_options_name_what_is_imported_later():
-    options = {option.name: option for option in main.commands["plan"].params}
-    assert f"[default: {DEFAULT_RISK}]" in options["risk"].help
-    assert options["history"].envvar == HISTORY_ENV
 
 
 def test_on_a_terminal_a_plan_shows_what_it_does_before_heavy_imports():

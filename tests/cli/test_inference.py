@@ -137,13 +137,6 @@ def own(tmp_path, monkeypatch):
     return runs
 
 
-def test_a_function_of_ones_own_is_served(own, tmp_path):
-    done = own("forward", "latency", "--cache-bytes-per-token", 8192, "--json", "own.json")
-    assert done.exit_code == 0, done.output
-    plan = read_serving_plan(tmp_path / "own.json")
-    assert (plan.model, plan.cache_bytes_per_token) == ("served_model:forward", 8192)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [

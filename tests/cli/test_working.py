@@ -38,19 +38,6 @@ def test_phase_and_seconds_are_said():
     assert _ShownWork("measuring", 150.0, lambda: next(timed)).text() == "measuring: 30 s of about 150 s"
 
 
-def test_what_is_left_is_said_as_long_as_it_is_more_than_a_moment():
-    now = [0.0]
-    work = _ShownWork("planning", None, lambda: now[0])
-    for _ in range(2):
-        now[0] += 2.0
-        work.search.price(True, (5, 0), False)
-    assert work.text() == "planning: 4 s, about 10 s left"
-    now[0] += 9.8
-    assert work.text() == "planning: 13 s"
-    work.search.is_stopped = True
-    assert work.text().startswith("Stopping with the best plan so far")
-
-
 def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch):
     monkeypatch.setattr(working_module, "EVERY_S", 0.01)
     stream = Told()
@@ -60,13 +47,6 @@ def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch
     lines = stream.getvalue().splitlines()
     assert re.fullmatch(r"planning: sharding\\r4 layers, \d+ s", lines[-1])
     assert "\r" not in stream.getvalue()
-
-
-def test_a_short_command_says_nothing():
-    stream = Told()
-    with contextlib.redirect_stderr(stream), working("planning") as tell:
-        tell("sharding")
-    assert stream.getvalue() == ""
 
 
 def test_no_command_guesses_how_long_it_takes(monkeypatch):
@@ -87,10 +67,3 @@ def test_a_bar_is_lines_without_a_terminal():
     assert len(lines) >= 4
     assert all(line.startswith("simulating: ") for line in lines)
     assert "4/4" in lines[-1]
-
-
-def test_a_bar_of_a_short_run_says_nothing():
-    stream = io.StringIO()
-    with progress_bar(stream, total=1, desc="simulating") as bar:
-        bar.update(1)
-    assert stream.getvalue() == ""
