@@ -184,21 +184,6 @@ def test_each_degree_has_its_own_groups(tmp_path, degrees, wanted):
         assert found[name] | found[other] == {*map(tuple, own + further)}, name
 
 
-def test_the_replayer_sees_what_would_hang(tmp_path):
-    made = scaled(small_planned(6, 2, micro_batches=2))
-    ranks, groups = traced(made, tmp_path)
-    sends = [node for node in itertools.chain(*ranks) if node.kind == SEND]
-    for name, wrong in (("comm_tag", 10**6), ("comm_size", 1)):
-        right = sends[0].attributes[name]
-        sends[0].attributes[name] = wrong
-        with pytest.raises(ValueError, match=r"never end; waiting: .*send from stage"):
-            replay(ranks, groups)
-        sends[0].attributes[name] = right
-    sends[0].needs += (ranks[sends[0].rank][-1].number,)
-    with pytest.raises(ValueError, match="never end"):
-        replay(ranks, groups)
-
-
 def test_the_target_keeps_its_contract():
     made = small_planned(6, 2)
     check_target(target(made), [(made.plan, None)])
