@@ -98,22 +98,6 @@ def test_the_model_of_a_step():
     assert [layer.backward.product_flop for layer in model.layers] == [3 * product, 4 * product, 4 * product]
 
 
-def test_a_call_is_never_cut_itself():
-    def function(batch_size=16):
-        def step(state, batch):
-            def loss(weights):
-                first = predict(weights[:1], batch["x"])
-                return (jax.checkpoint(predict)(weights[1:], first) ** 2).mean()
-
-            return apply(state, jax.grad(loss)(state[0]))
-
-        return step, plain(batch_size)[1]
-
-    with pytest.raises(ValueError, match=r"into 3 layers .* in 2 equations .*; ask for 1 or 2 layers"):
-        cut_into_layers(trace(function), 3)
-    assert len(cut_into_layers(trace(function), 2).forward) == 2
-
-
 def test_remat_keeps_less_and_computes_more():
     """Of each tanh(x w), y and 1 - y are kept; with remat, layers keep what they take in alone."""
     kept, again = (model_of_step(trace(plain), 3, remat=remat) for remat in ("none", "layer"))
