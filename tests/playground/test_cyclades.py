@@ -9,9 +9,8 @@ import pytest
 
 from alpa_dejavu.playground import Job, problem
 from alpa_dejavu.playground._learner import batches
-from alpa_dejavu.playground.exchanges import Cyclades, HetPipeWaves, PartialReduce, PipeDream
+from alpa_dejavu.playground.exchanges import Cyclades
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
-from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.problems._makers import sparse_least_squares
 from alpa_dejavu.playground.testing import check_exchange
 from seen_training import Messages, simulated
@@ -113,23 +112,6 @@ def test_groups_of_least_conflict_are_near_the_best_and_cut_less_than_random_one
         costs = {name: costs[name] + float(cost) for name, cost in (
             ("best", min(every)), ("random", np.mean(every)), ("cosine", cut(conflict, groups[0])))}  # fmt: skip
     assert costs["best"] <= costs["cosine"] < costs["random"]
-
-
-def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
-    job = Job(sparse, 1.0, 4, optax.sgd(0.1))
-    for back_s in (None, 10.2):
-        history = simulated(job, (1, 4), Cyclades(), seconds=30.0, looks=0, faults=[Crash(2, 5.5, back_s)])
-        assert history.worker_steps[[0, 1, 3]].min() >= 15
-        assert (history.worker_steps[2] > 12) == (back_s is not None)
-
-
-@pytest.mark.parametrize("way", [Cyclades(), Cyclades("cosine"), HetPipeWaves(3), PartialReduce(), PipeDream(2)])
-def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
-    job = Job(problem("sparse-least-squares"), 0.1, optimizer=optax.sgd(0.1), spread=0.3)
-    runs = [simulated(job, (1, 4), way, steps=steps, looks=0, folder=folder)
-            for steps, folder in ((4, None), (4, tmp_path), (4, tmp_path))]  # fmt: skip
-    assert runs[0].same(runs[1])
-    assert runs[0].same(runs[2])
 
 
 def test_an_optimizer_with_moments_is_refused(sparse):

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -11,7 +10,6 @@ import pytest
 
 from alpa_dejavu.playground import Job, Problem, Until, simulate
 from alpa_dejavu.playground.data import MOVES, DataMove, Handed, move
-from alpa_dejavu.playground.fault import Crash, LinkRate
 from alpa_dejavu.playground.testing import check_move
 from alpa_dejavu.testing import example_cluster
 from seen_training import simulated
@@ -106,20 +104,6 @@ def test_a_moved_sample_is_drawn_by_its_new_worker_alone_once_its_bytes_have_pas
     assert min(ages[3, 7][:4]) > 10**6
 
 
-def test_a_lost_worker_keeps_what_it_had_and_samples_on_their_way_are_lost(numbers):
-    held = {}
-
-    def choose(epoch):
-        held[epoch.worker, epoch.number] = sorted(epoch.rows.tolist())
-        return Handed(epoch.rows[1:], np.full(3, 3)) if (epoch.worker, epoch.number) == (0, 1) else nothing()
-
-    lost = run(numbers, Script(choose), sample_bytes=2.5e9, steps=24, faults=[Crash(3, 5.0, 7.0)])
-    assert "3 samples are on their way at the end, or were lost with messages" in lost.notes
-    assert {tuple(rows) for (worker, _), rows in held.items() if worker == 3} == {(12, 13, 14, 15)}
-    cut = run(numbers, Script(choose), steps=24, faults=[LinkRate((0, 1), 0.0)])
-    assert any("samples are on their way" in note for note in cut.notes)
-
-
 def test_by_loss_hands_on_those_of_the_highest_loss(numbers):
     chosen, seen = move("by-loss", share=0.5), []
 
@@ -161,12 +145,6 @@ def test_a_sample_that_came_rests(rest):
     assert seen == {0: [1, 2, 3, 4, 5, 6, 7, 8, 9], 4: [1, 6], 99: [1]}[rest]
 
 
-def test_losses_take_their_seconds(numbers):
-    plain, loss = (run(numbers, policy).busy_s for policy in (None, move("by-loss", share=0.01)))
-    # Five epochs; four samples are two batches of a second each, and a loss is a third of a gradient.
-    np.testing.assert_allclose(loss - plain, 5 * 2 / 3)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -181,18 +159,3 @@ def test_losses_take_their_seconds(numbers):
 def test_what_can_not_be_is_said(numbers, make, said):
     with pytest.raises(ValueError, match=said):
         make(numbers)
-
-
-def test_a_worker_alone_keeps_its_samples(numbers):
-    job = Job(numbers, 1.0, 2, shards=[range(16)], moves=move("by-loss"))
-    alone = simulated(job, (1, 1), "all-reduce", steps=30, looks=0)
-    assert alone.num_bytes == 0
-    jax.tree.map(np.isfinite, alone.params)
-
-
-def test_what_a_folder_keeps_is_gone_on_with(numbers, tmp_path):
-    job = Job(numbers, 1.0, 2, shards=[range(4 * n, 4 * n + 4) for n in range(4)], moves=move("by-loss"))
-    runs = [simulated(job, (2, 2), "gossip", steps=steps, looks=2, folder=folder)
-            for steps, folder in ((9, None), (9, tmp_path), (9, tmp_path))]  # fmt: skip
-    assert runs[0].same(runs[1])
-    assert runs[0].same(runs[2])

@@ -68,19 +68,3 @@ def test_a_message_whose_share_changes_ends_when_its_bytes_have_passed():
     assert network.next_s() == 4.0  # the second one has 10 left, at 10 a second
     assert network.pop().told == "second"
     assert network.next_s() == math.inf
-
-
-def test_messages_of_one_stream_go_one_after_the_other_and_others_beside_them():
-    network = Network()
-    link = network.add_resource(10.0)
-    for told, num_bytes in (("first", 20.0), ("second", 10.0), ("beside", 10.0), ("last", 0.0)):
-        stream = "b" if told == "beside" else "a"
-        network.start(Flow((link,), 100.0, num_bytes, told, stream), 0.0)
-    ends = []
-    network.settle(0.0)
-    while network.next_s() < math.inf:
-        now_s = network.next_s()
-        ends.append((network.pop().told, now_s))
-        network.settle(now_s)
-    assert ends == [("beside", 2.0), ("first", 3.0), ("second", 4.0), ("last", 4.0)]
-    assert not network.busy("a")

@@ -173,14 +173,6 @@ def test_a_graph_of_ones_own_mixes_as_a_known_one():
     np.testing.assert_allclose(path, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
 
 
-def test_where_all_workers_are_lost_the_end_says_so(tmp_path):
-    text = ALONE.replace("slow-down: {worker: 7, factor: 2}", "crash: {worker: 0, at_s: 0.1}")
-    text = text.replace("hosts: 2}", "hosts: 1, devices_per_host: 1}")
-    found = compared([run_scenario(read(tmp_path, text))])
-    assert [one.ends for one in found] == [{"no worker is left": 1}] * 2
-    assert all(row[-1] == "no worker is left" for row in tables(found)[-1].rows)
-
-
 def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     found = {one.name: one for one in compared([runs])}["all-reduce"]
     histories = [run.history for run in runs.runs if run.exchange == "all-reduce"]
@@ -197,38 +189,6 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     for history in histories:
         assert history.sent_bytes[-1] == pytest.approx(history.num_bytes, rel=1e-12)
         assert (np.diff(history.sent_bytes) >= 0).all()
-
-
-def test_a_target_that_some_do_not_reach_is_said(runs):
-    never = compared([dataclasses.replace(runs, target=RunTarget("loss", 0.0))])
-    assert {tuple(row[1:]) for row in tables(never)[0].rows} == {("0 of 3", *["not reached"] * 3)}
-    best = min(float(run.history.loss.min()) for run in runs.runs[:3])
-    one = compared([dataclasses.replace(runs, target=RunTarget("loss", best))])[0]
-    assert tables([one])[0].rows[0][1] == "1 of 3"
-    assert len(tables(compared([dataclasses.replace(runs, target=None)]))) == 1
-
-
-def test_a_loss_beyond_all_bounds_is_no_number_and_draws_no_line(runs):
-    def grown(run):
-        loss = run.history.loss.copy()
-        loss[-9:] = np.inf
-        return dataclasses.replace(run, history=dataclasses.replace(run.history, loss=loss))
-
-    wild = dataclasses.replace(runs, runs=tuple(map(grown, runs.runs)))
-    assert {row[1] for row in tables(compared([wild]))[1].rows} == {"not a number"}
-    lines = constant(runs_page(wild), "CHARTS")["loss-seconds"]["data"]
-    assert all(line["y"][0] > 0 and line["y"][-1] is None and "fill" not in line for line in lines)
-
-
-def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
-    others = [dataclasses.replace(runs.runs[0], history=dataclasses.replace(runs.runs[0].history, end=end), seed=n)
-              for n, end in enumerate(["time", "stalled: 3 waits" + "!" * 999, "stalled: 4 waits"])]  # fmt: skip
-    found = compared([dataclasses.replace(runs, runs=tuple(others))])
-    assert tables(found)[1].rows[0][-1] == "time (1), stalled (2)"
-    (line,) = details(found)
-    assert line.startswith("all-reduce, seed 1: stalled: 3 waits!!!")
-    assert len(line) < 410
-    assert details(compared([dataclasses.replace(runs, runs=tuple(others[:1]))])) == []
 
 
 def test_notes_are_written_read_and_shown_once_for_all_seeds(runs, tmp_path):
@@ -317,18 +277,6 @@ def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
     ids = {attributes.get("id") for _, attributes in parsed.tags}
     assert {attributes["for"] for tag, attributes in parsed.tags if tag == "label" and "for" in attributes} <= ids
     assert all("aria-label" in attributes for tag, attributes in parsed.tags if attributes.get("role") == "img")
-
-
-def test_the_page_has_curves_by_seconds_steps_and_bytes(page, runs):
-    charts, found = constant(page, "CHARTS"), compared([runs])
-    assert list(charts) == [f"{each}-{axis}" for axis in ("seconds", "steps", "bytes") for each in ("loss", "accuracy")]
-    for name, chart in charts.items():
-        lines = [trace for trace in chart["data"] if "fill" not in trace]
-        assert [trace["name"] for trace in lines] == [one.name for one in found]
-        curve = found[1].curves[tuple(name.split("-"))]
-        np.testing.assert_allclose(lines[1]["x"], curve.x)
-        np.testing.assert_allclose(lines[1]["y"], curve.mean)
-        assert len([trace for trace in chart["data"] if "fill" in trace]) == len(found)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -11,7 +11,6 @@ import pytest
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground.spend import Gain, Trial, TrialModel, Way, _spend, gains, spend, trial_model, ways
-from alpa_dejavu.playground.spend._costs import part_of
 from alpa_dejavu.playground.spend._gains import MeasuredGains
 from alpa_dejavu.playground.spend._trainings import Trainings
 from alpa_dejavu.problem import NoPlanError
@@ -58,18 +57,6 @@ def test_ways_are_powers_of_two_that_divide_the_devices():
     assert max(way.times for way in ways(64)) == 8
 
 
-@pytest.mark.parametrize(("hosts", "count", "sizes"), [
-    (1, 4, [[2]] * 4), (2, 2, [[8], [8]]), (2, 4, [[4]] * 4), (3, 2, [[8, 4], [4, 8]]),
-])  # fmt: skip
-def test_parts_have_all_devices_once(hosts, count, sizes):
-    cluster = named_cluster("p3.16xlarge", hosts)
-    parts = [part_of(cluster, n, count) for n in range(count)]
-    assert [[host.num_devices for host in part.hosts] for part in parts] == sizes
-    assert all(len(part.links) == len(part.hosts) for part in parts)
-    with pytest.raises(ValueError, match="must divide 8 devices"):
-        part_of(named_cluster("p3.16xlarge"), 0, 3)
-
-
 def test_a_model_with_numbers_and_a_loss_is_trained_itself():
     found = trial_model(own)
     assert (found.name, found.why, found.num_parameters) == ("own", "", 6)
@@ -88,14 +75,6 @@ def test_others_have_a_stand_in_and_why(change, stands, why):
     found = trial_model(lambda batch_size: own(batch_size, **change))
     assert found.name == stands
     assert why in found.why
-
-
-def test_models_by_name_have_a_stand_in_of_their_kind():
-    assert trial_model("wresnet-250m").name == "digits-cnn"
-    assert trial_model("moe-380m").name == "text-gpt"
-    assert trial_model(own, own=False).why == "a stand-in is asked for"
-    with pytest.raises(ValueError, match="there is no model named 'gpt-1'"):
-        trial_model("gpt-1")
 
 
 def test_a_step_that_tells_no_loss_is_refused():
@@ -122,21 +101,6 @@ def test_trainings_are_those_of_a_loop(runs):
         assert told == pytest.approx(float(loss), rel=1e-4)
         updates, moments = optimizer.update(gradient, moments)
         params = optax.apply_updates(params, updates)
-
-
-def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypatch):
-    def race(self, *_):
-        raise ValueError("none of the model's parameters has two axes")
-
-    monkeypatch.setattr(Trainings, "race", race)
-    asked = (Way("plain"), Way("batch", 4), Way("starts", 2))
-    tried = []
-    found = gains(line(), asked, TRIAL, tried.append)
-    assert tuple(tried) == tuple(found.gains) == asked
-    assert found.gains[asked[0]].steps == Interval(1.0, 1.0, 1.0)
-    assert 0 < found.gains[asked[1]].steps.mean < 1.5
-    assert found.gains[asked[2]].why == "none of the model's parameters has two axes"
-    assert math.isfinite(found.target)
 
 
 def test_a_model_that_diverges_is_refused(monkeypatch):
@@ -238,10 +202,3 @@ def test_what_cannot_be_spent_is_refused(change, said):
     given = {"seconds": 10.0, "plan": plan, **change}
     with pytest.raises(ValueError, match=said):
         spend(own, named_cluster("p3.16xlarge"), 32, given["seconds"], plan=given["plan"])
-
-
-def test_a_trial_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="seeds is 1"):
-        Trial(seeds=1)
-    with pytest.raises(ValueError, match="must be at least 80"):
-        Trial(steps=20)

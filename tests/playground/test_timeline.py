@@ -57,9 +57,3 @@ def test_they_agree_with_what_is_counted(way):
     assert len(plain.timeline) == 0
     np.testing.assert_allclose(plain.time_s, history.time_s, rtol=1e-9)
     assert plain.sent_bytes[-1] == pytest.approx(history.num_bytes)
-
-
-def test_the_first_ones_are_kept():
-    whole, part = (simulated(ALONE, (2, 2), "all-reduce", steps=3, intervals=most) for most in (999, 7))
-    assert len(part.timeline) == 7
-    np.testing.assert_array_equal(part.timeline["start_s"], whole.timeline["start_s"][:7])
