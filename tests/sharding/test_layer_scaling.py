@@ -89,21 +89,3 @@ def test_parts_of_memory_add_up_and_say_what_scales():
     divided = dict(zip(MEMORY, second.memory_parts, strict=True))["optimizer"]
     assert divided[0, 1] == pytest.approx(parts["optimizer"][0, 0] / 2)
     assert divided[0, 0] == 0
-
-
-def test_temporaries_peak_at_another_moment_once_scaled():
-    one = solved("gpt", 16, (2, 1))[0]
-    assert len(one.temporary_moments) > 1
-    for length in (2, 4, 8, 64):
-        scaled = one.on(length)
-        sums = (one.temporary_moments * np.array([[1.0, 2 / length], [1.0, 2 / length]])).sum(axis=(1, 2))
-        assert scaled.memory()[-1] == pytest.approx(sums.max())
-    assert one.on(2).memory() == pytest.approx(one.memory())
-
-
-def test_an_axis_of_one_device_sends_nothing():
-    alone = solved("gpt", 16, (2, 2))[1].on(1)
-    assert alone.collectives
-    assert not [sent for sent in alone.collectives if sent.axis == 0]
-    with pytest.raises(ValueError, match="solve for length 2"):
-        alone.on(2)

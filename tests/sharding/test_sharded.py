@@ -36,22 +36,6 @@ def blocks(batch_size=BATCH):
     return step, ((weights, jax.tree.map(jnp.zeros_like, weights)), jnp.zeros((batch_size, HIDDEN)))
 
 
-def doubling(batch_size=BATCH):
-    """Blocks whose backward passes read twice their input, and not their input."""
-    weights = [jnp.zeros((HIDDEN, HIDDEN)) for _ in range(BLOCKS)]
-
-    def step(weights, batch):
-        def loss(weights):
-            x = batch
-            for weight in weights:
-                x = jnp.tanh((2 * x) @ weight)
-            return (x**2).mean()
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
-
-    return step, (weights, jnp.zeros((batch_size, HIDDEN)))
-
-
 @functools.cache
 def model():
     return model_of_step(trace(blocks, batch=BATCH), BLOCKS)
@@ -71,23 +55,6 @@ def sent(exchanges, kind, axis):
         if (one.kind, one.axis) == (kind, axis):
             found += float(one.num_bytes[0, -1] if one.num_bytes.ndim == 2 else one.num_bytes @ one.counts)
     return found
-
-
-def test_one_device_does_all_and_sends_nothing():
-    alone = on(1, 1)
-    for n, layer in enumerate(model().layers):
-        assert alone.operators("forward")[n].total_flop == layer.forward.total_flop
-        assert alone.operators("backward")[n].total_flop == layer.backward.total_flop
-        assert not any(len(alone.exchanges(n, phase)) for phase in ("forward", "backward"))
-    assert not any(len(alone.combined(phase)) for phase in ("forward", "backward", "step"))
-    assert np.allclose(np.triu(alone.memory().parameters), np.triu(np.ones((BLOCKS, BLOCKS))))
-
-
-@pytest.mark.parametrize("replicas", [2, 8])
-def test_replicas_divide_the_inputs_of_layers_that_are_computed_again(replicas):
-    made = model_of_step(trace(doubling, batch=BATCH), BLOCKS)
-    shares = on(replicas, 1, of=made).memory("layer").layer_inputs
-    assert np.triu(shares) == pytest.approx(np.triu(np.full((BLOCKS, BLOCKS), 1 / replicas)))
 
 
 def test_data_parallel_devices_divide_the_batch_and_add_up_all_gradients_once():

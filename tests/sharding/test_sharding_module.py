@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.ad_checkpoint import optimization_barrier_p
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
-from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
 from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.executable import MeshExecutable
@@ -85,8 +83,15 @@ def _many_operators(x, table, index, image, kernel):
     ordered = jnp.sort(jnp.concatenate([x, x[::-1]], axis=1), axis=1)
     counted = jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0)
     return (
-        jnp.argmax(x, axis=0), rows.sum(), convolved, ordered[:, 2:6], jnp.pad(x, ((0, 0), (1, 1))), counted,
-        jnp.cumsum(x, axis=0), jax.lax.dynamic_update_slice(x, x[:2], (1, 0)), x.at[index].add(1.0),
+        jnp.argmax(x, axis=0),
+        rows.sum(),
+        convolved,
+        ordered[:, 2:6],
+        jnp.pad(x, ((0, 0), (1, 1))),
+        counted,
+        jnp.cumsum(x, axis=0),
+        jax.lax.dynamic_update_slice(x, x[:2], (1, 0)),
+        x.at[index].add(1.0),
     )
 
 
@@ -94,8 +99,10 @@ def _many_operators(x, table, index, image, kernel):
 def test_all_kinds_of_operators_compute_the_same(shape):
     rng = np.random.default_rng(1)
     args = (
-        rng.standard_normal((8, 8)).astype(np.float32), rng.standard_normal((16, 8)).astype(np.float32),
-        np.array([3, 1, 2], np.int32), rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
+        rng.standard_normal((8, 8)).astype(np.float32),
+        rng.standard_normal((16, 8)).astype(np.float32),
+        np.array([3, 1, 2], np.int32),
+        rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
         rng.standard_normal((3, 3, 4, 8)).astype(np.float32),
     )
     mesh = LogicalMesh(shape)
@@ -167,15 +174,3 @@ def test_an_unknown_heuristic_is_refused():
     module = flat_module(lambda a: a + 1, np.ones((8, 16), np.float32))
     with pytest.raises(ValueError, match="there is no heuristic 'best'"):
         shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_simple_heuristic="best"))
-
-
-def test_tuples_and_barriers_are_taken_apart():
-    def function(a, b):
-        a, b = optimization_barrier_p.bind(a, b)
-        return a * 2, b
-
-    module = flat_module(function, np.ones((8, 4), np.float32), np.ones(3, np.float32))
-    program = read_program(module, LogicalMesh((2, 1)))
-    kinds = collections.Counter(operator.kind for operator in program.operators)
-    assert kinds["identity"] == kinds["parameter"] == kinds["output"] == 2
-    assert kinds["opaque"] == 0

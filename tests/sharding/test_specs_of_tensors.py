@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from alpa_dejavu.sharding import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
 from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, reshape_spec, tile
-from alpa_dejavu.sharding.hlo.schema import OpSharding
-from alpa_dejavu.sharding.hlo.shardings import MANUAL
 from operators import pieces
 
 MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]
@@ -53,13 +51,6 @@ def test_tiles_in_hlo_are_the_parts_of_the_spec(mesh_and_spec):
     for sharing in devices:
         assert len({parts[device] for device in sharing}) == 1
     assert len({parts[line[0]] for line in devices}) == len(devices)
-
-
-def test_undefined_and_foreign_shardings_have_no_spec():
-    mesh = LogicalMesh((2, 2))
-    assert from_op_sharding(OpSharding(type=MANUAL), 2, mesh) is None
-    odd = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=[0, 3, 1, 2])
-    assert from_op_sharding(odd, 2, mesh) is None
 
 
 SHAPES = st.sampled_from([(8, 6), (48,), (4, 2, 6), (2, 4, 6), (8, 2, 3), (1, 48), (16, 3), (4, 12), (8, 1, 6)])

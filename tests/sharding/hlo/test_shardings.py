@@ -15,12 +15,6 @@ def _module():
     return from_function(lambda a, b: (a + b, a), *[np.ones((4, 4), np.float32)] * 2)
 
 
-def test_nothing_written_is_replicated():
-    module = _module()
-    assert shardings.parameter_shardings(module) == [shardings.replicated()] * 2
-    assert shardings.output_sharding(module) == shardings.tuple_sharding([shardings.replicated()] * 2)
-
-
 def test_what_is_written_is_read_and_xla_reads_the_same():
     module = _module()
     shardings.set_parameter_shardings(module, [ROWS, OpSharding(type=shardings.MANUAL)])
