@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
-from alpa_dejavu.slicing._dynamic import Intervals
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, affordable, best_price, least_sum
 from alpa_dejavu.testing import random_problem
@@ -117,12 +116,6 @@ def test_of_stages_that_cost_the_same_the_first_is_taken():
     assert Dynamic().slice(doubled).stages == Dynamic().slice(problem).stages
 
 
-@pytest.mark.parametrize("few_sums", [0, 10**9])
-def test_the_same_problem_gets_the_same_stages(few_sums):
-    problem = _model(16, 32, jitter=0.0, memory=1.5)
-    assert len({Dynamic(Effort(few_sums=few_sums)).slice(problem).stages for _ in range(2)}) == 1
-
-
 def test_beaten_choices_are_left_out_but_for_the_room_that_they_leave():
     costs = np.full((2, 2, 2, 3), np.inf)
     costs[0, 0] = [[1.0, 2.0, 3.0], [1.5, 1.5, 0.5]]
@@ -135,12 +128,6 @@ def test_beaten_choices_are_left_out_but_for_the_room_that_they_leave():
     room[0, 0, 1] = [0, 0, 0]
     stages = stages_of(SlicingProblem(costs, [2, 2], 4, 2, max_n_succ_stages=room))
     assert stages.cost_s[stages.first == 0].tolist() == [2.0], "with no room for the next stage there is no slicing"
-
-
-@pytest.mark.parametrize(("devices", "usage", "found"), [(36, "exactly", False), (36, "at most", True)])
-def test_sizes_that_cannot_add_up(devices, usage, found):
-    problem = SlicingProblem(np.ones((3, 3, 2, 1)), [8, 16], devices, 4, devices=usage)
-    assert Dynamic().slice(problem).found == found
 
 
 @pytest.mark.parametrize("devices", [31, 29, 23])
@@ -191,7 +178,3 @@ def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
         assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
         assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
     assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
-
-
-def test_no_stage_at_all():
-    assert Intervals(SlicingProblem(np.ones((2, 2, 1, 1)), [8], 4, 4), PRICED).run() == ((), math.inf, 0)

@@ -17,7 +17,6 @@ from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
 from alpa_dejavu.slicing.relaxation import RelaxedPlan
-from alpa_dejavu.slicing.relaxation._chain import anneal
 from alpa_dejavu.slicing.relaxation._lattice import Lattice
 from alpa_dejavu.slicing.relaxation._recombine import recombined
 from alpa_dejavu.slicing.relaxation.pipeline import many, pipeline_s, recurrence_s
@@ -67,16 +66,6 @@ def test_near_the_optimum_from_random_starts(no_exact_slicer):
     assert np.mean([each.lower_bound_s for each in polished] / optima) > 0.7
 
 
-def test_the_anneal_is_what_finds_them():
-    """Without it, what is drawn from random bounds and prices is worse."""
-    rng = np.random.default_rng(5)
-    problems = [random_problem(rng, 8, 8, limited=False) for _ in range(6)]
-    for problem in problems:
-        values = anneal(Lattice(problem), 16, 24, 0).values
-        first, last = values[0], values[-1]
-        assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
-
-
 @pytest.mark.parametrize(
     ("costs_s", "rooms", "once_s", "configs"),
     [
@@ -120,14 +109,6 @@ def test_by_the_simulated_step_it_beats_the_recurrence():
         assert alone.lower_bound_s == pytest.approx(least_makespan_floor(problem))
         better += alone.cost_s < planned_s * (1 - 1e-9)
     assert better >= 2
-
-
-@pytest.mark.parametrize(("schedule", "sends"), [("gpipe", "overlapped"), ("1f1b", "buffered")])
-def test_plans_are_compared_by_the_schedule_that_is_asked_for(schedule, sends):
-    problem = _with_links(1)
-    problem = dataclasses.replace(problem, objective=Makespan(problem.objective.forward_s, schedule, sends))
-    found = Gradient().slice(problem)
-    assert found.cost_s == problem.total_s(found.stages)
 
 
 def few_devices(plan):

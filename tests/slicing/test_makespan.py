@@ -50,17 +50,6 @@ def test_no_step_is_under_its_floor_nor_any_under_the_least(**asked):
     assert least_makespan_floor(problem) <= least
 
 
-@settings(max_examples=40, deadline=None)
-@given(**PROBLEMS, little=st.sampled_from([("most_work",), ("most_places",), ("most_work", "most_places")]))
-def test_what_is_left_out_for_size_leaves_the_floor_sound(little, **asked):
-    problem = problem_of(**asked)
-    least = min((makespan_floor(problem, stages) for stages in all_plans(problem)), default=math.inf)
-    assert least_makespan_floor(problem, **dict.fromkeys(little, 0)) <= least
-    # Without a makespan nothing is known of the sends, so they count as what takes least.
-    if asked["schedule"] != "inference":
-        assert least_makespan_floor(dataclasses.replace(problem, objective="training")) <= least
-
-
 def test_the_exhaustive_least_step_is_not_under_the_least_floor():
     for seed in range(6):
         problem = problem_of(seed, 3, 4, 2, True, "at most", None, "1f1b", ("blocking", "buffered")[seed % 2])
@@ -97,22 +86,6 @@ def test_alike_stages_without_transfers_take_the_closed_form():
     stages = tuple(StageChoice(n, n, 0, 0) for n in range(4))
     step = dataclasses.replace(problem, objective=Makespan(problem.costs_s / 3))
     assert step.total_s(stages) == problem.total_s(stages) == makespan_floor(step, stages) == 33.0
-
-
-def test_the_closed_form_is_no_lower_bound():
-    costs = np.array([[3.0, np.inf], [np.inf, 1.0]])[:, :, None, None]
-    problem = SlicingProblem(costs, [1], 2, 2)
-    stages = (StageChoice(0, 0, 0, 0), StageChoice(1, 1, 0, 0))
-    step = dataclasses.replace(problem, objective=Makespan(costs * np.array([[1 / 3, 1], [1, 1 / 2]])[..., None, None]))
-    assert problem.total_s(stages) == 7.0
-    assert step.total_s(stages) == makespan_floor(step, stages) == 6.0
-    assert least_makespan_floor(step) == pytest.approx(6.0, rel=1e-5)
-
-
-def test_no_plan_has_no_floor():
-    nothing = SlicingProblem(np.full((2, 2, 1, 1), np.inf), [1], 2, 2)
-    assert least_makespan_floor(nothing) == math.inf
-    assert least_makespan_floor(SlicingProblem(np.ones((2, 2, 1, 1)), [1], 4, 2, num_stages=3)) == math.inf
 
 
 def test_the_least_floor_of_a_large_problem_is_below_its_best_plan_and_near():
