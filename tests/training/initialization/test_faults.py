@@ -1,6 +1,5 @@
 """What goes wrong on the way: divergence, workers that die, Ctrl-C."""
 
-import json
 import os
 import zipfile
 
@@ -50,15 +49,6 @@ def test_candidates_that_diverge_are_dropped_and_counted():
     assert result.steps == 64
 
 
-def test_if_the_finalists_diverge_the_race_leaves_its_result(tmp_path):
-    path = tmp_path / "result.json"
-    with pytest.raises(RuntimeError, match="all 2 finalists are dropped after the race"):
-        parallel_initialize(*fragile(np.inf, at=20), num_candidates=4, budget_steps=64, save=path, lanes=1)
-    data = json.loads(path.read_text())
-    assert data["interrupted"]
-    assert data["steps"] == 16
-
-
 def interrupted_at(step):
     init_fn, train_step, batches = regression()
 
@@ -93,25 +83,6 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path, step, kept):
     assert all("place" in curve.why for curve in result.curves if curve.dropped_step is not None)
     state_file = f"result.step-{kept}.candidate-{best.number}.npz"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["result.json", state_file]
-
-
-def test_a_state_that_cannot_be_kept_does_not_count(tmp_path, monkeypatch):
-    put, path, puts = StateStore.put, tmp_path / "result.json", []
-
-    def failing(self, number, leaves):
-        puts.append(number)
-        if len(puts) == 13:
-            raise OSError("no space left on device")
-        put(self, number, leaves)
-
-    monkeypatch.setattr(StateStore, "put", failing)
-    init_fn, train_step, batches = regression()
-    with pytest.raises(OSError, match="no space"):
-        parallel_initialize(
-            init_fn, train_step, batches, num_candidates=4, budget_steps=64, save=path, checkpoint_steps=4, lanes=1
-        )
-    result = read_result(path, like=init_fn_shape(init_fn))
-    assert result.state["steps"] == result.steps == len(result.curves[result.chosen].losses)
 
 
 def init_fn_shape(init_fn):

@@ -1,7 +1,6 @@
 """A chosen state on the devices of a step that Alpa parallelizes over four devices of this process."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -53,14 +52,6 @@ def test_the_first_step_of_a_placed_state_is_that_of_one_device(chosen):
 def test_a_state_of_another_model_is_refused(chosen, change, said):
     with pytest.raises(ValueError, match=said):
         placed({**chosen.state, **change}, chosen.executable)
-
-
-def test_a_step_without_a_state_is_refused(chosen):
-    class Nothing:
-        in_tree = jax.tree.structure(())
-
-    with pytest.raises(ValueError, match="holds no array"):
-        placed({"a": jnp.ones(2)}, Nothing())
 
 
 def test_functions_of_a_state_are_those_that_the_step_was_compiled_with():

@@ -1,6 +1,5 @@
 """Which parts matter, training for it, and outages: each against brute force or by hand."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -132,15 +131,6 @@ def test_a_stage_that_is_lost_all_the_time_is_as_if_it_werent_there():
     alone = disturbed(residual, cross_entropy, smaller, DATA, DATA, optax.sgd(0.1), parts, steps=30, batch=12, looks=6)
     np.testing.assert_allclose(found.answered, alone.loss, rtol=1e-4)
     assert found.steps.tolist() == [0, 5, 10, 15, 20, 25, 30]
-
-
-def test_nothing_differs_before_an_outage_and_training_is_behind_after_it():
-    plain, late = run(), run(Outage(0, 15, 15))
-    np.testing.assert_allclose(late.loss[:4], plain.loss[:4], rtol=1e-5)
-    assert late.answered[-1] != late.loss[-1]
-    assert plain.behind(plain) == 0
-    made = dataclasses.replace(plain, loss=np.array([7.0, 6, 5, 4, 3, 2, 2.5]))
-    assert made.behind(dataclasses.replace(plain, loss=np.array([7.0, 4, 3, 2, 1, 1, 1]))) == pytest.approx(30 - 12.5)
 
 
 def test_a_lost_replica_takes_its_rows_with_it():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
-from alpa_dejavu.training.resilience import accuracy, cross_entropy, find_parts, kept_as, resilience
+from alpa_dejavu.training.resilience import find_parts, kept_as, resilience
 from alpa_dejavu.training.resilience.activations import activation_parts, clipped, sites, with_strikes
 from alpa_dejavu.training.resilience.bit_map import bit_map
 from alpa_dejavu.training.resilience.data_faults import data_resilience
@@ -47,24 +47,6 @@ def test_points_are_those_of_masks_one_by_one_whatever_the_lanes():
     assert (found.base, point.count, found.faults) == (1.0, 3, ("removed", "Stuck(value=3.0)"))
     assert point.low == pytest.approx(np.percentile(point.judged, 5))
     assert point.interval[0] < point.mean < point.interval[1]
-
-
-def test_by_layer_one_group_alone_is_struck():
-    found = resilience(model, PARAMS, DATA, parts="layers", shares=(0, 1), masks=2, by_layer=True)
-    assert [point.group for point in found.points] == ["", "", "hidden", "hidden", "out", "out"]
-    zero = float(np.mean(DATA[1] == 0))
-    assert [point.mean for point in found.curve("removed", "out")] == [1.0, pytest.approx(zero)]
-    assert found.data()["points"][3]["group"] == "hidden"
-
-
-def test_nan_is_counted_and_is_never_right():
-    found = resilience(model, PARAMS, DATA, {"high bit": Flipped(30)}, parts="weights", shares=(0, 1), masks=3)
-    none, every = found.points
-    assert none.not_finite.max() == 0
-    assert every.not_finite.min() > 0
-    assert (every.judged <= 1 - every.not_finite + 1e-6).all()
-    assert float(accuracy(jnp.array([[jnp.nan, 0.0], [1.0, 0.0]]), jnp.array([0, 0]))) == 0.5
-    assert float(cross_entropy(jnp.array([[jnp.nan, 0.0]]), jnp.array([0]))) == np.inf
 
 
 def test_a_bit_map_has_the_harm_of_each_bit_in_each_layer():
