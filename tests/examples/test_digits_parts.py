@@ -58,13 +58,6 @@ def test_the_command_line_says_whether_it_is_the_demo(example, monkeypatch, said
     assert (given.num_workers, given.epochs, given.demo_epochs, given.to_demo) == (2, 3, 1, is_demo)
 
 
-def test_what_is_neither_true_nor_false_is_refused(example, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["006", "--to_demo", "perhaps"])
-    with pytest.raises(SystemExit):
-        example._arguments()
-    assert "perhaps is neither True nor False" in capsys.readouterr().err
-
-
 def test_the_first_command_line_trains_with_one_worker_and_with_two(example, monkeypatch, capsys):
     sizes = []
 

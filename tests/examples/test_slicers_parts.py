@@ -10,21 +10,11 @@ from matplotlib.figure import Figure
 from alpa_dejavu.testing import random_problem
 from demo import slicers
 from demo.pictures import curves, save, strip
-from demo.slicers import Answer, answers, costs_over_time, ours, runtimes
+from demo.slicers import Answer, costs_over_time, runtimes
 
 
 def drawn(figure: Figure) -> dict[str, list[tuple[float, float]]]:
     return {line.get_label(): [tuple(point) for point in line.get_xydata()] for line in figure.axes[0].lines}
-
-
-def test_the_first_call_does_not_count() -> None:
-    seconds = iter([9.0, 1.0])
-    problem = random_problem(np.random.default_rng(1), limited=False)
-    found = answers(problem, {"it": lambda asked: Answer(next(seconds), (), float(asked.num_layers))})
-    assert found["it"].seconds == 1.0
-    exact = answers(problem, {"dynamic": ours("dynamic"), "exhaustive": ours("exhaustive")})
-    assert exact["dynamic"].cost_s == pytest.approx(exact["exhaustive"].cost_s)
-    assert exact["dynamic"].lower_bound_s == exact["dynamic"].cost_s
 
 
 def test_costs_stand_next_to_the_least_and_plans_that_are_none_are_left_out() -> None:

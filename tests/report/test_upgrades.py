@@ -15,7 +15,7 @@ from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
-from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, StepCorrection, Submesh
+from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.report._upgrade_figures import resources
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import upgrades
@@ -180,17 +180,6 @@ def test_by_another_calibration_a_plan_is_priced_anew_and_that_is_said():
     assert then.plan.notes == found.plan.notes
 
 
-def test_what_other_prices_leave_of_a_plan_is_said():
-    plan, kept = kept_plan(example_cluster(2))
-    plan = dataclasses.replace(
-        plan, priced_by=PricedBy("analytic", "alpha-beta", "old"), correction=StepCorrection(2.0, 0.1, 3, 1)
-    )
-    assert explain(plan, kept, calibration=calibrated("new")).plan.notes[1:] == (
-        "its correction by past runs is left out, as those were of the other prices",
-        "what new doesn't say of devices and links is as old has it",
-    )
-
-
 def test_a_plan_goes_by_the_models_of_its_names_and_a_calibrations_is_asked_for():
     plan, kept = kept_plan(named_cluster("p3.16xlarge"), latency="kernels", communication="nccl")
     plan = dataclasses.replace(plan, priced_by=PricedBy("kernels", "nccl"))
@@ -209,9 +198,3 @@ def test_faster_links_carry_more_over_what_they_share_and_no_sooner():
     assert fast.links[0][1] == Link(1e-4, 2e9, send_bytes_per_s=1e9, shares=("card",))
     assert fast.links[0][2] == card
     assert fast.media == {"card": 2e9, "switch": 2e9}
-
-
-def test_of_many_kinds_of_hosts_links_within_and_between_are_told_apart_alone():
-    many = cluster([host(name, rate) for name, rate in zip("abcd", (1e12, 2e12, 3e12, 4e12), strict=True)])
-    found = [one.what for one in resources(Prices(many, CostModels(AnalyticLatency(), AlphaBeta())))]
-    assert found == ["all devices", "bandwidth within hosts", "bandwidth between hosts"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,14 +85,6 @@ def test_stages_alike_are_helped_together_and_hurt_by_each():
     assert next(iter(found)) == "all devices"
 
 
-def test_what_helps_most_comes_first_and_what_does_not_matter_is_left_out():
-    stages = tuple(stage((n, n), boundary_s=0.0, forward_boundary_s=0.0) for n in range(2))
-    found = sensitivities(plan_of(stages))
-    gains = [one.gained_s for one in found]
-    assert gains == sorted(gains, reverse=True)
-    assert not any("between" in one.what for one in found)
-
-
 def test_where_devices_share_a_cpu_all_work_counts():
     stages = uneven()
     found = by_name(plan_of(stages, hardware=hardware(cores=8), step_s=1.0))
@@ -104,16 +95,6 @@ def test_where_devices_share_a_cpu_all_work_counts():
     one = found["computing of stage 2 (layer 2 on b)"]
     assert one.saved_s == one.cost_s == pytest.approx(work / 4)
     assert one.twice_s == pytest.approx(1.0 - work / 8)
-
-
-def test_hosts_with_the_same_stages_are_told_together():
-    both = dataclasses.replace(stage((0, 1), submesh=(2, 2), hosts=("a", "b")), boundary_s=0.0)
-    found = by_name(plan_of((both, stage((2, 3), hosts=("c",)))))
-    together = found["devices of one of the hosts a or b"]
-    assert together.saved_s == 0.0
-    assert together.cost_s > 0.0
-    assert together.twice_s == 0.25
-    assert "devices of host c" not in found
 
 
 NAMES = ("forward_s", "backward_s", "per_step_s", "forward_send_s", "backward_send_s", "synchronisation_s", "start_s")
@@ -159,22 +140,6 @@ def test_it_is_the_difference_of_simulations(data, count, size, sends):
     for slope, then in zip(found, changed, strict=True):
         near = simulate(between(now, then, WAY), size, schedule, sends=sends).step_s
         assert slope == pytest.approx((near - step) / WAY, abs=1e-6)
-
-
-def test_of_stages_alike_one_alone_that_is_faster_helps_nothing_and_a_slower_one_hurts():
-    stage, fast, slow = StageTimes(1.0, 2.0), StageTimes(0.0, 0.0), StageTimes(2.0, 4.0)
-    found = step_slopes([stage] * 3, 8, changed=[[stage, fast, stage], [stage, slow, stage], [fast] * 3, [slow] * 3])
-    # Faster alone, it only fills and drains the pipeline sooner; slower, the others wait for it.
-    assert found.tolist() == [-3.0, 21.0, -30.0, 30.0]
-
-
-def test_many_directions_are_taken_in_parts():
-    rng = np.random.default_rng(0)
-    now = [StageTimes(*rng.random(2)) for _ in range(3)]
-    changed = [[StageTimes(*rng.random(2)) for _ in range(3)] for _ in range(20)]
-    whole = step_slopes(now, 5, changed=changed)
-    assert step_slopes(now, 5, changed=changed, at_a_time=100).tolist() == whole.tolist()
-    assert step_slopes(now, 5, changed=[]).shape == (0,)
 
 
 def test_what_is_wrong_is_said():

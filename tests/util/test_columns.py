@@ -40,33 +40,11 @@ def test_texts_become_lines_before_a_column_is_left_out():
     ]
 
 
-def test_columns_leave_in_the_stated_order():
-    assert text(44)[0] == "stage  hosts               compute    once a"
-    assert text(35)[0] == "stage  hosts               compute"
-    assert text(35, leave=("compute", "why"))[0] == "stage  hosts                 once a"
-    assert text(40, leave=("hosts",))[0].split() == ["stage", "compute", "once", "a", "step"]
-
-
-def test_a_column_that_is_narrow_enough_stands_though_one_before_it_left():
-    heads = [Head("a", "name"), Head("b"), Head("wide"), Head("c")]
-    rows = [["1", "2", "a_figure_of_many_digits", "3"]]
-    assert text(10, heads, rows) == ["a  b  c", "1  2  3"]
-
-
-def test_two_columns_always_stand_whole():
-    assert text(5)[-1] == "1-14   p3.16xlarge-[0-7]"
-
-
 def test_a_number_stays_with_its_unit():
     assert wrapped("it takes 12.5 ms", 13) == ["it takes", "12.5 ms"]
     assert wrapped("2 stages", 4) == ["2", "stag", "es"]
     assert wrapped("", 4) == [""]
     assert wrapped("  indented and long", 12) == ["  indented", "and long"]
-
-
-def test_wide_characters_count_twice():
-    head, body = drawn(*(table := ([Head("名", "name"), Head("n")], [["主机", "1"]])), all_blocks(*table, 80)[0])
-    assert (head, body) == (["名    n"], ["主机  1"])
 
 
 figures = st.builds("{} {}".format, st.integers(0, 10**6), st.sampled_from(["ms", "GiB", "%", "TFLOP/s"]))

@@ -6,13 +6,11 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import alpa_dejavu
-from alpa_dejavu.slicing.amp_pipe import _least
 
-MODULE = '''
+MODULE = """
 from alpa_dejavu._util.compiled import compiled
 
 @compiled("(f8[::1],)")
@@ -21,7 +19,7 @@ def total(values):
     for value in values:
         sum_of_all += value
     return sum_of_all
-'''
+"""
 
 
 def run(code, folder, **variables):
@@ -89,8 +87,3 @@ def test_what_is_kept_broken_is_compiled_anew(module, suffix):
     (broken,) = module.rglob(f"*{suffix}")
     broken.write_bytes(broken.read_bytes()[:20])
     assert run(CALL, module) == ["3.5"]
-
-
-def test_arguments_of_other_types_are_an_error():
-    with pytest.raises(TypeError, match="No matching definition"):
-        _least(np.zeros((1, 2, 2), dtype=np.float32), np.zeros((0, 2)), 1)

@@ -8,12 +8,7 @@ import sys
 import pytest
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground import problem
-
-
-def test_what_is_installed_is_not_missed():
-    need("playground", "json", "numpy")
 
 
 def test_what_is_not_installed_is_named_with_a_remedy(monkeypatch):

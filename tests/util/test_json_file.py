@@ -1,12 +1,9 @@
 """How files are written, whole, where a link leads, and straight into what is no file; and which aren't read."""
 
-import errno
 import os
 import pathlib
 import stat
-import subprocess
 import threading
-import time
 
 import pytest
 
@@ -42,32 +39,6 @@ def test_what_is_no_file_is_written_to(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("path", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
-def test_an_open_file_is_written_to_and_not_replaced(tmp_path, monkeypatch, path):
-    monkeypatch.chdir(tmp_path)
-    with open("file", "wb", buffering=0) as file:
-        os.symlink(f"/dev/fd/{file.fileno()}", "link")
-        file.write(b"before ")
-        write_whole(pathlib.Path(path.format(file.fileno())), "text")
-        file.write(b" after")
-    assert pathlib.Path("file").read_text() == "before text after"
-    assert sorted(os.listdir()) == ["file", "link"]
-
-
-def test_what_another_process_has_open_is_written_behind_its_end(tmp_path):
-    file = tmp_path / "file"
-    with file.open("wb") as out:
-        shell = subprocess.Popen(["sh", "-c", "echo before; read _"], stdin=subprocess.PIPE, stdout=out)
-    try:
-        while not file.read_bytes():
-            time.sleep(0.01)
-        write_whole(pathlib.Path(f"/proc/{shell.pid}/fd/1"), "text")
-    finally:
-        shell.communicate()
-    assert file.read_text() == "before\ntext"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_a_file_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
     done = []
     replace = os.replace
@@ -83,21 +54,6 @@ def test_a_file_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", renamed)
     write_whole(tmp_path / "file", "text")
     assert done == ["file", "name", "folder"]
-
-
-def test_a_file_system_may_refuse_to_sync_a_folder_but_not_a_file(tmp_path, monkeypatch):
-    def refuses(handle):
-        if stat.S_ISREG(os.fstat(handle).st_mode) == of_files:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "fsync", refuses)
-    of_files = False
-    write_whole(tmp_path / "file", "text")
-    of_files = True
-    with pytest.raises(ValueError, match="can't be written: Invalid argument"):
-        write_whole(tmp_path / "file", "other")
-    assert (tmp_path / "file").read_text() == "text"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_folder_is_refused(tmp_path):

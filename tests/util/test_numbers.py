@@ -62,11 +62,6 @@ def test_an_interval_of_three_has_the_tables_two_degrees_of_freedom():
     assert Interval.of([1.0, 2.0, 3.0]).high - 2 == pytest.approx(2.92 / math.sqrt(3), rel=1e-4)
 
 
-def test_one_value_says_nothing_of_others_and_none_is_not_a_number():
-    assert Interval.of([3.0]) == Interval(3.0, -math.inf, math.inf)
-    assert math.isnan(Interval.of([]).mean)
-
-
 def test_an_interval_of_logarithms_is_one_of_ratios():
     found = Interval.of(np.log(VALUES).tolist()).exp()
     assert found.mean == pytest.approx(stats.gmean(VALUES))
@@ -101,12 +96,3 @@ def test_figures_are_right_to_four_digits(value, text):
     figure, _, unit = text(value).partition(" ")
     factor = dict(units._PREFIXES).get(unit.removesuffix("B/s").removesuffix("FLOP"), 1.0) if unit != "USD" else 1.0
     assert math.isclose(float(figure) * factor, value, rel_tol=5.1e-4)
-
-
-def test_what_rounding_leaves_of_nothing_is_nothing():
-    assert [units.seconds(value) for value in (8.882e-16, -1e-17, 1e-10)] == ["0 s", "0 s", "0.0001 us"]
-
-
-def test_equal_ends_of_a_span_are_one_figure():
-    assert units.span([1.0, 3.0, 2.0], units.seconds) == "1 to 3 s"
-    assert units.span([0.5, 0.25], "{:.0%}".format) == "25% to 50%"

@@ -2,13 +2,7 @@
 
 import pytest
 
-from alpa_dejavu._util.search_watch import SearchWatch, candidate_priced, current_watch, is_stopped, watched
-
-
-def test_nobody_waits_and_telling_costs_nothing():
-    candidate_priced(True, (3, 0), False)
-    assert current_watch() is None
-    assert not is_stopped()
+from alpa_dejavu._util.search_watch import SearchWatch, candidate_priced, is_stopped, watched
 
 
 def test_the_remaining_seconds_are_those_of_the_candidates_left():
@@ -28,16 +22,6 @@ def test_the_remaining_seconds_are_those_of_the_candidates_left():
             assert left_s / 2 <= watch.remaining_s() <= 2 * left_s
     assert watch.remaining_s() is None
     assert (watch.priced, watch.left, watch.has_plan) == (7, (0, 0), True)
-
-
-@pytest.mark.parametrize("anew", [False, True])
-def test_one_kind_of_candidate_stands_in_for_the_other(anew):
-    now = [0.0]
-    watch = SearchWatch(lambda: now[0])
-    for _ in range(2):
-        now[0] += 2.0
-        watch.price(True, (1, 1), anew)
-    assert watch.remaining_s() == pytest.approx(4.0)
 
 
 def test_what_is_left_gets_less_while_a_candidate_is_priced_and_never_negative():

@@ -66,8 +66,3 @@ def test_a_file_is_gone_through_once(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"line 2: b\[1\] is -2"):
         read(tmp_path, "a: 1\nb: [1, -2]")
     assert composed == [1, 1]
-
-
-def test_a_file_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.yaml can't be read: .*; look at another"):
-        read_checked_yaml(tmp_path / "none.yaml", Small, "look at another")
