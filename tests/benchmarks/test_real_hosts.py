@@ -1,9 +1,10 @@
-"""Clusters of unlike hosts on one machine: their plans, their rates, and one small one for real."""
+"""Hosts made of one machine: their plans, and what is left of them."""
 
 import contextlib
 import dataclasses
 import itertools
 import os
+import pathlib
 import statistics
 from functools import partial
 
@@ -21,7 +22,7 @@ from hetero._cases import CASES, Case
 from hetero._chosen import cluster_of
 from hetero._layouts import Layout, enumeration, label
 from real_hosts import HostNetwork, NotShownError, Quotas, shape
-from real_hosts._leftovers import own_name
+from real_hosts._leftovers import is_leftover, own_directory, own_name
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -112,3 +113,22 @@ def test_two_hosts_and_a_slow_link(monkeypatch):
     assert [measured.links[a][b].sending[1] for a, b in ((0, 1), (1, 0))] == pytest.approx([4e6, 4e6], rel=0.3)
     assert list(measured.hosts) == cluster.names
     assert not any(name.startswith(own_name("")) for name in os.listdir("/run/netns"))
+
+
+def test_what_a_process_that_is_gone_has_made_is_left_over():
+    name = own_name("0")
+    assert not is_leftover(name)
+    prefix, pid, started, rest = name.split("-")
+    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
+    assert not is_leftover("somebody's")
+
+
+def test_a_directory_goes_with_its_block_and_takes_leftovers_along():
+    prefix, pid, started, _ = own_name("").split("-")
+    left = pathlib.Path("/tmp", f"{prefix}-{pid}-{int(started) - 1}-left")
+    left.mkdir()
+    with own_directory() as one, own_directory() as other:
+        assert one != other
+        assert one.is_dir()
+        assert not left.exists()
+    assert not one.exists()
