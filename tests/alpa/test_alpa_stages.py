@@ -103,12 +103,6 @@ def test_inference_is_planned_too():
     assert option.last_plan.stages[0].collective_s >= 0
 
 
-def test_submeshes_given_by_hand_are_the_only_ones():
-    option = DejavuStageOption("manual", [(1, 1)])
-    _, _, meshes, _ = planned(option)
-    assert [tuple(mesh.shape) for mesh in meshes] == [(1, 1)] * 4
-
-
 def test_the_logical_space_is_honoured():
     option = DejavuStageOption(submesh_logical_shape_space="model_parallel_only")
     planned(option)
@@ -177,14 +171,6 @@ def test_a_mesh_that_runs_already_is_refused():
     mesh.launched_physical_mesh_group = object()
     with pytest.raises(NotImplementedError, match=r"alpa\.shutdown"):
         planned_fails(DejavuStageOption(), mesh=mesh)
-
-
-def test_alpas_own_option_with_our_costs_and_search():
-    from alpa import AutoStageOption
-
-    with alpa_dejavu.installed("get_compute_cost", "training_dp"):
-        _, _, meshes, _ = planned(AutoStageOption())
-    assert sum(mesh.num_devices for mesh in meshes) == 4
 
 
 def test_a_calibration_prices_what_alpa_plans():
@@ -278,20 +264,6 @@ def test_stages_are_on_the_hosts_of_their_plan(tmp_path, hosts):
     assert [mesh.device_strs for mesh in meshes] == [[f"10.0.0.{host[-1]}:gpu:0"] for host in hosts]
 
 
-def test_the_hosts_of_a_mesh_are_in_the_order_of_the_plan(tmp_path):
-    plan = moved(whole(read_plan(saved(tmp_path)), 2), ["node-3", "node-0"], ["node-1", "node-2"])
-    _, _, meshes, manual = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
-    assert [mesh.host_ids for mesh in meshes] == [[3, 0], [1, 2]]
-    assert [info["NodeManagerAddress"] for info in meshes[0].host_info] == ["10.0.0.3", "10.0.0.0"]
-    assert manual.submesh_physical_shapes == ((2, 1), (2, 1))
-
-
-def test_stages_on_a_host_have_devices_of_their_own_and_hosts_may_be_left(tmp_path):
-    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-1"])
-    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
-    assert [(mesh.host_ids, mesh.devices) for mesh in meshes] == [([1], [(2, 3)]), ([1], [(0, 1)])]
-
-
 def test_what_is_planned_for_unlike_links_is_where_it_was_planned():
     cluster = example_cluster(num_hosts=4, devices_per_host=1)
     slow = [[Link(1e-5, 1e9 if a % 2 == b % 2 else 1e6) for b in range(4)] for a in range(4)]
@@ -302,14 +274,6 @@ def test_what_is_planned_for_unlike_links_is_where_it_was_planned():
     hosts = [tuple(names[host] for host in mesh.host_ids) for mesh in meshes]
     assert hosts == [stage.hosts for stage in option.last_plan.stages]
     assert {frozenset(mesh.host_ids) for mesh in meshes} <= {frozenset({0, 2}), frozenset({1, 3})}
-
-
-def test_alike_hosts_of_other_names_are_in_the_order_of_the_plans_cluster(tmp_path):
-    """Also where a host between them was lost, so that their names' numbers aren't their places."""
-    left = hardware(4, 2, "p3.8xlarge").without(["p3.8xlarge-1"])
-    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-2"], hardware=left)
-    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 2))
-    assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
 
 
 @pytest.mark.parametrize("held", [None, hardware(2, 2, "p3.8xlarge")], ids=["an old plan", "of fewer hosts"])

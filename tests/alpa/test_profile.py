@@ -80,40 +80,6 @@ def test_a_gradient_is_alpas_whoever_takes_it():
     assert largest_relative_difference(jax.jit(marked)(*arguments), jax.jit(plain)(*arguments)) == 0
 
 
-def test_auxiliary_results_and_inner_gradients_are_left_as_they_are():
-    def step(x, _batch):
-        def loss(x):
-            inner = jax.grad(lambda y: (y**3).sum())(x)
-            return inner.sum(), 2 * x
-
-        (value, doubled), gradient = jax.value_and_grad(loss, has_aux=True)(x)
-        return value, doubled, gradient
-
-    x = np.array([1.0, 2.0], np.float32)
-    marked = with_marked_gradients(step)
-    assert gradient_markers(marked, (x, x)) == ["grad"]
-    value, doubled, gradient = marked(x, x)
-    assert (float(value), doubled.tolist(), gradient.tolist()) == (15.0, [2.0, 4.0], [6.0, 12.0])
-
-
-def test_abstract_arguments_are_made_ordinary_numbers():
-    given = np.array([7.0])
-    tree = {
-        "f": jax.ShapeDtypeStruct((3, 2), jnp.bfloat16),
-        "i": jax.ShapeDtypeStruct((2,), jnp.int32),
-        "b": jax.ShapeDtypeStruct((), bool),
-        "array": given,
-        "static": "text",
-    }
-    made = concrete(tree)
-    assert made["array"] is given
-    assert made["static"] == "text"
-    assert (made["i"].tolist(), bool(made["b"])) == ([0, 0], True)
-    assert made["f"].dtype == jnp.bfloat16
-    assert 0 < float(made["f"].min()) <= float(made["f"].max()) < 0.1
-    assert (concrete(tree)["f"] == made["f"]).all()
-
-
 def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray notes which clusters there are

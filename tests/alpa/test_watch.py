@@ -100,16 +100,6 @@ def test_a_step_off_its_prediction_by_which_the_same_plan_is_best_says_nothing(c
     assert executable.noted == [True, False] * 4
 
 
-def test_steps_that_still_become_shorter_say_nothing(caplog):
-    """As on a machine that compiles, warms up or shares its cores: the steps looked at first are off, and settle."""
-    executable = watched(20 * PLAN.step_s)
-    for _ in range(100):
-        train(executable, 1)
-        executable.step_s = max(0.85 * executable.step_s, PLAN.step_s)
-    assert said(caplog) == []
-    assert executable.noted == []
-
-
 def test_a_machine_that_becomes_slower_is_seen_later(caplog):
     executable = watched(PLAN.step_s)
     train(executable, 20)
@@ -131,15 +121,6 @@ def test_a_history_learns_it_and_the_next_start_knows(tmp_path, caplog):
     assert run.measured_s == pytest.approx(3.5 * PLAN.step_s)
     again = plan(dataclasses.replace(TASK, learned=Store(path).runs())).plan
     assert given_stages(again) != given_stages(PLAN)
-
-
-def test_a_history_learns_what_is_as_predicted_without_a_word(tmp_path, caplog):
-    path = tmp_path / "history.sqlite"
-    executable = watched(1.1 * PLAN.step_s, path)
-    train(executable, 4000)
-    assert said(caplog) == []
-    assert len(Store(path).runs()) == 1
-    assert executable.noted == [True, False]
 
 
 def test_what_cannot_be_explained_ends_nothing(tmp_path, caplog):

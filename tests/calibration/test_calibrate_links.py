@@ -171,19 +171,6 @@ def test_cards_are_shared_by_what_goes_to_and_from_a_host(tmp_path):
     assert cluster.links[1][2].bytes_per_s == pytest.approx(GIGABIT, rel=0.05)
 
 
-def test_a_shaper_that_lets_some_bytes_through_at_once_is_seen_through(tmp_path):
-    class Shaped(Network):
-        def run(self, probe):
-            took = super().run(probe)
-            return {name: max(seconds - 32768 / GIGABIT, 1e-4) for name, seconds in took.items()}
-
-    found = calibrated(tmp_path, Shaped(2, lambda a, b: Link(5e-5, GIGABIT), noise=0.0))
-    assert applied(found, 2).links[0][1].bytes_per_s == pytest.approx(GIGABIT, rel=0.01)
-    assert (found.host_links.links[0][0], found.host_links.media) == (None, {})
-    with pytest.raises(ValueError, match="has one host, and so no links between hosts"):
-        calibrated(tmp_path, Network(1, None))
-
-
 def test_a_run_is_resumed_where_a_host_could_not_be_reached(tmp_path):
     link = Link(5e-5, GIGABIT)
     # In the round that comes last.
@@ -326,22 +313,6 @@ def test_rounds_have_each_pair_once(count):
         assert len(set(ends)) == len(ends)
     found = sorted(tuple(sorted(pair)) for pairs in listed for pair in pairs)
     assert found == list(itertools.combinations(range(count), 2))
-
-
-def test_flows_are_pairs_of_hosts(tmp_path):
-    for pairs, size in (((), 1), (((0, 0),), 1), (((0, 1), (0, 1)), 1), (((0, -1),), 1), (((0, 1),), 0)):
-        with pytest.raises(ValueError, match="measure anew"):
-            Flows(pairs, size)
-    store = kept(tmp_path, cluster_of(3))
-    store.add(Measurement(PLACE, Flows(((0, 1), (2, 0)), 64), {"0-1": 1.0, "2-0": 2.0}))
-    assert kept(tmp_path, cluster_of(3), resume=True).at(PLACE) == {
-        Flows(((0, 1), (2, 0)), 64): {"0-1": 1.0, "2-0": 2.0}
-    }
-    row = {"what": "links", "where": BETWEEN, "probe": {"pairs": [[0, 1]], "num_bytes": 1}, "seconds": {"0-2": 1.0}}
-    with store.path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    with pytest.raises(ValueError, match="must have 0-1"):
-        kept(tmp_path, cluster_of(3), resume=True)
 
 
 @pytest.fixture
@@ -539,3 +510,32 @@ def test_two_raylets_are_calibrated(tmp_path):
         assert 0 < link.sending[1] < known.sending[1]
     assert {fit.part: fit.rows > 4 for fit in found.fits} == {"links from host to host": True}
     assert MeasuredLink not in map(type, found.links)
+
+
+def test_a_shaper_that_lets_some_bytes_through_at_once_is_seen_through(tmp_path):
+    class Shaped(Network):
+        def run(self, probe):
+            took = super().run(probe)
+            return {name: max(seconds - 32768 / GIGABIT, 1e-4) for name, seconds in took.items()}
+
+    found = calibrated(tmp_path, Shaped(2, lambda a, b: Link(5e-5, GIGABIT), noise=0.0))
+    assert applied(found, 2).links[0][1].bytes_per_s == pytest.approx(GIGABIT, rel=0.01)
+    assert (found.host_links.links[0][0], found.host_links.media) == (None, {})
+    with pytest.raises(ValueError, match="has one host, and so no links between hosts"):
+        calibrated(tmp_path, Network(1, None))
+
+
+def test_flows_are_pairs_of_hosts(tmp_path):
+    for pairs, size in (((), 1), (((0, 0),), 1), (((0, 1), (0, 1)), 1), (((0, -1),), 1), (((0, 1),), 0)):
+        with pytest.raises(ValueError, match="measure anew"):
+            Flows(pairs, size)
+    store = kept(tmp_path, cluster_of(3))
+    store.add(Measurement(PLACE, Flows(((0, 1), (2, 0)), 64), {"0-1": 1.0, "2-0": 2.0}))
+    assert kept(tmp_path, cluster_of(3), resume=True).at(PLACE) == {
+        Flows(((0, 1), (2, 0)), 64): {"0-1": 1.0, "2-0": 2.0}
+    }
+    row = {"what": "links", "where": BETWEEN, "probe": {"pairs": [[0, 1]], "num_bytes": 1}, "seconds": {"0-2": 1.0}}
+    with store.path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match="must have 0-1"):
+        kept(tmp_path, cluster_of(3), resume=True)

@@ -10,14 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.calibration import Calibration, write_calibration
-from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
+from alpa_dejavu.calibration.history import Origin, PastRun, Store
 from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.plans.table import plan_table
-from alpa_dejavu.problem import StepCorrection
+from alpa_dejavu.plans.plan_file import write_plan
 from jax_models import trained
 from past_runs import computing_plan, run_of
 from plans import example_plan
@@ -61,18 +59,6 @@ def test_plans_are_corrected_by_past_runs_and_learn_nothing_from_themselves(tmp_
     steps = [made.plan.step_s, *(other.plan.step_s for other in made.runners_up)]
     assert steps == sorted(steps)
     assert [run.ratio for run in store.runs()] == pytest.approx([1.4] * 5)
-
-
-def test_a_corrected_plan_says_so_in_its_file_and_its_table(tmp_path):
-    plan = corrected(example_plan(), StepCorrection(1.25, 0.05, 3, 2))
-    assert read_plan(write_plan(plan, tmp_path / "plan.json")) == plan
-    assert "corrected by 3 runs: 1.250 times" in plan_table(plan)
-    data = json.loads((tmp_path / "plan.json").read_text())
-    assert data["correction"] == {"factor": 1.25, "spread": 0.05, "runs": 3, "own_runs": 2}
-    data["correction"]["factor"] = 0
-    (tmp_path / "plan.json").write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"correction\.factor is 0, but must be a number above 0"):
-        read_plan(tmp_path / "plan.json")
 
 
 def test_the_history_is_shown_as_tables_and_as_json(tmp_path):

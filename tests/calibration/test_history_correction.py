@@ -4,12 +4,10 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from alpa_dejavu.calibration.history import Correction, Origin, StageSeconds, corrected
 from alpa_dejavu.calibration.history._correction import VARIANCES, part_shares
-from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN
+from alpa_dejavu.calibration.history.past_run import GIVEN
 from alpa_dejavu.problem import StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.testing import example_cluster
@@ -77,16 +75,6 @@ def test_measured_stages_tell_computing_from_the_rest():
     assert apart.spread < whole.spread
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=8), st.permutations(range(8)))
-def test_runs_count_alike_in_any_order(ratios, order):
-    runs = [run_of(computing_plan(batch=32 + 32 * (n % 3)), ratio) for n, ratio in enumerate(ratios)]
-    shuffled = [runs[n] for n in order if n < len(runs)]
-    one, other = (Correction.fit(each).of(ORIGIN, PLAN) for each in (runs, shuffled))
-    assert one.factor == pytest.approx(other.factor)
-    assert one.spread == pytest.approx(other.spread)
-
-
 def test_a_plan_is_corrected_whole_and_back():
     by = StepCorrection(1.25, 0.05, 3, 2)
     plan = corrected(example_plan(), by)
@@ -116,19 +104,6 @@ def test_fingerprints_tell_models_and_clusters_apart_and_nothing_else():
     assert origin(hosts=1).devices == origin().devices == "example"
     assert "Analytic" in origin().predictor
     assert Origin.of(chain(4), example_cluster(2)).predictor == GIVEN
-
-
-def test_runs_by_unlike_calibrations_say_nothing_of_each_other():
-    runs = [run_of(ratio=1.5, calibration="one")] * 8 + [run_of(ratio=0.8)] * 8
-    runs.append(run_of(ratio=9.0, calibration=UNKNOWN))
-    correction = Correction.fit(runs)
-    found = {name: correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan()) for name in ("one", "")}
-    assert found["one"].factor == pytest.approx(1.5, rel=0.1)
-    assert found[""].factor == pytest.approx(0.8, rel=0.05)
-    assert (found["one"].runs, found[""].runs) == (8, 8)
-    for name in ("another", UNKNOWN):
-        none = correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan())
-        assert (none.factor, none.runs) == (1.0, 0)
 
 
 def test_a_calibration_is_known_by_its_name_its_day_and_all_that_it_holds():

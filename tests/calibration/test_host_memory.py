@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
-from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, ProbePlace
+from alpa_dejavu.calibration._fit_host_memory import fit_host_memory
+from alpa_dejavu.calibration.bench import HostProbe, MeasurementError
 from alpa_dejavu.calibration.host_probes import host_figures
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
-from alpa_dejavu.calibration.measurements import Measurement
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.problem import Device, HostMemory, Nvme
-from measured_cluster import LINK, PRIOR, MadeUp, cluster_of, kept, measure, took_in_memory
+from measured_cluster import LINK, PRIOR, MadeUp, cluster_of, measure
 
 KNOWN = HostMemory(3e11, 1e11, 2e10, 4e10, Nvme(2e12, 5e9, 4e9))
 
@@ -31,10 +30,6 @@ class MemoryAlone(MadeUp):
         if isinstance(probe, HostProbe):
             return super().run(probe)
         raise MeasurementError("not now")
-
-
-def found_in(probes):
-    return {probe: took_in_memory(probe) for probe in probes}
 
 
 def test_figures_are_found_again(tmp_path):
@@ -97,20 +92,6 @@ def test_it_is_kept_shown_and_taken(tmp_path):
         assert said in result.output
 
 
-@pytest.mark.parametrize("name", ["memory", "update", "copies", "files", "update beside copies"])
-def test_what_was_not_measured_stays_as_it_was(name):
-    probes = [probe for probe in host_probes(2, "") if probe.name != name]
-    found = fit_host_memory(found_in(probes), 2, "", stand_in=False)
-    applied = found.applied_to(KNOWN)
-    assert (applied.bytes_per_s == KNOWN.bytes_per_s) == (name == "update")
-    assert (applied.device_bytes_per_s == KNOWN.device_bytes_per_s) == (name == "copies")
-    assert (applied.shared_bytes_per_s == KNOWN.shared_bytes_per_s) == (name == "copies")
-    assert (applied.nvme == KNOWN.nvme) == (name == "files")
-    # Without any figure from before, memory isn't known where a rate is missing.
-    assert (found.applied_to(None) is None) == (name in ("memory", "update", "copies"))
-    assert (found.slowdown.keys() >= {"update"}) == (name in ("memory", "files"))
-
-
 def test_parts_of_a_cpu_get_no_memory_and_that_is_said(tmp_path):
     cluster = cluster_of(dataclasses.replace(PRIOR, name="cpu"), LINK)
     found = measure(tmp_path, cluster, MemoryAlone())
@@ -164,17 +145,6 @@ def test_wrong_figures_are_named(figures, said):
 def test_a_probe_that_is_none_is_refused(figures):
     with pytest.raises(ValueError, match="there is no probe of a host's memory"):
         HostProbe(**figures)
-
-
-def test_measurements_are_kept_and_wrong_ones_named(tmp_path):
-    cluster = cluster_of(PRIOR, LINK)
-    store = kept(tmp_path, cluster)
-    place, probe = ProbePlace(HOST_MEMORY, "test"), HostProbe("files", 4096, folder="/scratch")
-    store.add(Measurement(place, probe, took_in_memory(probe)))
-    assert kept(tmp_path, cluster, resume=True).at(place) == {probe: took_in_memory(probe)}
-    store.path.write_text(store.path.read_text().replace('"read_s"', '"sung_s"'))
-    with pytest.raises(ValueError, match="must have free_bytes, read_beside_s, read_s, write_beside_s, write_s"):
-        kept(tmp_path, cluster, resume=True)
 
 
 RATES = st.none() | st.floats(1.0, 1e15)

@@ -73,15 +73,6 @@ def test_what_is_broken_is_ignored_with_a_line_and_replaced(cache, caplog, how):
     assert len(caplog.records) == 1
 
 
-def test_what_would_fill_memory_is_not_unpacked(cache, caplog, monkeypatch):
-    cache.write(KEY, "0" * 10_000)
-    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", str(16_000 / 2**20))
-    assert cache.read(KEY, same) is None
-    assert "unpacks to more than 1000 bytes of JSON; if that is meant, set ALPA_DEJAVU_FILE_MIB to 1 " in caplog.text
-    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
-    assert cache.read(KEY, same) == "0" * 10_000
-
-
 def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monkeypatch):
     cache.write(KEY, "0" * 10_000)
     with entry(cache).open("r+b") as file:
@@ -95,17 +86,6 @@ def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monk
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1e308")
     assert cache.read(KEY, same) is None
     assert "ALPA_DEJAVU_FILE_MIB is '1e308'" in caplog.text
-
-
-def test_where_nothing_can_be_written_that_is_said_once(tmp_path, caplog):
-    (tmp_path / "file").write_text("in the way")
-    cache = ModelCache(tmp_path / "file" / "cache")
-    assert cache.read(KEY, same) is None
-    cache.write(KEY, 1)
-    cache.write(OTHER, 1)
-    (record,) = caplog.records
-    assert "can't be written" in record.getMessage()
-    assert "no folder" in cache.why_not_written()
 
 
 def test_a_full_disk_leaves_nothing_behind(cache, caplog, monkeypatch):

@@ -159,16 +159,6 @@ def test_everything_asked_for_is_written(run, tmp_path):
     assert json.loads(paths["trace"].read_text())["traceEvents"]
 
 
-def test_beside_what_is_no_regular_file_nothing_is_kept_and_that_is_said(run):
-    result = run(*ASKED, "--json", "/dev/null")
-    assert result.exit_code == 0
-    assert result.stdout.endswith(
-        "wrote /dev/null\n/dev/null is no regular file, so nothing is kept beside it for planning again\n"
-    )
-    assert not pathlib.Path("/dev/null.kept.json.gz").exists()
-    assert not pathlib.Path("/dev/null.kept.json.gz.new").exists()
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -282,18 +272,6 @@ def test_estimate_says_what_a_plan_takes_and_what_its_file_says(run, estimates, 
     assert estimates == [(example_plan(), "mine:model", None)]
     assert "the file says           250 ms" in result.stdout
     assert read_plan(tmp_path / "again.json").step_s == planned().plan.step_s
-
-
-def test_estimate_says_where_memory_is_missing(run, estimates, tmp_path, monkeypatch):
-    def too_much(_, plan):
-        made = planned()
-        stages = tuple(dataclasses.replace(s, memory_bytes=s.memory_limit_bytes + 2**30) for s in made.plan.stages)
-        return dataclasses.replace(made, plan=dataclasses.replace(made.plan, stages=stages))
-
-    monkeypatch.setattr(plan_estimate_module.PlanEstimator, "estimate", too_much)
-    result = run("estimate", saved(tmp_path))
-    assert "stage 1 doesn't fit into memory: 1.00 GiB are missing" in result.stdout
-    assert "MISSING 1.00 GiB" in result.stdout
 
 
 def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):

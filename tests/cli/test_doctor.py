@@ -81,16 +81,6 @@ def test_nothing_of_the_current_folder_is_run(trapped, monkeypatch):
     assert not trapped.exists()
 
 
-def test_a_trial_is_really_made():
-    code = f"import sys; assert sys.executable == {sys.executable!r}; print('yes')"
-    check = doctor._tried("this python", code, "")
-    assert (check.runs, check.finding) == (True, "yes")
-    check = doctor._tried("nonsense", "import no_such_module", "install it")
-    assert not check.runs
-    assert check.finding == "ModuleNotFoundError: No module named 'no_such_module'"
-    assert check.remedy == "nonsense: install it"
-
-
 NEEDS = ["jax==0.4.30", "ray>=2.10 ; extra == 'alpa'", 'alpa-stock-jax==0.2.0 ; extra == "alpa"', "a ; extra == 'b'"]
 
 
@@ -134,11 +124,3 @@ def test_nothing_goes_on_after_pip_has_failed(calls):
     assert result.exit_code == 1
     assert "pip ended with 3" in result.stderr
     assert len(calls[0]) == 1
-
-
-def test_an_environment_without_pip_is_told_what_to_do(calls, monkeypatch):
-    monkeypatch.setattr(install_alpa.importlib.util, "find_spec", lambda name: None)
-    result = CliRunner().invoke(main, ["install-alpa"])
-    assert result.exit_code == 1
-    assert "ensurepip" in result.stderr
-    assert calls[0] == []

@@ -84,20 +84,6 @@ def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
     assert twice.count("\nsmall (2): async-server") == 2
 
 
-@pytest.mark.parametrize("error", [ValueError("a run can't go on"), KeyboardInterrupt()])
-def test_runs_that_were_finished_are_kept_where_another_one_ends_early(folder, tmp_path, monkeypatch, error):
-    def ends(*args, **options):
-        if options["seed"] == 1:
-            raise error
-        return simulate(*args, **options)
-
-    monkeypatch.setattr("alpa_dejavu.playground.scenarios._scenario.simulate", ends)
-    result = command("run", folder / "alone.yaml", "--json", tmp_path / "run.json")
-    assert result.exit_code != 0
-    assert f"1 of 4 runs were finished, and are in {tmp_path / 'run.json'}" in result.stderr
-    assert [(run.exchange, run.seed) for run in read_runs(tmp_path / "run.json").runs] == [("all-reduce", 0)]
-
-
 def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, monkeypatch):
     words = "run", folder / "small.yaml", "--keep", tmp_path / "kept"
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
-from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.problem import (
     Cluster,
     Device,
@@ -263,12 +262,3 @@ def test_a_host_has_the_memory_of_its_machine_type_or_its_own(tmp_path):
     assert d == HostMemory(100 * 2**30, 5e10, 1e10, 1.5e10)
     # Two devices of c copy at their own rate, as of all of its four.
     assert c.share(2).copied_bytes_per_s == c.device_bytes_per_s
-
-
-def test_what_was_kept_of_a_cluster_before_it_had_memory_is_read():
-    cluster = named_cluster("p3.8xlarge", 2)
-    data = json.loads(json.dumps(cluster_data(cluster)))
-    assert cluster_of(data) == cluster
-    for host in data["hosts"]:
-        del host["memory"]
-    assert [host.memory for host in cluster_of(data).hosts] == [None, None]

@@ -11,7 +11,6 @@ from alpa_dejavu.clusters.formats import MachineData
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
 from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
-from unlike import islands, two_and_two
 
 
 def figures(data):
@@ -69,14 +68,6 @@ def test_a_host_that_loses_devices_has_fewer_and_none_is_a_lost_host():
         without(cluster, [f"{names[1]}/8"])
     with pytest.raises(ValueError, match=r"has no host 'p3\.16xlarge-7/1'"):
         without(cluster, ["p3.16xlarge-7/1"])
-
-
-def test_a_summary_says_which_hosts_may_change_places():
-    assert summary_of(named_cluster("p3.16xlarge", 2)).alike
-    assert not summary_of(islands()).alike
-    assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
-    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16.00 GiB"
-    assert summary_of(named_cluster("local-cpu")).shared
 
 
 def test_a_name_may_have_the_number_of_hosts(tmp_path):

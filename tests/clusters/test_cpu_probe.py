@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import threading
 
 import pytest
 
@@ -81,28 +80,6 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
     assert runs == 7, "five at least, however long they take"
 
 
-def test_a_run_beside_others_has_the_cpus_seconds_of_one():
-    together, waits = threading.Barrier(2, timeout=60), [0]
-    runs = []
-
-    def run():
-        runs.append(threading.current_thread())
-        if waits[0] >= 2:  # one run compiles, one tells how long it takes
-            together.wait()
-        waits[0] += 1
-
-    wall_s = 0.0
-
-    def wall():
-        nonlocal wall_s
-        wall_s += 1.0
-        return wall_s
-
-    cpu_s = iter(float(n) for n in range(1000))
-    assert _cpu_figures.core_seconds(run, 2, lambda: next(cpu_s), wall) == 0.5, "two runs took a second"
-    assert len(set(runs[2:])) == 2
-
-
 @pytest.fixture
 def probed(tmp_path, monkeypatch):
     """How often this machine was measured whole, in processes whose measurements are made up."""
@@ -163,17 +140,6 @@ def test_a_cache_that_cannot_be_written_or_may_hold_nothing_is_done_without(prob
     monkeypatch.setenv("ALPA_DEJAVU_CACHE_MIB", "0")
     in_another_process()
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    ("products", "copies", "same"),
-    [(1.0, 1.0, True), (1.2, 1.2, True), (1.5, 1.0, False), (0.6, 1.0, False), (1.0, 1.8, True), (1.0, 2.2, False)],
-)
-def test_a_machine_matches_figures_that_are_about_what_it_reaches_now(monkeypatch, products, copies, same):
-    core = Device("core", 1e9, {"float32": 2 * 384**3 / 1e-3}, 1e9, 2.0 * 2**24 / 1e-3)
-    seconds = iter([1e-3 * products, 1e-3 * copies])
-    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run, at_once: next(seconds))
-    assert _cpu_figures.matching(core) is same
 
 
 def test_cores_that_this_process_may_not_use_do_not_count():

@@ -9,7 +9,7 @@ import pytest
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
 from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
-from alpa_dejavu.costs.communication import AlphaBeta, Group
+from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
@@ -39,12 +39,6 @@ def site(space, where, shape, kinds):
 
 def config(space, s, split):
     return next(c for c, one in enumerate(space.configs[s]) if one and one.shape == split and one.batch_forced)
-
-
-def entry(where, shape, kinds, split, first=0, last=5):
-    space = search_space(where, 8)
-    s = site(space, where, shape, kinds)
-    return first, last, s, config(space, s, split)
 
 
 def test_hosts_of_a_kind_are_alike_and_the_sites_are_of_kinds_and_mixtures():
@@ -87,42 +81,6 @@ def test_hosts_may_differ_in_their_number_of_devices():
         for name in stage.hosts:
             used[name] += stage.submesh.devices_per_host
     assert all(used[each.name] <= each.num_devices for each in where.hosts)
-
-
-def test_an_entry_costs_what_its_own_device_takes():
-    where = two_and_two(slow=0.25e12)
-    table = table_of(where)
-    fast, slow, mixed = (table.compute_s[entry(where, (2, 2), kinds, (4, 1))] for kinds in ((0, 0), (1, 1), (0, 1)))
-    starts = 2 * 1e-5
-    assert fast == pytest.approx(6 * 3e9 / 4 / 1e12 + starts)
-    assert slow == pytest.approx(4 * (fast - starts) + starts)
-    assert mixed == slow, "a stage on unlike devices computes at the slowest"
-
-
-def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
-    where = islands()
-    assert kinds_of(where) == (0, 1, 0, 1)
-    table = table_of(where)
-    near, far = (table.synchronisation_s[entry(where, (2, 2), kinds, (4, 1))] for kinds in ((0, 0), (0, 1)))
-    of = [AlphaBeta().seconds("all_reduce", 6e5, Group(where, hosts)) for hosts in ((0, 0, 2, 2), (0, 0, 1, 1))]
-    assert [near, far] == pytest.approx([float(each) for each in of])
-    a, b = (site(search_space(where, 8), where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
-    assert (table.devices[a], table.memory[a]) == (table.devices[b], table.memory[b]), "like sites are priced once"
-
-
-def test_what_crosses_goes_over_the_link_between_the_two_stages():
-    where, space = islands(), search_space(islands(), 8)
-    crossed = table_of(where).interstage
-    a, b = (site(space, where, (1, 2), (kind,)) for kind in (0, 1))
-    near, far = crossed.links[a, a], crossed.links[a, b]
-    sending = [(latency + 1e6 / rate) for latency, rate in (FAST.sending, SLOW.sending)]
-    assert crossed.forward_s[3, [near, far]] == pytest.approx(sending)
-    assert crossed.backward_s[3, [near, far]] == pytest.approx(sending)
-    assert not crossed.forward_s[0].any(), "nothing comes before layer 0"
-    assert all(a != b for a, b in (crossed.ends[near], crossed.ends[far]))
-    both = site(space, where, (2, 2), (0, 0))
-    wide = crossed.forward_s[3, crossed.links[both, both]]
-    assert wide == pytest.approx(FAST.sending[0] + 1e6 / 2 / FAST.bytes_per_s), "two hosts send at a time"
 
 
 def test_a_plans_cost_has_each_crossing_once():
@@ -178,17 +136,6 @@ def test_alpas_submeshes_are_put_on_the_kinds_that_have_them():
         on_sites(SearchSpace((Submesh(3, 5),), ((MeshConfig((15, 1), 15, 1),),)), where)
 
 
-def test_the_faster_hosts_have_more_layers():
-    where = cluster([host("a", devices=1), host("b", 0.5e12, devices=1)])
-    model = chain(6, flop=1e9, parameter_bytes=1e9, activation_bytes=1e3, exchanged=(1e8,))
-    made = planned(model, where, 2, RUN, slicing="exhaustive").plan
-    layers = dict.fromkeys("ab", 0)
-    for stage in made.stages:
-        assert len(stage.hosts) == 1
-        layers[stage.hosts[0]] += stage.num_layers
-    assert layers == {"a": 4, "b": 2}
-
-
 @pytest.mark.parametrize("slow", [0.25e12, 0.9e12, SLOW, FAST])
 def test_no_worse_than_a_plan_found_blind_at_its_true_price(slow):
     where = two_and_two(slow, 1) if isinstance(slow, float) else islands(slow, 1)
@@ -240,47 +187,6 @@ def test_hosts_that_cannot_be_are_refused(hosts, said):
     given = [GivenStage(3 * n, 3 * n + 2, Submesh(1, 2), one, names) for n, names in enumerate(hosts)]
     with pytest.raises(ValueError, match=said):
         estimate(MODEL, two_and_two(), RUN, given)
-
-
-def test_steps_are_drawn_by_the_links_between_the_stages():
-    from alpa_dejavu.planning.search.uncertainty import (
-        CLASSES,
-        Errors,
-        Factors,
-        Resolver,
-        confidence,
-        meet,
-        redrawn,
-        step_draws,
-    )
-
-    where = islands(devices=1)
-    space = search_space(where, 4)
-    costs = costs_of(MODEL, where, space, RUN)
-    table, problem = costs.table, costs.problem
-    a, b = (site(space, where, (2, 1), kinds) for kinds in ((0, 0), (1, 1)))
-    stages = tuple(StageChoice(3 * n, 3 * n + 2, s, 0) for n, s in enumerate((a, b)))
-    found = costs.sliced(Exhaustive())
-    slicing = dataclasses.replace(found.slicing, stages=stages, cost_s=problem.total_s(stages))
-    one = dataclasses.replace(found, slicing=slicing, simulated_s=None)
-    resolver = Resolver()
-    meet(table, space, resolver)
-    errors = Errors.unmeasured(resolver)
-    shared = dataclasses.replace(costs, cluster=dataclasses.replace(where, cores=2))
-    on_one_cpu = dataclasses.replace(one, costs=shared)
-    work = shared.problem.total_s(stages)
-    assert step_draws([on_one_cpu], errors, errors.middle)[0, 0] == pytest.approx(work)
-    middle = step_draws([one], errors, errors.middle)
-    assert middle[0, 0] == pytest.approx(problem.total_s(stages))
-    common = np.ones((1, len(CLASSES)))
-    common[0, CLASSES.index("send between hosts")] = 10.0
-    factors = Factors(common, errors.middle.own)
-    slower = step_draws([one], errors, factors)
-    crossed = problem.sites.crossing(3, a, b)
-    assert slower[0, 0] - middle[0, 0] == pytest.approx(9 * crossed * RUN.num_micro_batches)
-    drawn = redrawn(table, space, resolver, factors)
-    assert drawn.slicing_problem(where, space, RUN).sites.crossing(3, a, b) == pytest.approx(10 * crossed)
-    assert 0 <= confidence([one, found]).probability <= 1
 
 
 def test_hosts_that_share_a_cpu_are_all_used_since_the_others_would_not_be_faster():

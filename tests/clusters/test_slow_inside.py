@@ -4,23 +4,18 @@ import collections
 import dataclasses
 import itertools
 
-import numpy as np
 import pytest
 
 from alpa_dejavu.clusters.host_classes import slow_inside
-from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.rivals import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
-from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, Submesh
-from alpa_dejavu.slicing import slicer
+from alpa_dejavu.problem import Cluster, Link, MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
 from unlike import device
@@ -60,25 +55,6 @@ def test_parts_of_several_hosts_are_offered_where_that_is_better():
     most = {s: max(c.tensor_parallel for c in row if c) for s, row in zip(space.submeshes, space.configs, strict=True)}
     assert most[Submesh(4, 1)] == 4, "tensor-parallel groups may go across hosts there"
     assert most[Submesh(2, 2)] == most[Submesh(1, 2)] == 2
-
-
-def test_what_doesnt_pack_is_searched_for_again():
-    cluster, problem_of = cluster_of(2, 2), chain(3)
-    space = search_space(cluster, 4)
-    table = cost_table(problem_of, cluster, space, Run(4), CostModels(AnalyticLatency(), AlphaBeta()))
-    problem = table.slicing_problem(cluster, space, Run(4))
-    costs = np.full_like(problem.costs_s, np.inf)
-    names = {(s.num_hosts, s.devices_per_host): n for n, s in enumerate(space.submeshes)}
-    # A whole host beside one device of each of two hosts is best, and can't be; what can be costs more.
-    costs[0, 0, names[1, 2], 0] = costs[1, 2, names[2, 1], 0] = 1.0
-    costs[0, 0, names[2, 1], 0] = 5.0
-    mixed = dataclasses.replace(problem, costs_s=costs, per_step_s=None, max_n_succ_stages=None)
-    best = slicer("dynamic").slice(mixed)
-    with pytest.raises(NoPlanError):
-        place_stages(best.stages, space, cluster)
-    found = packed(mixed, space, cluster, slicer("dynamic"))
-    assert [stage.submesh for stage in found.stages] == [names[2, 1]] * 2
-    assert best.cost_s < found.cost_s == found.lower_bound_s
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])

@@ -1,11 +1,15 @@
 """What a cluster's devices can't compute is said before anything is planned."""
 
+import dataclasses
+
 import pytest
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.comparison import SAVINGS, compare
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.problem import Cluster, Link
+from alpa_dejavu.testing import example_cluster
 
 SIZE = Transformer(512, 2, 4, 1024, 256, feed_forward=2048)
 
@@ -43,3 +47,12 @@ def test_attention_is_plain_on_gpus_that_no_library_fuses_it_on():
         for cell in found.cells
     ]
     assert [cell.figures.step_s for cell in found.cells] == [one.plan.step_s for one in steps]
+
+
+def test_a_device_of_ones_own_may_say_that_it_has_eight_bits():
+    host = example_cluster(1).hosts[0]
+    device = dataclasses.replace(host.device, flop_per_s={"float32": 1e12, "float8": 4e12}, memory_bytes=2.0**34)
+    link = Link(1e-6, 1e10)
+    assert planned(Cluster.uniform("own", ["a"], device, 4, link, link), precision="float8").step_s > 0
+    with pytest.raises(ValueError, match="float8, but example computes none"):
+        planned(Cluster.uniform("own", ["a"], host.device, 4, link, link), precision="float8")

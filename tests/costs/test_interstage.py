@@ -59,28 +59,6 @@ def test_what_goes_from_one_host_to_four_takes_what_the_senders_card_takes(named
     ]
 
 
-def test_within_a_host_the_stage_with_fewer_devices_sets_the_shares():
-    cluster, model = example_cluster(1), chain(3, activation_bytes=4e7)
-    transfer = InterstageTransfer(model, cluster, AlphaBeta())
-    link = cluster.links[0][0]
-    for before, after, shares in (((0,), (0, 0, 0), 1), ((0, 0, 0), (0,), 1), ((0, 0), (0, 0), 2)):
-        assert transfer.between(1, before, after)[0] == pytest.approx(link.latency_s + 4e7 / shares / link.bytes_per_s)
-    table = transfer.table(space_of(cluster, (1, 1), (1, 2), (1, 4)))
-    for a, b in np.ndindex(3, 3):
-        assert table.seconds(1, a, b) == transfer.between(1, (0,) * 2**a, (0,) * 2**b)
-
-
-@pytest.mark.parametrize("hosts", [((0,), (1, 2)), ((0, 1), (2, 3)), ((0, 0), (0, 1)), ((2,), (2,)), ((0, 1), (1, 2))])
-def test_more_hosts_on_one_side_take_no_less_than_on_both(hosts):
-    transfer = InterstageTransfer(chain(2, activation_bytes=1e7), hosts_of(4), AlphaBeta())
-    before, after = hosts
-    there, back = transfer.between(1, before, after), transfer.between(1, after, before)
-    assert there == pytest.approx(back)
-    fewer = min(len({*before}), len({*after}))
-    if not {*before} & {*after}:
-        assert there[0] == pytest.approx(1e7 / fewer / CARD.bytes_per_s)
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_dynamic_is_exact_where_what_crosses_depends_on_both_stages(seed):
     rng = np.random.default_rng(seed)

@@ -93,3 +93,12 @@ def test_suspects_are_found_with_their_reason():
     assert suspects(["a", "a"], np.array([4.0, 4.0]), np.array([1.0, 1.1])) == [
         Suspect(1, "a size that was there already")
     ]
+
+
+def test_within_and_across_are_fitted_apart():
+    rows = _rows(1.0, (2.0, 4.0), 1e10)
+    mixed = dataclasses.replace(rows, hosts=np.where(rows.size == 4, 2.0, 1.0))
+    with pytest.raises(ValueError, match="fitted apart"):
+        FittedCollectives().fit(mixed, _seconds(rows), rows.size)
+    with pytest.raises(ValueError, match="leave the suspects out"):
+        FittedCollectives().fit(rows, np.full(len(rows), np.inf), rows.size)

@@ -5,9 +5,8 @@ import pytest
 
 from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin, MemoryResiduals
-from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.testing import example_cluster
-from measured_peaks import NARROW, RUN, SPACE, STAGE, counted_bytes, decided, measuring, table_of
+from measured_peaks import RUN, SPACE, STAGE, counted_bytes, decided, measuring, table_of
 
 FOREIGN = MemoryResiduals({"peak": (0.03, -0.05, 0.04) * 8}, 8, "peaks elsewhere", "another framework")
 
@@ -55,23 +54,6 @@ def test_a_measured_peak_needs_no_share_free_and_the_others_do():
     assert whole.max_n_succ_stages[STAGE.first + 1, STAGE.last + 1, STAGE.submesh, STAGE.config] >= 0
 
 
-def test_residuals_of_a_run_join_those_that_are_given():
-    alone = margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals
-    assert (alone.log_ratios, alone.num_groups, alone.is_ours) == ({"peak": (0.1, 0.2, 0.3)}, 3, True)
-    assert margin_with(MemoryMargin(), [0.1, 0.2]).residuals is None
-    given = MemoryMargin(0.02, FOREIGN)
-    assert margin_with(given, []) is given
-    both = margin_with(given, [0.5])
-    assert (both.risk, both.residuals.num_groups) == (0.02, 9)
-    assert both.residuals.log_ratios["peak"] == (*FOREIGN.log_ratios["peak"], 0.5)
-    assert both.residuals.framework == "another framework and Alpa"
-    kinds = {"resident": (0.1, 0.2), "per_micro_batch": (0.0, 0.1), "temporary": (0.3, 0.4)}
-    ours = margin_with(MemoryMargin(residuals=MemoryResiduals(kinds, 2, "mine")), [0.5]).residuals
-    assert ours.is_ours
-    assert all(ours.log_ratios[kind] == (*ratios, 0.5) for kind, ratios in kinds.items())
-    assert ours.origin == "mine, and stages measured while planning"
-
-
 def test_the_plan_has_the_measured_peaks_and_says_so():
     measure, asked = measuring(1.1, collectives=9.0)
     plan = decided(measure)
@@ -102,12 +84,6 @@ def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
     config = SPACE.configs[first.submesh][first.config]
     assert ((first.first, first.last), SPACE.submeshes[first.submesh], config.shape) not in taken
     assert all(stage.memory_bytes <= limit for stage in plan.stages)
-
-
-def test_when_measured_peaks_say_that_nothing_fits_there_is_no_plan():
-    cluster = example_cluster(1, memory_bytes=NARROW)
-    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
-        decided(measuring(50.0, cluster, collectives=9.0)[0], cluster)
 
 
 @pytest.mark.parametrize("figures", [(0.0, None), (float("nan"), None), (1.0, -1.0), (1.0, float("inf"))])

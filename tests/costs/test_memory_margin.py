@@ -8,8 +8,8 @@ import pytest
 from alpa_dejavu import NoPlanError
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.costs.memory_margin import MemoryMargin, MemoryResiduals, with_memory_note
-from alpa_dejavu.planning import GivenStage, estimate, plan_model
-from alpa_dejavu.problem import MeshConfig, Run
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space
 from plans import example_plan, stage
@@ -36,15 +36,6 @@ def test_without_residuals_the_count_is_taken_as_it_is_and_the_risk_is_unknown()
     assert margin.probability(COUNTED, 16e9) is None
     assert not margin.is_known
     assert "unknown" in margin.note()
-
-
-def test_known_residuals_ask_for_their_quantile():
-    margin = MemoryMargin(0.01, residuals())
-    assert margin.is_known
-    # 99 % of Student's t with 199 degrees of freedom.
-    assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 2.345), rel=2e-3)
-    assert margin.probability(COUNTED, 8e9 * np.exp(0.1 * 2.345)) == pytest.approx(0.01, rel=0.05)
-    assert margin.note() == "plans are taken under a risk of 1.00% of running out of memory"
 
 
 def test_too_few_residuals_are_said_and_have_the_tails_of_two_degrees_of_freedom():
@@ -103,27 +94,6 @@ def test_a_hosts_own_margin_stands_until_another_is_asked_for():
     assert "10 % of each device's memory" in plan.notes[-1]
     again = planned(MODEL, careful, space(), RUN, margin=MemoryMargin(free_share=0.05)).plan
     assert fullest_bytes(again) == fullest_bytes(best)
-
-
-def test_measured_peaks_take_the_place_of_the_share():
-    cluster, best = narrow()
-    exact = MemoryResiduals({"peak": (-1e-4, 1e-4) * 100}, 100)
-    for margin in (None, 0.5):
-        plan = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=exact, free_share=margin)).plan
-        assert fullest_bytes(plan) == fullest_bytes(best)
-        assert plan.notes[-1].startswith("plans are taken under a risk of 1.00%")
-    assert MemoryMargin(residuals=exact, free_share=0.5).free_share_of(cluster.hosts[0]) == 0.0
-
-
-def test_a_plan_that_is_given_is_counted_whole():
-    cluster, best = narrow()
-    stages = [
-        GivenStage(*stage.layers, stage.submesh, MeshConfig(stage.logical_mesh, *stage.logical_mesh, zero=stage.zero))
-        for stage in best.stages
-    ]
-    found = estimate(MODEL, cluster, RUN, stages)
-    assert found.table.max_n_succ_stages[found.choices[0].entry] >= len(stages) - 1
-    assert fullest_bytes(found.plan) == pytest.approx(fullest_bytes(best))
 
 
 @pytest.mark.parametrize("margin", [-0.1, 1.0, float("nan")])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.costs.communication import (
     COLLECTIVES,
@@ -90,15 +89,6 @@ def test_long_tensors_reach_most_of_the_link(gpu, size, collective, bus):
     assert bus[0] < share < bus[1]
 
 
-def test_switches_add_up_all_reduces_of_more_than_four_from_hopper_on():
-    def ratio(gpu, size):
-        group = Group(cluster_of(gpu), (0,) * size)
-        return seconds(group, "all_reduce", 1e11) / seconds(group, "all_gather", 1e11)
-
-    assert ratio("H100-SXM-80GB", 8) < ratio("A100-SXM-80GB", 8) - 0.3
-    assert ratio("H100-SXM-80GB", 4) == pytest.approx(ratio("A100-SXM-80GB", 4), rel=0.05)
-
-
 def test_gpus_that_nobody_measured_go_by_their_generation_or_by_the_common_figures():
     for gpu, like in (("H200-SXM-141GB", "H100-SXM-80GB"), ("B300-SXM-288GB", "B200-SXM-180GB")):
         groups = [Group(cluster_of(name), (0,) * 4) for name in (gpu, like)]
@@ -111,18 +101,6 @@ def test_gpus_that_nobody_measured_go_by_their_generation_or_by_the_common_figur
     assert not factor(unknown)[1]
     assert factor(Group(cluster_of("T4"), (0, 0))) == (pytest.approx(4, rel=0.01), False)
     assert factor(Group(cluster_of("L40S"), (0, 0)))[1]
-
-
-def test_across_hosts_the_network_is_the_limit_or_the_inside_of_a_host():
-    slow, fast = (Group(cluster_of("H100-SXM-80GB", 2, network=rate), (0,) * 8 + (1,) * 8) for rate in (50e9, 1e13))
-    inside = Group(cluster_of("H100-SXM-80GB"), (0,) * 8)
-    for collective in ("all_gather", "reduce_scatter"):
-        assert seconds(slow, collective, 1e11) == pytest.approx(15 / 16 * 1e11 / (0.85 * 50e9), rel=0.02)
-        ring = seconds(inside, collective, 1e11) * (15 / 16) / (7 / 8)
-        assert seconds(fast, collective, 1e11) == pytest.approx(ring, rel=0.02)
-    assert seconds(fast, "all_to_all", 1e11) == pytest.approx(seconds(inside, "all_to_all", 1e11) / 2, rel=0.02)
-    assert factor(slow)[1] is False
-    assert factor(Group(named_cluster("p3.16xlarge", 2), (0, 1)))[1] is True
 
 
 def test_an_all_reduce_across_two_hosts_goes_by_trees_and_across_many_by_rings():

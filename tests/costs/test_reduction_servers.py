@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import unlike
-from alpa_dejavu.costs.communication import AlphaBeta, Group, Links
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.communication.reduction_servers import group_split, reduction_split, served_s
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
@@ -91,17 +91,6 @@ def served(cluster, *rates):
     return dataclasses.replace(
         cluster, reduction_servers=tuple(ReductionServer(f"s{n}", rate) for n, rate in enumerate(rates))
     )
-
-
-@pytest.mark.parametrize("model", [AlphaBeta(), Links()])
-def test_a_group_on_four_hosts_takes_half_of_a_parameter_server(model):
-    """Four hosts of two devices, four servers as fast as a host: all bytes go out of each host once."""
-    cluster, hosts = served(example_cluster(4, 2), *[1e9] * 4), (0, 0, 1, 1, 2, 2, 3, 3)
-    inside = 2 * (1e-5 + 1e8 / 2 / 1e10)
-    found = served_s(model, np.array([0.0, 1e8]), Group(cluster, hosts))
-    assert found == pytest.approx([0.0, inside + 2 * 1e-4 + 1e8 / 1e9])
-    both = served_s(model, np.array([1e8]), Group(cluster, hosts, 2))
-    assert both == pytest.approx([inside + 2 * 1e-4 + 2 * 1e8 / 1e9])
 
 
 def test_no_server_pays_on_one_host_on_two_or_where_there_is_none():

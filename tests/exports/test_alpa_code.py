@@ -18,7 +18,6 @@ from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
 from plans import example_plan, hardware, stage
-from unlike import islands
 
 
 def method_of(plan, monkeypatch):
@@ -125,17 +124,6 @@ def test_what_alpa_would_place_otherwise_is_given_whole(monkeypatch, unhooked, p
     assert isinstance(option, DejavuStageOption)
     assert option.plan == plan
     assert "ManualStageOption(" not in alpa_code(plan)
-
-
-def test_on_islands_stages_stay_on_their_hosts(monkeypatch, unhooked):
-    where = islands()
-    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8), contingencies=True).plan
-    assert any(set(one.hosts) in ({"a", "c"}, {"b", "d"}) for one in plan.stages), "of near hosts"
-    assert plan.contingencies
-    option = method_of(plan, monkeypatch).stage_option
-    assert isinstance(option, DejavuStageOption)
-    assert option.plan == dataclasses.replace(plan, contingencies={})
-    assert [one.hosts for one in option.plan.stages] == [one.hosts for one in plan.stages]
 
 
 def test_the_script_runs_on_its_own(tmp_path):

@@ -93,3 +93,11 @@ def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as
             assert spent > 1.2 * start
     simulated = simulate(plan_times(made.plan), made.plan.num_micro_batches, made.plan.schedule)
     assert replay(ranks, groups).step_s == pytest.approx(simulated.step_s, rel=0.05)
+
+
+def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
+    whole = dataclasses.replace(SIZES, train_last=0)
+    plan = plan_model(whole.text, "p3.8xlarge", batch=16, micro_batches=4, cache=False, runs_on="megatron").plan
+    export(plan, "megatron", tmp_path / "whole", model=whole)
+    with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
+        export(plan, "megatron", tmp_path / "frozen", model=SIZES)

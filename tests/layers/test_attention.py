@@ -336,19 +336,6 @@ def test_scores_are_neither_kept_nor_temporary():
     assert [t for t in other.tensors if t.role != "activation"] == [t for t in fused.tensors if t.role != "activation"]
 
 
-@pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable"])
-def test_blocks_that_are_computed_again(policy):
-    wrap = functools.partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, policy))
-    traced = trace(attending(causal, blocks=2, wrap=wrap), batch=BATCH)
-    ahead, back = records(model_of_step(traced, 2, attention="fused"))
-    assert [record.kernel for record in ahead] == ["cudnn causal"] * 2
-    again = 0 if policy == "dots_saveable" else 1  # its output is kept
-    assert [record.kernel for record in back] == [*["cudnn causal"] * again, "cudnn causal backward"] * 2
-    layered = cut_into_layers(traced, 2)
-    for x, y in zip(results(layered), results(with_attention(layered, "fused")), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-6)
-
-
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_a_scan_over_layers(is_checkpointed, num_layers):
@@ -371,29 +358,6 @@ def test_a_scan_over_layers(is_checkpointed, num_layers):
     ahead, back = records(model_of_step(traced, num_layers, attention="fused"))
     assert [record.kernel for record in ahead] == ["cudnn causal"] * 3
     assert [record.kernel for record in back].count("cudnn causal backward") == 3
-
-
-def test_a_loop_over_shared_weights_stays_as_it_is():
-    def function(batch_size):
-        def step(weights, x):
-            def loss(weights):
-                def turn(x, _):
-                    query, key, value = ((x @ weights[name]).reshape(-1, TOKENS, HEADS, HEAD) for name in "qkv")
-                    return x + mixed(query, key, value).reshape(x.shape) @ weights["o"], None
-
-                return (jax.lax.scan(turn, x, None, length=5)[0] ** 2).mean()
-
-            return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
-
-        weights = {name: jax.ShapeDtypeStruct((HIDDEN, HIDDEN), jnp.float32) for name in "qkvo"}
-        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
-
-    traced = trace(function, batch=BATCH)
-    found = attention_of(traced)
-    assert (found.by_pattern, found.in_loops) == (5, 5)
-    model = model_of_step(traced, 1, attention="fused")
-    assert records(model) == ([], [])
-    assert "5 found by pattern, priced as fused kernels, but for 5 in loops" in found.note("fused", model)
 
 
 class Block(nn.Module):
@@ -565,24 +529,6 @@ def test_what_is_no_attention_or_more_than_that_stays_as_it_is(name):
     found = attention_of(traced)
     assert (found.by_pattern, found.by_call, found.note("fused")) == (0, 0, None)
     layered = cut_into_layers(traced, 1)
-    assert with_attention(layered, "fused") is layered
-
-
-def test_scores_that_the_step_returns_are_kept():
-    def function(batch_size):
-        def step(weights, x):
-            def loss(weights):
-                query, key, value = heads_of(weights, x)
-                weight = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key))
-                return (jnp.einsum("bhqk,bkhd->bqhd", weight, value) ** 2).mean(), weight
-
-            gradients, weight = jax.grad(loss, has_aux=True)(weights)
-            return jax.tree.map(lambda w, g: w - g, weights, gradients), weight
-
-        weights = {name: jax.ShapeDtypeStruct((HIDDEN, HIDDEN), jnp.float32) for name in "qkv"}
-        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
-
-    layered = cut_into_layers(trace(function, batch=BATCH), 1)
     assert with_attention(layered, "fused") is layered
 
 

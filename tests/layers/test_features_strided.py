@@ -23,12 +23,6 @@ def cache_bytes(function, *args):
     return operators.strided_cache_bytes[operators.strided_bytes > 0].tolist()
 
 
-def test_plain_products_and_batches_of_them_read_in_order():
-    assert strided_bytes(lambda x, w: x @ w, X, WEIGHT) == ([0.0], 0.0)
-    assert strided_bytes(lambda x, w: x.T @ w, jnp.zeros((8, 16)), jnp.zeros((8, 4))) == ([0.0], 0.0)
-    assert strided_bytes(lambda x, y: jnp.einsum("bij,bjk->bik", x, y), X, jnp.zeros((4, 16, 2))) == ([0.0], 0.0)
-
-
 def test_a_gradient_by_weights_over_two_dimensions_copies_its_first_operand():
     gradient = jnp.zeros((4, 8, 32))
     contracted = lambda g, x: jax.lax.dot_general(g, x, (((0, 1), (0, 1)), ((), ())))  # noqa: E731
@@ -54,15 +48,6 @@ def test_attention_moves_the_keys_last_dimension():
 )
 def test_lines_take_the_cache_up_to_the_power_of_two_in_their_distance(rows, columns, each):
     assert cache_bytes(lambda x: x.T + 1, jnp.zeros((rows, columns))) == [rows * each]
-
-
-def test_lines_are_read_again_after_the_dimensions_that_are_now_inside():
-    gradient = jnp.zeros((4, 8, 32))
-    contracted = lambda g, x: jax.lax.dot_general(g, x, (((0, 1), (0, 1)), ((), ())))  # noqa: E731
-    assert cache_bytes(contracted, gradient, X) == [4 * 8 * 128]
-    heads = jnp.zeros((2, 8, 4, 16))
-    # The keys' positions are inside, each 4 heads of 16 elements after the one before.
-    assert cache_bytes(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), heads, heads) == [8 * 256]
 
 
 def test_the_transposed_product_of_two_matrices_is_computed_the_other_way_round():

@@ -189,3 +189,19 @@ def test_the_number_of_layers_may_be_left_open():
         cut_into_layers(trace(plain), "many")
     with pytest.raises(ValueError, match="remat is 'some'"):
         cut_into_layers(trace(plain), 2, remat="some")
+
+
+def test_a_call_is_never_cut_itself():
+    def function(batch_size=16):
+        def step(state, batch):
+            def loss(weights):
+                first = predict(weights[:1], batch["x"])
+                return (jax.checkpoint(predict)(weights[1:], first) ** 2).mean()
+
+            return apply(state, jax.grad(loss)(state[0]))
+
+        return step, plain(batch_size)[1]
+
+    with pytest.raises(ValueError, match=r"into 3 layers .* in 2 equations .*; ask for 1 or 2 layers"):
+        cut_into_layers(trace(function), 3)
+    assert len(cut_into_layers(trace(function), 2).forward) == 2

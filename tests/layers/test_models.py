@@ -148,15 +148,6 @@ def test_a_forward_step_that_there_is_not(name, sequence, message):
         forward_function(name, sequence)
 
 
-def test_embeddings_are_the_same_gathered_or_multiplied():
-    updated = []
-    for gathers in (False, True):
-        step, arguments = transformer_step(GPT(16, 1, 2, vocabulary=32, sequence=8, gathers=gathers), 4)
-        updated.append(jax.jit(step)(*filled(arguments)).parameters[0])
-    for first, second in zip(*map(jax.tree.leaves, updated), strict=True):
-        np.testing.assert_allclose(np.array(first, np.float32), np.array(second, np.float32), atol=1e-3)
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_image_classifiers_run(half):
     step, arguments = wresnet_step(WideResNet(8, 2, (1, 1), classes=8, image=32, half=half), 4)

@@ -85,27 +85,6 @@ def test_five_configurations_are_what_they_are_by_hand(name):
     assert (serial.device, serial.host) == (overlapped.device, overlapped.host)
 
 
-def test_parameters_on_nvme_are_read_for_each_pass_and_written_once():
-    job = Job(8, 3, 2, 1.0, 3.0, 30e9, weight=2, gradient=2, state=12, activation_bytes=0.0, layers=48)
-    result = stage(job, Shares(1.0, 1.0, 1.0, nvme=True), A100_HOST, overlapped=True)
-    # 60/16 s of reading, more than either pass; then 360 + 60 GB are written at 8 GB/s.
-    assert result.passes_s == pytest.approx(2 * 2 * 3.75)
-    assert result.update_s == pytest.approx(420 / 8)
-    assert result.nvme_bytes == pytest.approx(420e9)
-
-
-def test_efficiency_is_that_of_zero_infinity_where_nothing_overlaps():
-    # ZeRO-Infinity, section 4: for parameters and gradients ait is tokens, if three loads (forward, recomputation,
-    # backward) and one store of 2 bytes meet 8 flop a token; a backward pass that loads once has 4/3 of it.
-    tokens, flop_per_s = 4096, 70e12
-    compute_s = 8 * tokens * 13e9 / flop_per_s
-    job = Job(1, 3, 1, compute_s / 4, 3 * compute_s / 4, 13e9, 2, 2, 12, 0.0, 40)
-    result = stage(job, Shares(1.0, 1.0, 1.0), V100_HOST, overlapped=False)
-    intensity = tokens * 4 / 3
-    rate = V100_HOST.device
-    assert compute_s / result.passes_s == pytest.approx(intensity * rate / (intensity * rate + flop_per_s))
-
-
 def test_what_is_not_published_is_refused():
     for zero, shares in ((1, Shares(1.0, gradients=1.0)), (2, Shares(1.0, parameters=1.0))):
         with pytest.raises(ValueError, match="ZeRO-2 or 3"):

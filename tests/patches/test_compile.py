@@ -65,11 +65,6 @@ def test_an_annotated_module_runs_on_the_devices_of_its_mesh_in_their_order(clie
     assert "f32[2,4]" in text
 
 
-def test_too_few_devices_are_an_error_that_says_so(client):
-    with pytest.raises(RuntimeError, match="16 partitions needs as many devices; there are 8"):
-        client.compile(_computation(ANNOTATED), _options(16, False))
-
-
 def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
     module = HloModuleProto.FromString(_computation(SUM).as_serialized_hlo_module_proto())
     late = xc.XlaComputation(rewrite_gradient_accumulation(module).SerializeToString())
@@ -135,3 +130,8 @@ def test_collectives_are_combined_up_to_the_threshold(client):
             executable = client.compile(_computation(two), _options(4, False))
         counts.append(executable.hlo_modules()[0].to_string().count("all-reduce("))
     assert counts == [2, 1]
+
+
+def test_too_few_devices_are_an_error_that_says_so(client):
+    with pytest.raises(RuntimeError, match="16 partitions needs as many devices; there are 8"):
+        client.compile(_computation(ANNOTATED), _options(16, False))

@@ -8,7 +8,6 @@ import pytest
 
 from alpa_stock_jax import _ray_mailbox
 from alpa_stock_jax._ray_mailbox import Activity, Group, PeerWatch, peer_timeout_s
-from alpa_stock_jax._ray_resharding import instruction_name
 from alpa_stock_jax._ray_tiles import Canvas, TileExchange
 
 
@@ -109,13 +108,3 @@ def test_a_peer_that_computes_is_waited_for(monkeypatch):
 def test_a_time_out_is_a_positive_number(given):
     with pytest.raises(ValueError, match=f"ALPA_PEER_TIMEOUT_S is '{given}', but must be a positive number"):
         peer_timeout_s({"ALPA_PEER_TIMEOUT_S": given})
-
-
-def test_an_instruction_is_named_by_its_place():
-    def one(kind, task, arrays, info=""):
-        return SimpleNamespace(opcode=SimpleNamespace(name=kind), task_uuid=task, output_uuids=arrays, info=info)
-
-    listed = [one("RUN", 7, [5], "stage 0"), one("RECV", 7, [4]), one("RECV", 7, [5]), one("FREE", None, None),
-              one("RUN", 8, [6], "stage 3")]  # fmt: skip
-    assert instruction_name(listed, 7, 5) == "instruction 3 of 5, which receives for stage 3"
-    assert instruction_name(listed, 9, 5) == "receiving array 5"

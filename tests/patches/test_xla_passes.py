@@ -77,17 +77,6 @@ def test_given_shardings_are_kept_and_undefined_ones_are_chosen():
     assert first.tile_assignment_dimensions() == second.tile_assignment_dimensions() == [4, 1]
 
 
-def test_without_the_engine_given_shardings_spread():
-    x = np.ones((8, 8), np.float32)
-    hlo = _hlo(lambda x, y: jnp.tanh(x + y), x, x)
-    hlo.set_input_shardings([_rows(), undefined_sharding_spec_proto()])
-    hlo.is_manually_annotated = True
-    annotated, _ = run_auto_sharding_pass(hlo, _mesh(), "single", 1, AutoShardingOption(enable_auto_sharding=False))
-    module = annotated.get_module()
-    assert [s.is_tiled() for s in module.spmd_parameters_shardings()] == [True, True]
-    assert module.spmd_output_sharding().tuple_elements()[0].is_tiled()
-
-
 def test_a_compiled_module_has_a_cost_and_its_gradients_are_known():
     def train(state, batch):
         loss = lambda w: jnp.mean((batch @ w) ** 2)  # noqa: E731

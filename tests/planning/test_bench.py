@@ -12,7 +12,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._priced_shapes import PricedShapes
-from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning.search._shapes import ShapeSearch
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.planning.task import Clock, SpaceRules
@@ -100,44 +100,3 @@ def test_what_a_scaled_model_has_too_little_memory_for_is_priced_at_its_own_micr
     found = PricedShapes(asked, Clock()).searched(ShapeSearch([4], asked.micro_batches, thorough=True))
     assert found[0].run.num_micro_batches == best
     assert found[0].costs.exact
-
-
-class TakesLonger(GrowsSlowly):
-    """A model that takes longer with other micro-batches than scaling says, and a little longer in more layers."""
-
-    def exact(self, num_layers, micro_batch):
-        self.priced.append((num_layers, micro_batch))
-        ratio, more = micro_batch / self.micro_batch, 1 + 0.02 * (micro_batch != self.micro_batch)
-        return chain(
-            num_layers, flop=more * (4 + 0.02 * num_layers) / num_layers * 1e12 * ratio, activation_bytes=1e4 * ratio
-        )
-
-
-def test_what_scaling_is_off_in_one_number_of_layers_is_not_asked_again_of_others_on_the_same_submeshes():
-    cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**34)
-    source = TakesLonger(0.0)
-    asked = task_of(source, cluster=cluster, counts=(4,), layers=(4, 5, 6))
-    bench = PricedShapes(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
-    best, *others = bench.searched(ShapeSearch(asked.layers, asked.micro_batches, thorough=True))
-    assert {layers for layers, micro_batch in source.priced if micro_batch == 4} == {4}
-    assert (best.model.num_layers, best.costs.exact) == (4, True)
-    assert not any(other.model.num_layers > 4 for other in others), "their steps are only as sure as scaling is"
-
-
-class CutsDiffer(GrowsSlowly):
-    """A model that is fastest in four layers, which scaling says about rightly, and grows slowly in five."""
-
-    def exact(self, num_layers, micro_batch):
-        share, slower = {4: (0.95, 1.0), 5: (0.2, 1.1)}[num_layers]
-        ratio = micro_batch / self.micro_batch
-        each = {"flop": slower * 1e6 * ratio, "activation_bytes": (1 + share * (ratio - 1)) * 2.0**28}
-        return chain(num_layers, **{name: 4 / num_layers * size for name, size in each.items()})
-
-
-def test_models_of_other_layers_than_the_best_are_priced_at_their_own_micro_batch_too():
-    cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**33)
-    asked = task_of(CutsDiffer(0.0), cluster=cluster, layers=(4, 5))
-    bench = PricedShapes(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
-    assert bench.candidate(Shape(5, 1)) is None
-    best = bench.searched(ShapeSearch(asked.layers, asked.micro_batches))[0]
-    assert (best.model.num_layers, best.run.num_micro_batches) == (5, 1)

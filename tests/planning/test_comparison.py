@@ -114,17 +114,6 @@ def test_the_same_devices_err_together():
     assert found.order("none").before[0][1] == 0.5
 
 
-def test_unlike_devices_are_drawn_independently():
-    found = compare(trained, [made_up("v100", 1e6), "g4dn.12xlarge"], savings=SAVINGS[:1], **ASKED)
-    cells = [found.cell(name, "none").figures for name in found.clusters]
-    spreads = [np.log(high / low) / (2 * 1.645) for low, high in (cell.interval_s for cell in cells)]
-    apart = abs(np.log(cells[0].expected_step_s / cells[1].expected_step_s))
-    assert apart < 0.5 * np.hypot(*spreads)
-    share = max(found.order("none").before[0])
-    assert 0.5 < share < 0.7  # half a standard deviation apart would be 0.69
-    assert found.order("none").is_before(*found.clusters) is None
-
-
 def order(saving, share, clusters=("a", "b"), unfit=()):
     rows = ((0.5, share), (1 - share, 0.5)) if len(clusters) == 2 else ((0.5,),)
     return Order(saving, "seconds", clusters, rows, unfit)

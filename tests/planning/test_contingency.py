@@ -8,10 +8,8 @@ import re
 import pytest
 
 import models
-import unlike
 from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.clusters.changed_cluster import slowed, without
-from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import plan
 from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
@@ -82,20 +80,6 @@ def test_a_contingency_is_as_good_as_a_fresh_plan_of_the_same_layers():
     assert made.contingencies["host-2"].step_s <= 1.05 * fresh.step_s
 
 
-def test_hosts_that_cannot_be_filled_are_left_out():
-    cluster = example_cluster(num_hosts=4)
-    model = chain(2, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
-    every = space(hosts=4)
-    pairs = [n for n, submesh in enumerate(every.submeshes) if submesh.num_hosts in (2, 4)]
-    chosen = dataclasses.replace(
-        every, submeshes=tuple(every.submeshes[n] for n in pairs), configs=tuple(every.configs[n] for n in pairs)
-    )
-    made = planned(model, cluster, chosen, Run(8)).plan
-    other = made.contingencies["host-1"]
-    assert len(other.unused) == 1
-    assert {*devices_used(other.stages), *other.unused, "host-1"} == {host.name for host in cluster.hosts}
-
-
 def test_unlike_hosts_each_have_their_own():
     cluster = slowed(example_cluster(num_hosts=3), "host-2", 4.0)
     made = plan_for(cluster)
@@ -105,30 +89,6 @@ def test_unlike_hosts_each_have_their_own():
     assert made.contingencies["host-0"].step_s == made.contingencies["host-1"].step_s
     for lost, other in made.contingencies.items():
         assert lost not in devices_used(other.stages)
-
-
-@pytest.mark.parametrize("cluster", [unlike.two_and_two(), unlike.islands(), unlike.two_and_two(devices=4)])
-def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
-    assert search_space(cluster, 8).hosts is not None
-    made = planned(MODEL, cluster, 8, Run(8)).plan
-    assert list(made.contingencies) == list("abcd")
-    for lost, other in made.contingencies.items():
-        used = devices_used(other.stages)
-        assert lost not in used
-        assert {*used, *other.unused} == {*"abcd"} - {lost}
-        assert all(devices <= cluster.hosts[0].num_devices for devices in used.values())
-    left = without(cluster, ["d"])
-    again = planned(MODEL, left, 8, Run(8)).plan
-    assert made.contingencies["d"].step_s == pytest.approx(again.step_s, rel=0.02)
-
-
-def test_a_whole_host_is_the_unit_where_there_are_many():
-    cluster = example_cluster(num_hosts=20, devices_per_host=2)
-    model = chain(20, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
-    made = planned(model, cluster, space(hosts=20, devices=2), Run(64)).plan
-    assert all(stage.submesh.devices_per_host == 2 for stage in made.stages)
-    for lost, other in made.contingencies.items():
-        assert devices_used(other.stages) == dict.fromkeys(set(made.contingencies) - {lost}, 2)
 
 
 def test_past_runs_correct_contingencies_too():

@@ -8,7 +8,6 @@ import os
 
 import pytest
 
-from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
@@ -125,24 +124,6 @@ def test_where_there_is_too_much_to_keep_the_plan_is_written_all_the_same(tmp_pa
     monkeypatch.delenv("ALPA_DEJAVU_FILE_MIB")
     assert read_plan(path).notes == ("new",)
     assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
-
-
-def test_nothing_is_kept_beside_what_is_no_regular_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="is no regular file, so nothing is kept beside it"):
-        read_kept(tmp_path / "pipe")
-    written = write_with_kept(*pair(), "/dev/null")
-    assert [str(file) for file in written.files] == ["/dev/null"]
-
-
-def test_hosts_that_the_kept_cluster_has_not_are_another_plan_s():
-    plan, kept = pair()
-    there = summary_of(CLUSTER)
-    assert kept.differences(dataclasses.replace(plan, hardware=there)) == []
-    host = dataclasses.replace(there.hosts[0], name="elsewhere", num_devices=8)
-    (hosts, hardware) = kept.differences(dataclasses.replace(plan, hardware=dataclasses.replace(there, hosts=(host,))))
-    assert hosts == "hosts is 'host-0', not 'elsewhere'"
-    assert hardware.startswith("hardware is '1 host of 4 ")
 
 
 class CrashError(BaseException):

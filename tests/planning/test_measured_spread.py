@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration import Calibration, prices, read_calibration, write_calibration
-from alpa_dejavu.costs.communication import AlphaBeta, Group, MeasuredAlphaBeta
+from alpa_dejavu.costs.communication import Group, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
-from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Resolver, meet
-from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds
 from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
-from made_up import fitted, measured
+from made_up import measured
 from models import chain, planned, space
 
 RUN, ONE = Run(4), example_cluster(1)
@@ -115,16 +112,6 @@ def calibrated(**changes) -> Calibration:
     return dataclasses.replace(measured(), **{**fields, **changes})
 
 
-def spreads_of(calibration, hosts=1):
-    model = chain(4, parameter_bytes=1e6, activation_bytes=1e6)
-    priced = prices(example_cluster(hosts), calibration, "auto", "auto")
-    choices = space(hosts)
-    table = cost_table(model, priced.cluster, choices, RUN, priced.models)
-    resolver = Resolver()
-    meet(table, choices, resolver)
-    return resolver, table, choices
-
-
 def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
     path = tmp_path / "mine.json"
     write_calibration(calibrated(name="mine"), path)
@@ -137,29 +124,3 @@ def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
         low, high = made.confidence.interval_s
         plain = plain or high / low
     assert high / low < 0.6 * plain
-
-
-def test_the_draws_have_the_spread_that_the_fit_found():
-    resolver, table, choices = spreads_of(calibrated())
-    spreads, number = resolver.spreads, {name: n for n, name in enumerate(CLASSES)}
-    assert spreads.common[number["products"]] == pytest.approx(0.1)
-    assert spreads.own[number["products"]] == pytest.approx(0.2)
-    assert spreads.common[number["launches"]] == pytest.approx(0.5)
-    assert 0.2 < spreads.common[number["all_reduce within hosts"]] < np.hypot(FACTOR_OF_TWO, 0.3)
-    assert spreads.stated[[number["products"], number["launches"], number["send within hosts"]]].all()
-    resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
-    drawn = Errors.unmeasured(resolver).drawn(4000)
-    logs = np.log(drawn.common)
-    for name in ("products", "launches", "send within hosts"):
-        assert logs[:, number[name]].std() == pytest.approx(spreads.common[number[name]], rel=0.05)
-    stage = entry_seconds(resolved.micro_batch, resolved, 0, 2, drawn)
-    assert np.log(stage).std() == pytest.approx(np.hypot(0.1, 0.2), rel=0.1)
-
-
-def test_sends_beside_learned_collectives_have_the_links_spread():
-    both = calibrated(within=fitted().within)
-    learned, links = both.communication(), calibrated().communication()
-    group = Group(both.applied_to(ONE), (0, 0))
-    assert learned.interval("send", [1e6], group) == links.interval("send", [1e6], group)
-    assert learned.seconds("send", 1e6, group) == AlphaBeta().seconds("send", 1e6, group)
-    assert learned.interval("all_reduce", [1e6], group)[1] != links.interval("all_reduce", [1e6], group)[1]

@@ -8,14 +8,12 @@ import pytest
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.offload_choices import with_all_shares, with_offload
-from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.costs.offload import copies
 from alpa_dejavu.planning import estimate, given_stages, plan_model
 from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
 from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.planning.search.runtimes import runtimes_of
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import HostMemory, MemoryShares, NoPlanError, Nvme, Offload, Run
+from alpa_dejavu.problem import HostMemory, NoPlanError, Nvme, Offload, Run
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -152,22 +150,6 @@ def test_a_part_is_offloaded_where_all_of_it_is_too_much_for_the_host():
     made = planned("cpu", on).plan
     assert any(0 < share < 1 for share in made.stages[0].offloaded.shares)
     assert not made.stages[0].offload.missing_bytes
-
-
-def test_drives_are_read_and_written_by_hand():
-    memory = ModelMemory.of(chain(4, parameter_bytes=2.0**25))
-    shares, size = MemoryShares(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), 4 * 2.0**25
-    found = copies(memory, shares, memory.activations, Offload(1.0, place="nvme"), MEMORY.share(1))
-    # Adam's moments, and float32 parameters of which the state has no copy.
-    assert found.step[3][0, -1] == pytest.approx((2 * size + size) / 2e9)
-    assert found.step[4][0, -1] == pytest.approx((2 * size + size) / 1e9)
-
-
-def test_parameters_are_offloaded_where_each_device_needs_its_part_alone():
-    space = with_offload(planned("none", cluster(2.0**32)).space, cluster(), "cpu")
-    configs = [config for row in space.configs for config in row if config is not None]
-    assert any(config.offload.parameters for config in configs if config.zero == 3)
-    assert not any(config.offload.parameters for config in configs if config.zero < 3 and config.data_parallel > 1)
 
 
 def test_only_devices_that_share_an_update_offload_it():

@@ -68,12 +68,6 @@ def test_every_door_says_the_same(tmp_path, overlap):
     assert simulated.step_s == pytest.approx(again.step_s)
 
 
-def test_slower_streams_hide_less_and_never_more_than_nothing():
-    steps = [planned(Overlap("streams", factor, factor)).plan.step_s for factor in (1.0, 1.5, 4.0)]
-    assert steps == sorted(steps)
-    assert steps[-1] <= planned().plan.step_s * (1 + 1e-9)
-
-
 def test_a_split_backward_pass_hides_nothing_behind_what_it_puts_off():
     model, cluster, run = job(), example_cluster(2, 2, 2.0**32), Run(4, "zb_h1")
     whole = [GivenStage(3 * n, 3 * n + 2, Submesh(1, 2), SHARED, (f"host-{n}",)) for n in range(2)]

@@ -23,7 +23,7 @@ from alpa_dejavu.planning.rivals import (
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges
 from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
-from alpa_dejavu.planning.rivals._pipelines import _as_one, shared, with_layers_moved
+from alpa_dejavu.planning.rivals._pipelines import _as_one, shared
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.planning.search.models.model_source import GivenModel
@@ -305,15 +305,6 @@ def test_pipelines_alike_are_written_as_one_that_alpa_runs():
     assert (one.micro_batch, one.num_micro_batches) == (3, 8)
     unequal = (*alike[:2], dataclasses.replace(alike[2], num_micro_batches=9))
     assert _as_one(task, unequal) == unequal
-
-
-def test_layers_move_where_that_is_faster():
-    task = task_of(cluster_of([FAST, SLOW, SLOW]), 6)
-    bad = (pipeline([1, 6], [0, 1], 8), pipeline([6], [2], 8))
-    moved = with_layers_moved(task, bad)
-    assert [stage.last for stage in moved[0].stages] == [3, 5]
-    assert moved[0].num_micro_batches > moved[1].num_micro_batches
-    assert task.synchronous_s(moved) < task.synchronous_s(bad)
 
 
 def test_the_planner_hands_over_unlike_pipelines():

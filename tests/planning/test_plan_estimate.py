@@ -2,11 +2,10 @@
 
 import collections
 import dataclasses
-import pathlib
 
 import pytest
 
-from alpa_dejavu import clusters, layers, sharding
+from alpa_dejavu import layers, sharding
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
@@ -172,19 +171,6 @@ def test_the_cluster_of_a_plan_on_what_is_left_has_exactly_these_hosts():
     for machine in (None, "p3.16xlarge"):
         assert cluster_of_plan(plan, machine) == left
     assert summary_of(cluster_of_plan(plan)) == plan.hardware
-
-
-def test_a_machines_file_is_found_again(tmp_path):
-    text = (pathlib.Path(clusters.__file__).parent / "p3.8xlarge.json").read_text()
-    path = tmp_path / "mine.json"
-    path.write_text(text.replace('"p3.8xlarge"', '"mine"'))
-    cluster = without(named_cluster(str(path), 3), ["mine-0"])
-    assert cluster.name == "2 x mine"
-    plan = example_plan(cluster=cluster.name, hardware=summary_of(cluster))
-    assert cluster_of_plan(plan) == cluster
-    path.unlink()
-    with pytest.raises(ValueError, match=r"the cluster '2 x mine': there is no file '.*mine.json'; .* --cluster"):
-        cluster_of_plan(plan)
 
 
 def test_a_cluster_that_cannot_be_made_again_is_refused_with_the_way_out():

@@ -9,15 +9,12 @@ import pytest
 from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.planning import Searched, estimate, given_stages, plan, plan_model
 from alpa_dejavu.planning.changed.replanning import fallback
-from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
 from alpa_dejavu.planning.given.other_schedules import improved_order, with_better_schedules
 from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, under
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.problem import Cluster, Device, Link, NoPlanError, Operator, Operators, Run
-from alpa_dejavu.problem.run import schedule_form
-from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate, step_seconds
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.slicing import Dynamic
@@ -130,15 +127,6 @@ def test_a_plan_with_chunks_goes_through_its_file_and_estimates_to_the_same(tmp_
     assert simulate(plan_times(again), 6, "zb_v").step_s == pytest.approx(again.step_s)
 
 
-def test_memory_is_that_of_all_stages_on_a_submesh():
-    found = made("zb_v", (1.0,) * 6, 6, 3, activation_bytes=2.0**20)
-    kept = named_schedule("zb_v", 6, 6).peak_chunks
-    for n, submesh in enumerate(found.plan.submesh_of):
-        on = [s for s, of in zip(found.plan.stages, found.plan.submesh_of, strict=True) if of == submesh]
-        by_hand = sum(s.resident_bytes for s in on) + kept[submesh] * 2.0**20
-        assert found.plan.stages[n].memory_bytes == pytest.approx(by_hand + on[0].temporary_bytes, rel=0.01)
-
-
 def test_stages_that_can_not_share_submeshes_are_named(tmp_path):
     data = plan_data(made("zb_v", (1.0,) * 6, 6, 3).plan)
     other = {"hosts": data["stages"][1]["hosts"]}
@@ -227,21 +215,6 @@ def test_what_is_run_without_a_host_has_the_plans_schedule(tmp_path, seconds, si
         other = fallback(found, lost).plan
         assert simulate(plan_times(other), size, found.schedule).step_s == pytest.approx(other.step_s, rel=1e-3)
     assert read_plan(write_plan(found, tmp_path / "plan.json")) == found
-
-
-def test_layers_that_stay_on_a_submesh_do_not_move():
-    found = made("zb_v", (1.0,) * 12, 6, 3)
-    stages, cluster = found.plan.stages, found.cluster
-    form = schedule_form("zb_v")
-    assert devices_of(stages, form) == [{s.hosts[0]: (0, 1)} for s in stages]
-    state = layer_state(found.model)
-    assert moves(stages, stages, cluster, state, form=form).num_bytes == 0
-    # Stages 2 and 3 share the last submesh: what one gives the other stays there.
-    first, second = stages[2].layers, stages[3].layers
-    moved = list(stages)
-    moved[2] = dataclasses.replace(stages[2], layers=(first[0], first[1] + 1))
-    moved[3] = dataclasses.replace(stages[3], layers=(second[0] + 1, second[1]))
-    assert moves(stages, moved, cluster, state, form=form).num_bytes == 0
 
 
 def test_plans_with_other_chunks_differ_in_their_schedule_and_are_priced():

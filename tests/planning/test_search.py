@@ -25,17 +25,6 @@ MODEL = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 EXACT = slicer("dynamic")
 
 
-def test_the_slicers_best_is_taken_and_neighbouring_lengths_cost_no_less_by_its_formula():
-    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
-    best, *others = best_and_neighbours(costs, EXACT)
-    assert best.stages == EXACT.slice(costs.problem).stages
-    length = len(best.stages)
-    lengths = [len(other.stages) for other in others]
-    assert lengths == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
-    assert all(other.slicing.cost_s >= best.slicing.cost_s for other in others)
-    assert all(one.simulated_s is not None for one in (best, *others))
-
-
 def test_the_plan_is_the_one_that_simulates_fastest_whatever_its_number_of_stages():
     costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
     each = [one for number in range(1, 5) if (one := costs.sliced(EXACT, number)) is not None]
@@ -120,10 +109,6 @@ def test_of_unlike_hosts_one_less_of_each_kind_and_whole_kinds_are_parts():
     assert {names(part) for part in parts} == {"abc", "acd", "ab", "cd"}
     sizes = [part.num_devices for part in parts]
     assert sizes == sorted(sizes, reverse=True), "the largest first"
-
-
-def test_devices_that_share_a_cpu_are_never_left_out():
-    assert fewer_hosts(dataclasses.replace(example_cluster(4), cores=4)) == []
 
 
 def test_of_many_hosts_the_slow_and_dear_ones_are_left_out_one_by_one():

@@ -96,17 +96,3 @@ def test_every_search_ends_with_no_worse_than_what_it_began_with(data, thorough)
     asked = searched(search, lambda shape: data.draw(steps), lambda shape: shape.stages or data.draw(st.integers(1, 4)))
     assert search.told[best(search)] <= search.told[asked[0]]
     assert all(shape.layers in (4, 8) and shape.micro_batches in COUNTS for shape in asked)
-
-
-@pytest.mark.parametrize("begin", [None, Shape(24, 8)])
-@pytest.mark.parametrize("best", range(8))
-def test_about_as_many_pairs_are_left_as_it_then_asks_for(best, begin):
-    search, counts = ShapeSearch([16, 24, 32, 48], [2**n for n in range(8)], begin), []
-    while (shape := search.ask()) is not None:
-        step_s = 1 + (math.log2(shape.micro_batches) - best) ** 2 / 20 + 0.05 / shape.layers + 0.02 * bool(shape.stages)
-        search.tell(shape, step_s, 4)
-        counts.append((sum(search.left), not shape.stages))
-    pairs = [left for left, is_pair in counts if is_pair]
-    for n, left in enumerate(pairs[:-1], 1):
-        assert 0 <= left <= 2 * (len(pairs) - n) + 4
-        assert left >= (len(pairs) - n) / 2 - 3

@@ -36,25 +36,12 @@ def test_a_slow_host_is_found_whatever_all_are_wrong_by(place, factor, common, s
     assert found.factor == pytest.approx(factor, rel=0.1)
 
 
-@given(common=st.floats(0.1, 10), seed=st.integers(0, 99))
-def test_when_all_are_slow_none_is(common, seed):
-    assert stragglers(PLAN, steps(np.ones(4), seed=seed, common=common)) == ()
-
-
 def test_hiccups_are_no_straggler():
     measured = steps(np.ones(4))
     measured[:4, 2] *= 20
     assert stragglers(PLAN, measured) == ()
     measured[:, 2] *= 2
     assert [one.hosts for one in stragglers(PLAN, measured)] == [("c",)]
-
-
-def test_all_stages_of_a_host_must_be_slow():
-    stages = tuple(dataclasses.replace(s, hosts=(host,)) for s, host in zip(PLAN.stages, "aabb", strict=True))
-    plan = dataclasses.replace(PLAN, stages=stages)
-    assert stragglers(plan, steps(np.array([1, 3, 1, 1]))) == ()
-    (found,) = stragglers(plan, steps(np.array([3, 3, 1, 1])))
-    assert (found.hosts, found.stages) == (("a",), (0, 1))
 
 
 def test_hosts_that_share_a_stage_are_not_told_apart():

@@ -22,7 +22,6 @@ from alpa_dejavu.planning.rivals import (
     Megatron,
     StrategyTask,
 )
-from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
 from alpa_dejavu.planning.rivals._orders import host_orders
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
@@ -101,36 +100,6 @@ def test_a_strategy_leaves_the_same_share_of_the_memory_free():
     assert not dataclasses.replace(tight, margin=MemoryMargin(free_share=0.03)).fits(pipeline)
 
 
-def test_the_slowest_group_counts_wherever_it_is():
-    task = task_of(MODEL, with_link(cluster_of([FAST, FAST], per_host=2), Link(0.0, 1e8), (1, 1)))
-    first, both = (
-        task.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts) // 2, 2))], 2)[0].forward_collective_s
-        for hosts in ((0, 0), (0, 0, 1, 1))
-    )
-    assert both == pytest.approx(first * 100 / 2)
-
-
-def with_link(cluster, link, *pairs):
-    """The cluster with another link from one host to another."""
-    links = tuple(
-        tuple(link if (a, b) in pairs else other for b, other in enumerate(row)) for a, row in enumerate(cluster.links)
-    )
-    return dataclasses.replace(cluster, links=links)
-
-
-def costs_of(variant, degrees, cluster=MIXED, model=MODEL):
-    ranks = tuple(n for n, host in enumerate(cluster.hosts) for _ in range(host.num_devices))
-    return AmpCosts(task_of(model, cluster), degrees, ranks, variant)
-
-
-def test_released_amp_averages_unlike_devices():
-    free = Link(0.0, 1e30)
-    cluster = cluster_of([FAST, FAST, FAST, SLOW], within=free, between=free)
-    whole, replicas = 3e9 * 6 / 1e12, Degrees(16, 1, 1, 1, 1)
-    assert costs_of("released", replicas, cluster).step_s((0,)) == pytest.approx(whole * (0.75 + 0.25 * 2))
-    assert costs_of("paper", replicas, cluster).step_s((0,)) == pytest.approx(whole * 2)
-
-
 def test_the_papers_placement_puts_hosts_in_the_best_order():
     model = chain(6, flop=1e9, parameter_bytes=1.0, activation_bytes=1e4, exchanged=())
     slow_first = cluster_of([SLOW, FAST, FAST, FAST])
@@ -149,12 +118,6 @@ def test_amp_takes_what_has_the_memory():
     assert not task_of(model, tight).fits(whole.pipelines[0])
     assert cut.fits
     assert cut.own_s > whole.own_s
-
-
-def test_amp_tries_its_best_candidates_and_takes_the_fastest():
-    one, many = (Amp(trials=trials).plan(MODEL, MIXED, 16) for trials in (1, 20))
-    assert many.step_s <= one.step_s
-    assert many.own_s >= one.own_s
 
 
 PAPERS = [device(name, rate * 1e12) for name, rate in (("V", 4), ("R", 3), ("G", 2), ("Q", 1))]

@@ -1,6 +1,5 @@
 """Functions that do the same are compiled once."""
 
-import numpy as np
 import optax
 import pytest
 
@@ -16,21 +15,9 @@ def made(value, *more, default=None):
     return inner
 
 
-def itself():
-    def inner():
-        return inner
-
-    return inner
-
-
-ARRAY = np.zeros(2)
 SAME = [
     (made(1), made(1)), (made((1, "a")), made((1, "a"))), (made(made(0.5)), made(made(0.5))),
     (made(1, default=2), made(1, default=2)),
-]  # fmt: skip
-OTHER = [
-    (made(1), made(2)), (made(1), made(True)), (made(0.0), made(-0.0)), (made(1), made(1, default=2)),
-    (made(ARRAY), made(ARRAY)), (made([1]), made([1])), (made(1), itself()), (itself(), itself()),
 ]  # fmt: skip
 
 
@@ -39,13 +26,6 @@ def test_functions_that_do_the_same(pair):
     one, other = (SameCode((each,)) for each in pair)
     assert one == other
     assert hash(one) == hash(other)
-
-
-@pytest.mark.parametrize("pair", OTHER)
-def test_functions_that_may_not(pair):
-    one, other = (SameCode((each,)) for each in pair)
-    assert one != other
-    assert one == SameCode((pair[0],))
 
 
 def test_problems_and_optimizers_made_anew_are_compiled_once():

@@ -1,7 +1,6 @@
 """Choices made while training: derivatives, shares, seconds, and what is left to the slicers."""
 
 import dataclasses
-import math
 import pathlib
 import re
 
@@ -88,34 +87,12 @@ def test_a_mix_learns_hardens_and_pays_for_itself(job):
     assert run.mixing_s < 1.1 * (live[:-1].sum() * slowest_s + looks_s)
 
 
-def test_the_same_seed_is_the_same_run(job):
-    one, same, other = (
-        configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=1.0), seed=seed)
-        for seed in (4, 4, 5)
-    )
-    assert one.loss.tolist() == same.loss.tolist()
-    assert one.loss.tolist() != other.loss.tolist()
-    assert one.seconds_to(one.loss.min()) <= 1.0
-    assert one.seconds_to(0.0) == math.inf
-
-
 def test_the_page_s_example_chooses_one_of_its_rows(capsys):
     page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground-workers.md"
     _, section = page.read_text(encoding="utf-8").split("## Choosing while training")
     (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(block, {"__name__": "example"})
     assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
-
-
-def test_a_training_goes_on_from_another_one_s_parameters(job):
-    cluster, until = example_cluster(1, 3), Until(steps=5)
-    first = simulate(job, cluster, AllReduce(), until=until, seed=1)
-    second = simulate(job, cluster, AllReduce(), until=until, seed=2, start=first.params)
-    assert second.loss[0] == first.loss[-1]
-    with pytest.raises(ValueError, match=r"start has the shape \(3,\), but must have \(2410,\)"):
-        simulate(job, cluster, AllReduce(), until=until, start=np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"own_starts must be False"):
-        simulate(dataclasses.replace(job, own_starts=True), cluster, AllReduce(), until=until, start=first.params)
 
 
 @pytest.mark.parametrize(("rows", "said"), [
@@ -141,3 +118,14 @@ def test_jobs_ends_and_settings_that_can_t_be_are_said(job):
     for more, said in (({"rate": 0}, "rate is 0"), ({"drop": 0}, "drop is 0"), ({"gradients": 0}, "gradients is 0")):
         with pytest.raises(ValueError, match=said):
             Mixing(**more)
+
+
+def test_a_training_goes_on_from_another_one_s_parameters(job):
+    cluster, until = example_cluster(1, 3), Until(steps=5)
+    first = simulate(job, cluster, AllReduce(), until=until, seed=1)
+    second = simulate(job, cluster, AllReduce(), until=until, seed=2, start=first.params)
+    assert second.loss[0] == first.loss[-1]
+    with pytest.raises(ValueError, match=r"start has the shape \(3,\), but must have \(2410,\)"):
+        simulate(job, cluster, AllReduce(), until=until, start=np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"own_starts must be False"):
+        simulate(dataclasses.replace(job, own_starts=True), cluster, AllReduce(), until=until, start=first.params)

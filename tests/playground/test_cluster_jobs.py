@@ -167,21 +167,6 @@ def test_nothing_is_lost_or_made_up(workload, name):
         assert (np.diff(found.first_s + [one.arrival_s for one in workload.jobs]) >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
-@given(workloads())
-def test_sensitivity_never_takes_from_an_equal_share(workload):
-    recorded = Recorded(policy("sensitivity"))
-    schedule(workload, recorded)
-    for state, decision in recorded.kept:
-        equal = policy("equal-shares").allot(workload, state).allotments
-        assert equal.keys() == decision.allotments.keys()
-        for number, part in decision.allotments.items():
-            curve = workload.jobs[number].curve
-            mine_s, equal_s = (curve.seconds(one.devices, one.cores, one.memory_bytes) for one in (part, equal[number]))
-            assert part.places == equal[number].places
-            assert mine_s <= equal_s * (1 + 1e-9)
-
-
 @settings(max_examples=12, deadline=None)
 @given(st.lists(TINY, min_size=1, max_size=3, unique=True))
 def test_the_exact_search_equals_brute_force(drawn):
@@ -339,3 +324,21 @@ def test_the_command_line(tmp_path, monkeypatch):
 
 def command(*words):
     return CliRunner().invoke(main, ["playground", *map(str, words)])
+
+
+def test_files_without_jobs_are_told(tmp_path):
+    with pytest.raises(ValueError, match=r"no job that can be run .it has no line"):
+        read_jobs(written(tmp_path), [CURVE])
+    with pytest.raises(ValueError, match="1 not terminated"):
+        read_jobs(written(tmp_path, LINES[3]), [CURVE])
+    with pytest.raises(ValueError, match="can't be read"):
+        read_jobs(tmp_path / "none.csv", [CURVE])
+
+
+def test_hosts_are_lost_and_come_back(tmp_path):
+    lines = ("a,10,1,x,64,100,USING", "b,10,1,x,64,100,USING", "a,30,1,x,64,100,REPAIR", "c,11,1,x,64,100,OFFLINE",
+             "a,50,1,x,64,100,USING", "b,20,1,x,64,100,USING")  # fmt: skip
+    changes = read_host_changes(written(tmp_path, *lines), 2)
+    assert changes == (HostChange(20, 0, False), HostChange(40, 0, True))
+    with pytest.raises(ValueError, match="line 1: time_stamp is 'then'"):
+        read_host_changes(written(tmp_path, "a,then,1,x,64,100,USING"), 2)

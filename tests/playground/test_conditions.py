@@ -10,7 +10,7 @@ import pytest
 
 from alpa_dejavu.playground import Exchange, Job, problem
 from alpa_dejavu.playground.condition import Connected, SamplesSeen, StalenessAtMost
-from alpa_dejavu.playground.fault import Crash, Join, Partition
+from alpa_dejavu.playground.fault import Crash, Partition
 from alpa_dejavu.playground.scenarios import read_runs, read_scenario, run_scenario, write_runs
 from scenario_texts import check_refused
 from seen_training import simulated
@@ -79,17 +79,6 @@ def brute_force(messages, window_s, end_s, workers):
         if not reached.all():
             return start_s + window_s
     return None
-
-
-def test_lost_workers_count_no_more_and_those_that_join_count_from_then_on():
-    ring = [(float(at_s), at_s % 3, (at_s + 1) % 3) for at_s in range(1, 40)]
-    assert violated(Script(ring), Connected(4.0), 30.0, workers=3, hosts=1) is None
-    both = [(float(at_s), at_s % 2, (at_s + 1) % 2) for at_s in range(1, 40)]
-    late = violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1)
-    assert late == pytest.approx(4.0)
-    assert violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1, faults=[Crash(2, 3.5)]) is None
-    joined = violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1, faults=[Join(2, 9.5)])
-    assert joined == pytest.approx(13.5)
 
 
 def test_a_worker_that_never_gets_some_samples_is_found():

@@ -7,12 +7,11 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.playground import Job, problem
+from alpa_dejavu.playground import Job
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import Cyclades
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
 from alpa_dejavu.playground.problems._makers import sparse_least_squares
-from alpa_dejavu.playground.testing import check_exchange
 from seen_training import Messages, simulated
 
 STEPS = 6
@@ -58,16 +57,6 @@ def test_messages_and_bytes_are_those_of_samples_and_changed_parameters(sparse):
         expected += 3 * 8 * len(set().union(*changed))
     assert history.num_bytes == pytest.approx(expected)
     assert history.link_messages.sum() == 3 * 3 * STEPS
-
-
-@pytest.mark.parametrize("groups", ["random", "cosine"])
-def test_where_all_are_one_component_it_says_so_and_keeps_the_contract(groups):
-    check_exchange(Cyclades(groups))
-    job = Job(problem("sparse-least-squares"), 0.1, 64, optax.sgd(0.1))
-    history = simulated(job, (1, 4), Cyclades(groups), steps=3, looks=0)
-    assert [note.rpartition(" ")[2] for note in history.notes] == [groups]
-    assert history.notes[0].startswith("cyclades: all samples of a round are one component")
-    assert history.loss[-1] < history.loss[0]
 
 
 def test_the_sparse_problem_depends_on_no_other_parameters_than_it_says(sparse):

@@ -1,13 +1,11 @@
 """What exchanges compute, against loops of plain JAX, against each other and against formulas."""
 
-import itertools
-
 import jax
 import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.costs.communication import AlphaBeta, Group, Links
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import (
@@ -106,13 +104,6 @@ def test_a_ring_takes_what_the_alpha_beta_model_says(hosts, devices):
     assert history.end_s == pytest.approx(2 * (0.5 + float(AlphaBeta().seconds("all_reduce", 1e6, group))), rel=1e-9)
 
 
-def test_two_levels_take_what_the_link_model_says():
-    cluster = linked(3, 4)
-    history = simulate(Job(None, 0.5, num_bytes=1e7), cluster, AllReduce("hierarchical"), until=Until(steps=2))
-    seconds = float(Links().seconds("all_reduce", 1e7, Group(cluster, tuple(n for n in range(3) for _ in range(4)))))
-    assert history.end_s == pytest.approx(2 * (0.5 + seconds), rel=1e-9)
-
-
 def test_a_tree_takes_its_depth():
     # Two children send at the same time, and halve their parent's port: each of three levels takes two messages' time.
     history = simulate(Job(None, 1.0, num_bytes=1e6), linked(1, 7), AllReduce("tree"), until=Until(steps=1))
@@ -181,9 +172,3 @@ def test_names_and_settings_that_can_t_be_are_said():
         simulated(Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1)), (2, 4), AllReduce("hierarchical"), steps=1)
     with pytest.raises(ValueError, match="seconds is inf and steps is None"):
         Until()
-
-
-def test_batches_of_shards_are_of_the_shard(digits):
-    job = Job(digits, 0.1, shards=([1, 2, 3], [7]))
-    assert set(np.concatenate(list(itertools.islice(batches(job, 0, 1), 3)))) == {7}
-    assert set(np.concatenate(list(itertools.islice(batches(job, 0, 0), 9)))) <= {1, 2, 3}

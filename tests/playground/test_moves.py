@@ -57,16 +57,6 @@ def test_policies_keep_the_contract(one):
     check_move(one)
 
 
-def test_the_suite_finds_policies_that_draw_anew():
-    generator = np.random.default_rng()
-
-    def choose(epoch):
-        return Handed(generator.permutation(epoch.rows)[:2], epoch.partners(2))
-
-    with pytest.raises(AssertionError, match="run again, its history is another"):
-        check_move(Script(choose))
-
-
 def test_epochs_samples_and_bytes_are_those_by_hand(numbers):
     # Four samples and batches of two: an epoch is two gradients, so that five are over before the twelfth begins.
     asked = []
@@ -159,3 +149,13 @@ def test_a_sample_that_came_rests(rest):
 def test_what_can_not_be_is_said(numbers, make, said):
     with pytest.raises(ValueError, match=said):
         make(numbers)
+
+
+def test_the_suite_finds_policies_that_draw_anew():
+    generator = np.random.default_rng()
+
+    def choose(epoch):
+        return Handed(generator.permutation(epoch.rows)[:2], epoch.partners(2))
+
+    with pytest.raises(AssertionError, match="run again, its history is another"):
+        check_move(Script(choose))

@@ -39,16 +39,6 @@ def test_every_window_connects_all_workers(ready, window, slow):
         assert parts(groups[start : start + span]) == 1, groups[start : start + span]
 
 
-@pytest.mark.parametrize("ready", [2, 3, 8])
-def test_messages_and_bytes_are_those_of_the_groups(ready):
-    groups, history = groups_of(Job(None, 1.0, spread=0.3, num_bytes=1200), PartialReduce(ready), Until(steps=20))
-    around = sum(2 * (len(group) - 1) * len(group) for group in groups)
-    told = 2 * 7 * 20  # "ready" and "group", but to and from the coordinator's own worker
-    assert sum(map(len, groups)) == 8 * 20
-    assert history.link_messages.sum() == around + told
-    assert history.num_bytes == pytest.approx(sum(2 * (len(group) - 1) * 1200 for group in groups))
-
-
 def test_weights_are_those_of_how_far_each_is_behind():
     # Replayed: who is in a group has made an update since its last one, and takes the weighted mean.
     seen = Messages()

@@ -126,9 +126,3 @@ def test_staleness_is_the_papers_and_no_less(concurrent, distance):
 @pytest.mark.parametrize("way", [HetPipeWaves(1), HetPipeWaves(5, 2)])
 def test_other_settings_keep_the_contract(way):
     check_exchange(way, most_staleness=way.concurrent - 1)
-
-
-def test_one_minibatch_in_flight_and_no_distance_is_synchronous_training():
-    job = Job(problem("digits-mlp"), 0.1, spread=0.3)
-    one, other = (simulated(job, (1, 4), way, steps=6, looks=0) for way in (HetPipeWaves(1), AllReduce()))
-    np.testing.assert_allclose(one.params, other.params, atol=1e-5)

@@ -18,7 +18,6 @@ from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
     RunTarget,
     compared,
-    details,
     read_runs,
     read_scenario,
     run_scenario,
@@ -27,7 +26,7 @@ from alpa_dejavu.playground.scenarios import (
     tables,
     write_runs,
 )
-from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+from alpa_dejavu.playground.topology import RandomPeers
 from scenario_texts import check_refused, read
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -164,15 +163,6 @@ def test_what_an_exchange_cannot_do_is_refused_before_anything_runs(tmp_path):
                 read(tmp_path, two_levels.replace("slow-down: {worker: 7, factor: 2}", fault))
 
 
-def test_a_graph_of_ones_own_mixes_as_a_known_one():
-    pairs, generator = tuple((n, (n + 1) % 6) for n in range(6)), np.random.default_rng(0)
-    ours = Graph(pairs).mixing(0, 6, generator).matrix(6)
-    np.testing.assert_array_equal(ours, Ring().mixing(0, 6, generator).matrix(6))
-    # By the rule of Metropolis and Hastings: a path's ends have one neighbour, its middle two.
-    path = Graph(((0, 1), (1, 2))).mixing(0, 3, generator).matrix(3)
-    np.testing.assert_allclose(path, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
-
-
 def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     found = {one.name: one for one in compared([runs])}["all-reduce"]
     histories = [run.history for run in runs.runs if run.exchange == "all-reduce"]
@@ -189,19 +179,6 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     for history in histories:
         assert history.sent_bytes[-1] == pytest.approx(history.num_bytes, rel=1e-12)
         assert (np.diff(history.sent_bytes) >= 0).all()
-
-
-def test_notes_are_written_read_and_shown_once_for_all_seeds(runs, tmp_path):
-    def noted(run):
-        notes = ("one component", f"seed {run.seed}") if run.exchange == "all-reduce" else ()
-        return dataclasses.replace(run, history=dataclasses.replace(run.history, notes=notes))
-
-    write_runs(dataclasses.replace(runs, runs=tuple(map(noted, runs.runs))), tmp_path / "runs.json")
-    again = read_runs(tmp_path / "runs.json")
-    assert [run.history.notes for run in again.runs[2:4]] == [("one component", "seed 2"), ()]
-    lines = [f"all-reduce: {note}" for note in ("one component", "seed 0", "seed 1", "seed 2")]
-    assert details(compared([again]))[-4:] == lines
-    assert all(line in runs_page(again) for line in lines)
 
 
 def test_what_is_written_is_read_again(runs, tmp_path):

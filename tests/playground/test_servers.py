@@ -119,19 +119,6 @@ def test_most_workers_may_be_wrong():
     assert calm.notes == ()
 
 
-def test_one_gradient_is_judged_by_hand():
-    """With one worker the first update is its gradient at the length of the trusted one."""
-    run, long = (trained(ZenoServer(every=100), steps=steps) for steps in (1, 2))
-    assert run.lost_updates == 0
-    assert long.staleness.sum() == 2 * WORKERS
-    job, every = (Job(problem("digits-mlp"), 1.0, batch=samples) for samples in (32, 1437))
-    one = simulated(job, (1, 1), ZenoServer(samples=1437), steps=1, looks=0, seed=1)
-    start = simulated(job, (1, 1), ZenoServer(), seconds=0.5, looks=0, seed=1).params
-    whole = simulated(every, (1, 1), "server", steps=1, looks=0, seed=1).params
-    # The trusted one is on as many samples as there are, drawn with replacement: as long as that on all, nearly.
-    assert np.linalg.norm(one.params - start) == pytest.approx(np.linalg.norm(whole - start), rel=0.1)
-
-
 @pytest.mark.parametrize(("settings", "said"), [
     ({"samples": 0}, "samples is 0, but must be"),
     ({"penalty": -1.0}, "penalty is -1.0, but must be"),

@@ -10,9 +10,8 @@ import pytest
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
-from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
-from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _all_reduce
+from alpa_dejavu.playground.exchanges import AllReduce
 from alpa_dejavu.playground.fault import Crash, LinkRate
 from alpa_dejavu.playground.problems import PROBLEMS
 from alpa_dejavu.problem import Cluster, Device, Link
@@ -204,30 +203,6 @@ def world(monkeypatch):
     made, begin = [], VirtualWorld.begin
     monkeypatch.setattr(VirtualWorld, "begin", lambda self, exchange: (made.append(self), begin(self, exchange)))
     return made
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
-@pytest.mark.parametrize("way", [AllReduce, lambda algorithm: LocalSteps(1, algorithm), lambda _: PipeDream(1)])
-def test_who_begins_after_a_loss_takes_nothing_of_the_lost_one(way, algorithm, world, monkeypatch):
-    counts, mean = [], _all_reduce.mean
-    monkeypatch.setattr(_all_reduce, "mean", lambda vectors: (counts.append(len(vectors)), mean(vectors))[1])
-    run = simulate(seconds([1.0, 2.0, 2.0]), hosts(3), way(algorithm), until=Until(steps=2), faults=[Crash(0, 1.5)])
-    assert (run.end, counts) == ("steps", [2, 2])
-    assert not world[-1].board
-
-
-def test_an_average_of_a_partner_that_is_lost_is_not_taken_in_a_later_round(monkeypatch):
-    waited, used = [], Recorder.used
-
-    def watched(self, message, receiver):
-        waited.append(self.world.now_s - message.sent_s)
-        used(self, message, receiver)
-
-    monkeypatch.setattr(Recorder, "used", watched)
-    run = simulate(seconds(1.0), hosts(2), "ad-psgd", until=Until(steps=9), faults=[Crash(1, 2.5, 2.7)])
-    assert run.end == "steps"
-    assert len(waited) > 12
-    assert max(waited) < 1.0
 
 
 @pytest.mark.parametrize("name", sorted(EXCHANGES))

@@ -11,10 +11,10 @@ import pytest
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground.spend import Gain, Trial, TrialModel, Way, _spend, gains, spend, trial_model, ways
+from alpa_dejavu.playground.spend._costs import part_of
 from alpa_dejavu.playground.spend._gains import MeasuredGains
 from alpa_dejavu.playground.spend._trainings import Trainings
 from alpa_dejavu.problem import NoPlanError
-from alpa_dejavu.training.initialization import parallel_initialize
 from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex.evaluators import Vmapped
 
@@ -67,16 +67,6 @@ def test_a_model_with_numbers_and_a_loss_is_trained_itself():
     assert float(found.loss(0 * weights, batch)) == 0
 
 
-@pytest.mark.parametrize(("change", "stands", "why"), [
-    ({"is_abstract": True}, "digits-mlp", "returns shapes, not arrays"),
-    ({"width": 1_000_001}, "digits-mlp", "2,000,002 parameters, over 2,000,000"),
-])  # fmt: skip
-def test_others_have_a_stand_in_and_why(change, stands, why):
-    found = trial_model(lambda batch_size: own(batch_size, **change))
-    assert found.name == stands
-    assert why in found.why
-
-
 def test_a_step_that_tells_no_loss_is_refused():
     with pytest.raises(ValueError, match=r"must return \(state, loss\), the loss a real number"):
         trial_model(lambda batch_size: own(batch_size, says_loss=False))
@@ -107,15 +97,6 @@ def test_a_model_that_diverges_is_refused(monkeypatch):
     monkeypatch.setattr(Trainings, "batches", lambda *_: itertools.repeat(math.inf))
     with pytest.raises(ValueError, match="the trial's loss is inf by Adam"):
         gains(line(), [Way("plain")], TRIAL)
-
-
-def test_a_race_leaves_the_start_that_is_trained_on(runs):
-    told = list(itertools.islice(runs.race(4, 0.1, 0, 21), 50))
-    alone = parallel_initialize(
-        runs._start, runs._raced(0.1), lambda step: runs._batch(0, step), num_candidates=4, budget_steps=50,
-        rungs=(10, 20), init="sobol", judge="last_loss", seed=0, lanes=2,
-    )  # fmt: skip
-    np.testing.assert_allclose(told, alone.losses, rtol=1e-4)
 
 
 def test_steps_side_by_side_are_those_of_optex_with_gradients_side_by_side(runs):
@@ -202,3 +183,22 @@ def test_what_cannot_be_spent_is_refused(change, said):
     given = {"seconds": 10.0, "plan": plan, **change}
     with pytest.raises(ValueError, match=said):
         spend(own, named_cluster("p3.16xlarge"), 32, given["seconds"], plan=given["plan"])
+
+
+@pytest.mark.parametrize(("hosts", "count", "sizes"), [
+    (1, 4, [[2]] * 4), (2, 2, [[8], [8]]), (2, 4, [[4]] * 4), (3, 2, [[8, 4], [4, 8]]),
+])  # fmt: skip
+def test_parts_have_all_devices_once(hosts, count, sizes):
+    cluster = named_cluster("p3.16xlarge", hosts)
+    parts = [part_of(cluster, n, count) for n in range(count)]
+    assert [[host.num_devices for host in part.hosts] for part in parts] == sizes
+    assert all(len(part.links) == len(part.hosts) for part in parts)
+    with pytest.raises(ValueError, match="must divide 8 devices"):
+        part_of(named_cluster("p3.16xlarge"), 0, 3)
+
+
+def test_a_trial_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="seeds is 1"):
+        Trial(seeds=1)
+    with pytest.raises(ValueError, match="must be at least 80"):
+        Trial(steps=20)

@@ -79,34 +79,6 @@ def test_labels_are_dealt_as_by_hand():
     assert labels_of_workers(far, targets) == [[0, 2], [1, 3], [0, 2], [1, 3]]
 
 
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
-def test_shares_of_labels_have_dirichlets_variance(alpha):
-    # A share of n workers' has the mean 1/n and the variance (1/n)(1 - 1/n)/(alpha n + 1): over many draws.
-    workers, targets = 4, np.zeros(2000, np.int64)
-    shares = [
-        np.array([len(rows) for rows in split("dirichlet", alpha=alpha, least=1).split(task(targets, workers, n)).rows])
-        for n in range(200)
-    ]
-    variance = np.var(np.array(shares)[:, 0] / len(targets))
-    assert np.mean(shares) == len(targets) / workers
-    if alpha >= 1:  # below, draws that leave a worker empty are drawn anew
-        assert variance == pytest.approx(0.25 * 0.75 / (alpha * workers + 1), rel=0.35)
-    else:
-        assert variance > 0.05
-
-
-def test_workers_over_labels_have_equal_sizes_and_the_mix_that_alpha_says():
-    targets = np.random.default_rng(0).integers(4, size=4000)
-
-    def spread(alpha):
-        found = split("dirichlet", alpha=alpha, definition="workers-over-labels").split(task(targets, 8))
-        assert {len(rows) for rows in found.rows} == {500}
-        mixes = np.array([np.bincount(targets[rows], minlength=4) / 500 for rows in found.rows])
-        return float(mixes.max(axis=1).mean())
-
-    assert spread(1000.0) < 0.35 < 0.6 < spread(0.1)
-
-
 def test_an_alpha_that_leaves_a_worker_empty_each_time_is_said():
     with pytest.raises(ValueError, match=r"alpha is 0\.001, but must be larger: .* take a larger one, or definition"):
         split("dirichlet", alpha=0.001).split(task(np.zeros(500, np.int64), 4))

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 
 import jax
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.plans import write_plan
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.dropping import affordable, pareto_front
-from alpa_dejavu.playground.job import local_batches
-from alpa_dejavu.playground.scenarios import run_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan, stage
-from scenario_texts import check_refused, read
+from scenario_texts import check_refused
 from seen_training import simulated
 
 SIZES = (16, 4, 7)
@@ -127,17 +122,6 @@ def test_wrong_jobs_are_told(wrong, said):
         Job(**{"problem": DIGITS, "compute_s": 1.0, **wrong})
 
 
-@given(st.integers(3, 9), st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
-def test_local_batches_are_the_quickest(total, sample_s):
-    found = local_batches(total, sample_s)
-    assert sum(found) == total
-    every = (one for one in itertools.product(range(1, total + 1), repeat=len(sample_s)) if sum(one) == total)
-    best = min(max(np.multiply(one, sample_s)) for one in every)
-    assert max(np.multiply(found, sample_s)) == pytest.approx(best)
-    with pytest.raises(ValueError, match="total is 2, but must be at least 3"):
-        local_batches(2, (1.0, 1.0, 1.0))
-
-
 SCENARIO = """\
 version: 1
 problem: digits-mlp
@@ -173,16 +157,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(folder):
-    scenario = read(folder, PIPELINES)
-    assert (scenario.job.compute_s, scenario.job.hosts) == ([0.25, 0.5], (0, 2))
-    (run,) = run_scenario(scenario).runs
-    assert 1.5 < run.history.end_s < 1.6
-    assert run.history.links.tolist() == [[0, 2], [2, 0]]
-    copied = read(folder, PIPELINES.replace("[wide.json, narrow.json]", "[narrow.json]\n  copies: 3"))
-    assert (copied.job.compute_s, copied.job.hosts) == ([0.5] * 3, (0, 1, 2))
-
-
 @pytest.mark.parametrize(
     ("text", "old", "new", "said"),
     [
@@ -200,3 +174,19 @@ def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(fold
 )
 def test_what_cannot_be_is_said_with_its_line(folder, text, old, new, said):
     check_refused(folder, text, old, new, said)
+
+
+def test_vectors_leave_out_whole_blocks_and_units():
+    pytest.importorskip("optuna")
+    residual = problem("digits-residual").narrowed((4, 8))
+    settings = {"optimizer": DESCENT, "trials": 12, "steps": 4, "seeds": (0,)}
+    blocks, units, both = (
+        pareto_front(residual, SMALL, 8, parts=parts, **settings) for parts in ("blocks", "units", "both")
+    )
+    assert {rate for one in blocks for rate in one.rates} <= {0.0, 1.0}
+    assert blocks[0].rates == (1.0, 1.0)  # nothing takes less
+    assert blocks[0].seconds < min(one.seconds for one in units)
+    assert all(1.0 not in one.rates for one in units)
+    assert any(1.0 in one.rates and any(0 < rate < 1 for rate in one.rates) for one in both)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        pareto_front(DIGITS, SMALL, parts="blocks")

@@ -170,23 +170,6 @@ def test_unlike_links_are_drawn_with_the_stages_on_them():
     }  # fmt: skip
 
 
-def test_memory_is_drawn_against_its_limit(planned, page):
-    chart = constant(page, "MEMORY")
-    lines = [trace["y"] for trace in chart["data"]]
-    for n, stage in enumerate(planned.plan.stages):
-        drawn = lines[n] if isinstance(lines[n], list) else floats(lines[n]["bdata"], -1)
-        assert max(drawn) == pytest.approx(stage.memory_bytes / 2**30, rel=1e-6)
-    assert chart["layout"]["shapes"][0]["y0"] == pytest.approx(planned.table.memory_limit_bytes / 2**30)
-
-
-def test_layers_cost_what_the_table_says_on_the_mesh_of_their_stage(planned, page):
-    bars = {trace["name"]: trace["y"] for trace in constant(page, "CHARTS")["layers"]["data"]}
-    total = np.sum([list(y) for y in bars.values()], axis=0)
-    single = planned.plan.stages[1]
-    assert total[single.layers[0]] == pytest.approx((single.compute_s + single.collective_s) * 1e3)
-    assert len(total) == planned.model.num_layers
-
-
 def test_what_users_named_is_escaped():
     evil = "<script>alert(1)</script>"
     model = chain(6, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)

@@ -15,7 +15,7 @@ from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
-from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, Submesh
+from alpa_dejavu.problem import Host, MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.report._upgrade_figures import resources
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import upgrades
@@ -147,14 +147,6 @@ def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
     assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
 
 
-def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
-    plan, kept, _ = case
-    with pytest.raises(ValueError, match="what is kept is of another plan: batch is 64, not 32"):
-        explain(plan, dataclasses.replace(kept, batch=64))
-    with pytest.raises(ValueError, match="the plan was priced by LearnedLatency and AlphaBeta"):
-        explain(plan, dataclasses.replace(kept, models=("LearnedLatency", "AlphaBeta")))
-
-
 def calibrated(name, rate=1e12):
     """A calibration of the example cluster's device, which it measured to be of another rate."""
     own = example_cluster(1).hosts[0].device
@@ -189,16 +181,6 @@ def test_a_plan_goes_by_the_models_of_its_names_and_a_calibrations_is_asked_for(
     plan = dataclasses.replace(plan, priced_by=PricedBy("MeasuredRoofline", "MeasuredAlphaBeta", "mine"))
     with pytest.raises(ValueError, match="not by KernelLatency and Nccl; give its calibration, mine, or plan"):
         upgrades(plan, kept)
-
-
-def test_faster_links_carry_more_over_what_they_share_and_no_sooner():
-    slow, card = Link(1e-4, 1e9, send_bytes_per_s=5e8, shares=("card",)), Link(1e-4, 1e9, shares=("switch",))
-    made = cluster([host("a"), host("b"), host("c")], lambda a, b: slow if a.name + b.name in ("ab", "ba") else card)
-    made = dataclasses.replace(made, media={"card": 1e9, "switch": 2e9})
-    fast = faster_links(made, [(0, 1), (1, 0)], 2.0)
-    assert fast.links[0][1] == Link(1e-4, 2e9, send_bytes_per_s=1e9, shares=("card",))
-    assert fast.links[0][2] == card
-    assert fast.media == {"card": 2e9, "switch": 2e9}
 
 
 NONE = ("collective_s", "boundary_s", "per_step_s", "forward_collective_s", "forward_boundary_s", "synchronisation_s")

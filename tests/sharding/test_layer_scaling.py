@@ -64,20 +64,6 @@ def test_scaling_a_solve_is_solving_there(model, other, zero, length, batch):
             assert_same(scaled, there)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_what_is_sent_along_the_two_axes(model):
-    for one in solved(model, 16, (2, 2)):
-        for sent in one.collectives:
-            if sent.phase == "gradient":
-                assert (sent.kind, sent.batched, sent.divided) == ("all_reduce", False, False)
-            if sent.axis == 1 and sent.batched:
-                assert sent.divided, "activations are cut by axis 0, to which the batch is forced"
-    zero3 = [sent for one in solved(model, 16, (2, 2), 3) for sent in one.collectives if sent.axis == 0]
-    gathers = [sent for sent in zero3 if sent.kind == "all_gather"]
-    assert gathers
-    assert not any(sent.batched or sent.divided for sent in gathers)
-
-
 def test_parts_of_memory_add_up_and_say_what_scales():
     first, second = solved("gpt", 16, (2, 2))[1], solved("gpt", 16, (2, 2), 2)[1]
     np.testing.assert_allclose(first.memory(), first.memory_parts.sum(axis=(1, 2)))

@@ -26,13 +26,6 @@ def test_the_optimizers_state_is_cut_and_the_new_weight_gathered():
     assert solution.recut.gather == (8,)
 
 
-def test_the_parameter_is_cut_too_when_asked_for():
-    solution = _solve(training_step(4096, 8), reduce_scatter_aggressive_partition=True)
-    assert solution.outputs[1] == BY_ROWS
-    assert solution.recut.gather == ()
-    assert solution.recut.lone_readers == ((1, 3),)
-
-
 def _accumulating(batch, hidden):
     """As `training_step`, but the gradient is first added to an accumulator, behind a marker."""
     shape = (hidden, hidden)

@@ -94,14 +94,6 @@ def test_a_memory_budget_cuts_what_would_be_whole():
         solve(operators, mesh, ShardingOptions(memory_budget_per_device=1000))
 
 
-def test_outputs_are_cut_like_the_parameters_that_they_replace():
-    operators = training_step(64, 64)
-    solution = solve(operators, LogicalMesh((2, 2)))
-    for operator, spec in zip(operators, solution.outputs, strict=True):
-        if operator.alias is not None:
-            assert spec == solution.outputs[operator.alias]
-
-
 def test_an_alias_that_cannot_be_kept_is_reported(caplog):
     operators = [
         parameter(6),
@@ -147,25 +139,3 @@ def test_the_sum_of_an_accumulated_gradient_is_paid_once_in_so_many_micro_batche
 def test_operators_out_of_order_are_refused():
     with pytest.raises(ValueError, match="stands after its operands"):
         solve([dot(0, 1, 8, 8)], LogicalMesh((2, 1)))
-
-
-def _chain(layers):
-    operators = [parameter(64, 64)]
-    for _ in range(layers):
-        last = len(operators) - 1
-        operators += [
-            parameter(64, 64),
-            dot(last, last + 1, 64, 64),
-            elementwise(last + 2, shape=(64, 64), name="tanh"),
-        ]
-    return [*operators, output(len(operators) - 1, 64, 64)]
-
-
-def test_a_repeated_block_is_worked_out_once():
-    mesh, options, blocks = LogicalMesh((2, 2)), ShardingOptions(), (Blocks(), Blocks())
-    short, long = (
-        SitedOperators(mesh, options, own).of(Facts.of(_chain(n))) for n, own in zip((4, 40), blocks, strict=True)
-    )
-    few, many = (len({id(entry.table) for entry in sited}) for sited in (short, long))
-    assert many == few
-    assert len(blocks[0]) == len(blocks[1])

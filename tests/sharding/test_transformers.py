@@ -10,9 +10,6 @@ from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import (
     CONTEXT,
-    DATA,
-    EXPERT,
-    EXPERT_REPLICATED,
     REPLICATED,
     SHARDED,
     TENSOR,
@@ -126,25 +123,6 @@ def test_devices_that_share_tokens_pass_keys_and_values_around_or_exchange_heads
     queries = 2 * 8192 * 32 * 128
     total = sum(sent(division(LLAMA, mesh, by_heads).exchanges(1, "forward")).values())
     assert total == (2 * queries + keys) / 4  # a device's quarter of the tokens
-
-
-def test_each_token_goes_to_its_experts_and_back():
-    mesh = config(8, expert_parallel=4)
-    tokens, of_layer = 256, division(MOE, mesh)
-    assert sent(of_layer.exchanges(1, "forward"))["all_to_all", EXPERT] == 2 * (2 * tokens * 2 * 512)
-    grouped = [one for one in of_layer.operators("forward")[1].records if one.kind == "grouped"]
-    assert [one.input_shapes[1] for one in grouped] == [(4, 512, 512), (4, 256, 512)]
-    assert grouped[0].flop == 2 * (2 * tokens) * 512 * 512
-
-
-def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
-    mesh = config(8, expert_parallel=4)
-    experts = 4 * 3 * 512 * 256 * 16 / 4
-    of_step = {(one.kind, one.axis): float(one.num_bytes[0, -1]) for one in division(MOE, mesh).combined("step")}
-    assert of_step["reduce_scatter", EXPERT_REPLICATED] == 4 * experts
-    assert of_step["all_gather", EXPERT_REPLICATED] == 2 * experts
-    others = MOE.num_parameters - experts * 4
-    assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
 
 
 def test_hybrid_sharding_gathers_in_its_groups_and_sums_between_them():

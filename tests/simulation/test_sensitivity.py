@@ -66,15 +66,6 @@ def test_a_derivative_is_a_difference(what, parts, schedule):
     assert found.elasticity == found.saved_s / plan.step_s
 
 
-def test_of_one_stage_without_links_all_is_computing():
-    alone = stage((0, 3), collective_s=0.0, forward_collective_s=0.0, synchronisation_s=0.0, boundary_s=0.0)
-    (devices,) = sensitivities(plan_of((alone,)))
-    assert (devices.what, devices.part) == ("all devices", "devices")
-    assert devices.elasticity == devices.worse_elasticity == pytest.approx(1.0)
-    assert devices.twice_s == pytest.approx(0.125)
-    assert devices.gained_s == pytest.approx(0.125)
-
-
 def test_stages_alike_are_helped_together_and_hurt_by_each():
     alike = tuple(stage((n, n), hosts=(str(n),), boundary_s=0.0, forward_boundary_s=0.0) for n in range(4))
     found = by_name(plan_of(alike))
@@ -173,13 +164,6 @@ def test_the_rest_of_a_step_is_the_bubbles_of_its_timeline():
     assert breakdown(made.plan)["idle"] == pytest.approx(idle_s, rel=0.01)
     # Three of seven slots are empty where four stages have four micro-batches.
     assert idle_s == pytest.approx(3 / 7 * made.plan.step_s, rel=0.01)
-
-
-def test_why_names_what_grew(made):
-    stages = tuple(dataclasses.replace(stage, collective_s=stage.collective_s + 0.25) for stage in made.stages)
-    slower = dataclasses.replace(made, stages=stages, step_s=made.step_s + 1.0)
-    assert "+1 s collectives" in why_slower(slower, made)
-    assert why_slower(slower, made).startswith(f"{100 / made.step_s:.1f} % slower")
 
 
 def test_a_plan_that_is_as_fast_says_why_the_other_was_taken(made):

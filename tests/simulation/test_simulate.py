@@ -165,15 +165,6 @@ def test_transfers_hold_up_both_stages_one_or_none():
     assert simulate(stages, 100, "1f1b_overlap_friendly").step_s < simulate(stages, 100).step_s
 
 
-def test_collectives_are_a_part_of_their_computation():
-    made = simulate([StageTimes(2.0, 4.0, forward_collective_s=0.5, backward_collective_s=1.0)], 3)
-    kinds = {}
-    for event in made.events:
-        kinds[event.kind] = kinds.get(event.kind, 0.0) + event.end_s - event.start_s
-    assert kinds == pytest.approx({"forward": 4.5, "backward": 9.0, "collective": 4.5})
-    assert made.busy_shares.tolist() == [1.0]
-
-
 def test_devices_that_share_cores_take_as_long_as_their_work():
     stages = [StageTimes(1.0, 2.0)] * 4
     assert simulate(stages, 64, cores=4).step_s == pytest.approx(simulate(stages, 64).step_s)
@@ -203,17 +194,6 @@ def test_devices_of_a_process_wait_for_each_other_and_others_use_the_cores():
     assert step_s(1, 4) == pytest.approx(64 * 3.0 * 4 / (2 - idle))
     # Two such stages leave as little idle while both of them compute.
     assert 64 * 2 * 3.0 < step_s(2, 2) < 64 * 2 * 3.0 / (1 - idle / 2) + 8
-
-
-def test_memory_over_time():
-    stages = [StageTimes(1.0, 2.0, activation_bytes=10.0, resident_bytes=100.0, temporary_bytes=1.0)] * 3
-    made = simulate(stages, 8)
-    times, held = made.memory_over_time(0)
-    assert (np.diff(times) > 0).all()
-    assert held.max() == 100 + 3 * 10 + 1
-    assert held[0] == 111
-    assert held[-1] == 100
-    assert simulate(stages, 8, "inference").memory_over_time(0)[1].max() == 101
 
 
 def test_bad_numbers_are_named():

@@ -25,12 +25,6 @@ def all_starts(num_layers, num_stages):
     return [(0, *rest) for rest in itertools.combinations(range(1, num_layers), num_stages - 1)]
 
 
-def layers_in_a_row(costs, num_stages):
-    ends = np.cumsum([0, *costs])
-    stage = np.maximum(ends[None, 1:] - ends[:-1, None], 0.0)
-    return np.stack([stage] * num_stages)
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
@@ -74,14 +68,6 @@ def test_the_released_cut_follows_its_recurrence(seed, layers, stages, batches):
         assert found == forgetful(stage_s, cut_s, batches, stages - 1, layers - 1, 0.0)[1]
 
 
-def test_the_released_cut_compares_with_a_best_that_has_lost_its_boundary():
-    stage_s, cut_s = layers_in_a_row([1, 1, 1], 2), np.array([[0.0, 1.0, 0.5]])
-    assert amp_starts(stage_s, cut_s, 2) == (0, 2)
-    assert amp_starts(stage_s, cut_s, 2, "released") == (0, 1)
-    assert amp_pipe_s((0, 1), stage_s, cut_s, 2) == 2 + 3 + 1.0
-    assert amp_pipe_s((0, 2), stage_s, cut_s, 2) == 2 + 3 + 0.5
-
-
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_slicers_conform(variant):
     check_slicer(AmpPipe(variant))
@@ -103,18 +89,6 @@ def test_it_is_the_best_of_equal_submeshes(seed):
         for s, c in itertools.product(range(3), range(2))
     ]  # fmt: skip
     assert found.cost_s == pytest.approx(min(alike))
-
-
-def test_ranks_go_through_the_kinds_of_hosts_in_order():
-    uses = [[1, 0], [0, 1], [2, 0], [0, 2], [2, 2]]
-    links = np.zeros((5, 5), dtype=int)
-    links[0, 1] = 1
-    sites = Sites(uses, [2, 2], links, np.array([[0.0, 0.0], [0.0, 9.0], [0.0, 1.0], [0.0, 9.0]]))
-    costs = np.full((4, 4, 5, 1), np.inf)
-    costs[:, :, :2, 0] = 1.0
-    problem = SlicingProblem(costs, [1, 1, 2, 2, 4], 4, 8, sites=sites)
-    stages = AmpPipe().slice(problem).stages
-    assert [(stage.first, stage.submesh) for stage in stages] == [(0, 0), (1, 0), (2, 1), (3, 1)]
 
 
 @settings(max_examples=40, deadline=None)

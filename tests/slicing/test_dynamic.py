@@ -78,16 +78,6 @@ def test_prices_leave_the_optimum_of_larger_problems(memory, micro_batches):
     assert Dynamic(PRICED).slice(problem).cost_s == pytest.approx(plain.cost_s, rel=1e-12)
 
 
-def test_many_layers_and_devices_take_few_rounds():
-    free, tight = _model(64, 512, configs=3), _model(64, 512, configs=3, memory=1.5)
-    found, limited = Dynamic().slice(free), Dynamic().slice(tight)
-    for answer in (found, limited):
-        assert answer.gap == 0
-        assert answer.iterations < 150
-    assert limited.cost_s > found.cost_s * 1.01
-    assert math.isinf(tight.total_s(found.stages))
-
-
 @pytest.mark.parametrize("name", ["most_arcs", "most_table_bytes"])
 def test_what_is_too_large_is_left_open_and_said(name):
     problem = _model(12, 32, memory=1.2)
@@ -161,20 +151,3 @@ def test_no_price_promises_more_than_there_is(seed):
         assert set(graph.stage[arcs]) <= set(left.stage)
         assert _way(left)[0] == least
     assert len(affordable(graph, 16, best, bound - 1e-3)[1]) == 0
-
-
-@pytest.mark.parametrize("exactly", [True, False])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
-    problem = random_problem(np.random.default_rng(seed), 7, 32, limited=False)
-    graph, _ = graph_of(problem)
-    whole = Corridor.whole(graph, 32, exactly)
-    least, arcs = least_sum(whole)
-    price = best_price(graph, 32, exactly)[1] or 0.1
-    for share in (0.1, 1.0, 5.0):
-        narrow = whole.narrowed(share * price, least * (1 + 1e-9))
-        value, found = least_sum(narrow)
-        assert value == least
-        assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
-        assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
-    assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.slicing import AmpPipe, Dynamic
 from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing._graph import by_count
 from alpa_dejavu.slicing._relaxed import Relaxation
@@ -143,18 +142,6 @@ def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
     assert found.then.tolist() == [[then(n, q) for q in range(len(charged))] for n in range(layers)]
     # Another processor may add the products up in another order.
     assert found.value == pytest.approx(rest(0, 0) - prices @ choices.available, rel=1e-12)
-
-
-@pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
-def test_arrays_of_any_layout_that_may_not_be_written(slicer):
-    problem = drawn(3, 4)
-    turned = np.asfortranarray(problem.costs_s), np.asfortranarray(problem.followers)
-    for array in turned:
-        array.flags.writeable = False
-    other = dataclasses.replace(problem, costs_s=turned[0], max_n_succ_stages=turned[1])
-    assert slicer.slice(other).stages == slicer.slice(problem).stages
-    row = np.broadcast_to(np.arange(1.0, 5.0), (1, 4, 4))
-    assert amp_starts(row, np.zeros((0, 4)), 2) == (0,)
 
 
 def test_boundaries_of_another_shape_are_refused():

@@ -66,25 +66,6 @@ def test_near_the_optimum_from_random_starts(no_exact_slicer):
     assert np.mean([each.lower_bound_s for each in polished] / optima) > 0.7
 
 
-@pytest.mark.parametrize(
-    ("costs_s", "rooms", "once_s", "configs"),
-    [
-        # The one in between is needed.
-        ((1.0, 1.1, 2.0), (1, 3, 8), (0.0, 0.0, 0.0), [1, 1, 0, 0]),
-        # The last one has no more room than the one before, and weighs more than the first, but no other has both.
-        ((1.0, 1.1, 1.2), (1, 3, 3), (0.0, 3.9, 0.8), [2, 2, 0, 0]),
-    ],
-)
-def test_segments_get_the_config_that_memory_asks_for(costs_s, rooms, once_s, configs):
-    costs = np.full((8, 8, 1, 3), np.inf)
-    costs[np.triu_indices(8)] = np.array(costs_s)
-    room, once = (np.broadcast_to(np.array(values), costs.shape) for values in (rooms, once_s))
-    lattice = Lattice(SlicingProblem(costs, [1], 4, 8, room, once))
-    segments = np.array([(n, n + 1) for n in range(0, 8, 2)])
-    found = recombined(lattice, segments, np.array([max(costs_s[config] for config in configs) / lattice.unit_s]))
-    assert [stage.config for stage in found.stages(0)] == configs
-
-
 def _with_links(seed):
     """Two kinds of hosts, and links between them that take long; by the simulated step."""
     problem = random_problem(np.random.default_rng(seed), 8, 6, 1, limited=False, num_kinds=2)
@@ -128,20 +109,6 @@ def test_any_differentiable_cost_is_taken():
         least = min(least, Exhaustive().slice(exactly).cost_s * (1 + num_devices / problem.num_devices))
     assert ours == pytest.approx(least, rel=1e-5)
     assert used < problem.num_devices
-
-
-def test_the_anneal_can_be_told():
-    problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
-    found, trace = Gradient().traced(problem)
-    by_layer = trace.assignment.sum(axis=2)
-    assert trace.assignment.shape[:2] == (Gradient().rounds, 7)
-    np.testing.assert_allclose(by_layer, 1.0, atol=0.02)
-    first, last = (np.sort(trace.assignment[n], axis=1)[:, -1].mean() for n in (0, -1))
-    assert last > max(first, 0.9)
-    assert (np.diff(trace.temperature_s) < 0).all()
-    assert found.cost_s > 0
-    _, trace = Gradient().traced(_with_links(2))
-    np.testing.assert_allclose(trace.assignment.sum(axis=2), 1.0, atol=0.02)
 
 
 def test_what_cannot_be_has_no_plan():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing import Exhaustive, Mcmc
-from alpa_dejavu.slicing.experimental._random_moves import Fill, RandomMoves
+from alpa_dejavu.slicing.experimental._random_moves import RandomMoves
 from alpa_dejavu.testing import check_slicer, random_problem
 from placed_problems import all_plans
 
@@ -55,31 +55,6 @@ def test_it_counts_its_proposals_or_keeps_its_time():
     kept = Mcmc(proposals=1, seconds=10.0, chains=2, clock=itertools.count().__next__)
     assert kept.slice(problem).iterations == 8
     assert repr(kept) == "Mcmc(proposals=1, seconds=10.0, seed=0, chains=2, start='uniform', hottest=0.1)"
-
-
-def test_it_walks_out_of_what_is_not_allowed():
-    layers = 12
-    costs, room = np.ones((layers, layers, 1, 3)), np.full((layers, layers, 1, 3), -1)
-    for n in range(layers):
-        costs[n, n + 1 :] = np.inf
-        room[n, n, 0, n % 3] = layers - 1 - n
-    problem = SlicingProblem(costs, [1], layers, 4, max_n_succ_stages=room)
-    found = Mcmc(proposals=3000, start="random").slice(problem)
-    assert [stage.config for stage in found.stages] == [n % 3 for n in range(layers)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 5), kinds=st.integers(1, 3), exactly=st.booleans())
-def test_submeshes_are_drawn_for_the_devices_there_are(seed, count, kinds, exactly):
-    rng = random.Random(seed)
-    uses = [tuple(rng.randint(0, 3) for _ in range(kinds)) for _ in range(6)]
-    uses = [use if any(use) else (1,) * kinds for use in uses]
-    picked = [rng.choice(uses) for _ in range(count)]
-    available = tuple(map(sum, zip(*picked, strict=True)))
-    drawn = Fill(uses, exactly, rng).draw(count, available)
-    used = tuple(map(sum, zip(*(uses[submesh] for submesh in drawn), strict=True)))
-    assert len(drawn) == count
-    assert used == available or (not exactly and all(x <= y for x, y in zip(used, available, strict=True)))
 
 
 @settings(max_examples=40, deadline=None)

@@ -48,15 +48,6 @@ def test_it_is_exact_with_few_placements_and_by_prices_and_widening_beams(effort
     assert found.gap == pytest.approx(0, abs=1e-9)
 
 
-def test_a_narrow_search_says_that_it_may_have_missed_something():
-    rng = np.random.default_rng(0)
-    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
-    narrow = [Dynamic(dataclasses.replace(PRICED, widths=(1,))).slice(problem) for problem in problems]
-    truth = [Dynamic(PRICED).slice(problem) for problem in problems]
-    assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
-    assert all(each.gap > 0 for each, best in zip(narrow, truth, strict=True) if each.cost_s > best.cost_s * 1.001)
-
-
 @settings(max_examples=60, deadline=None)
 @given(**PROBLEMS, prices=st.lists(st.floats(0, 10), min_size=4, max_size=4))
 def test_any_prices_give_a_lower_bound(prices, **asked):

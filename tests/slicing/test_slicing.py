@@ -65,13 +65,6 @@ def test_bad_problems_are_named(change, said):
         SlicingProblem(**(given_ | change))
 
 
-def test_no_choice_is_no_plan_and_costs_everything():
-    sliced = Dynamic().slice(SlicingProblem(np.full((1, 1, 1, 1), np.inf), [1], 1, 1))
-    assert not sliced.found
-    assert math.isinf(sliced.cost_s)
-    assert sliced.gap == 0
-
-
 def test_unknown_name_says_the_known_ones():
     with pytest.raises(ValueError, match=r"no slicer named 'greedy'.*'amp_pipe', 'dynamic', 'exhaustive'"):
         slicer("greedy")

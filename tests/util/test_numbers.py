@@ -18,21 +18,9 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.columns import Head, all_blocks, drawn, fitting_block, importance, wrapped
 from alpa_dejavu._util.interval import Interval, column_intervals
-from alpa_dejavu._util.range_sums import range_max, range_sum, touched_sum
+from alpa_dejavu._util.range_sums import touched_sum
 from alpa_dejavu._util.search_watch import SearchWatch, candidate_priced, is_stopped, watched
 from alpa_dejavu.playground import problem
-
-amounts = st.lists(st.integers(0, 100), min_size=1, max_size=7)
-
-
-@given(amounts)
-def test_range_sum_and_max(values):
-    total, largest = range_sum(values), range_max(values)
-    for i in range(len(values)):
-        for j in range(len(values)):
-            part = values[i : j + 1]
-            assert total[i, j] == sum(part)
-            assert largest[i, j] == max(part, default=0)
 
 
 @given(

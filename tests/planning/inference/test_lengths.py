@@ -7,12 +7,6 @@ from hypothesis import strategies as st
 from alpa_dejavu.planning.inference import Lengths
 
 
-def test_alike_requests_have_one_length():
-    lengths = Lengths.fixed(512, 128)
-    assert (lengths.prompt, lengths.output, lengths.high_prompt, lengths.high_total) == (512, 128, 512, 640)
-    assert lengths.context == 512 + 64
-
-
 def test_means_and_percentiles_of_a_file_are_weighted(tmp_path):
     path = tmp_path / "lengths.csv"
     path.write_text("prompt,output,weight\n100,10,94\n1000,200,6\n")
@@ -21,12 +15,6 @@ def test_means_and_percentiles_of_a_file_are_weighted(tmp_path):
     assert lengths.output == round(10 * 0.94 + 200 * 0.06)
     assert (lengths.high_prompt, lengths.high_total) == (1000, 1200)
     assert lengths.context == pytest.approx((94 * 10 * 105 + 6 * 200 * 1100) / (94 * 10 + 6 * 200))
-
-
-def test_without_weights_each_line_counts_once(tmp_path):
-    path = tmp_path / "lengths.csv"
-    path.write_text("output,prompt\n" + "8,64\n" * 19 + "8,4096\n")
-    assert Lengths.read(path).high_prompt == 64
 
 
 @pytest.mark.parametrize(

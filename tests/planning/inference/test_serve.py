@@ -38,14 +38,6 @@ def test_the_cache_has_keys_and_values_of_all_layers(name):
     assert decoder(name).cache_bytes_per_token == 2 * elements
 
 
-@pytest.mark.parametrize("name", ["gpt2-125m", "kraken-125m-4"])
-def test_sizes_of_ones_own_are_served_as_those_of_a_name(name):
-    by_name, by_size = decoder(name), decoder(model_size(name))
-    for field in ("cache_bytes_per_token", "num_blocks", "heads", "heads_are"):
-        assert getattr(by_size, field) == getattr(by_name, field)
-    assert by_size.function(2, 8)[1] == by_name.function(2, 8)[1]
-
-
 def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     """GPT-2's parameters in half precision, and the cache at the mean length, over the bandwidth of a data sheet."""
     width, blocks, vocabulary, batch = 768, 12, 50304, 8
@@ -58,12 +50,6 @@ def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     assert plan.next_token.seconds >= by_hand
     assert plan.memory.cache_bytes == 2 * blocks * width * 2 * 640 * batch
     assert plan.memory.weights_bytes == pytest.approx(2 * (parameters + 511 * width), rel=0.01)
-
-
-def test_of_large_matrices_decoding_takes_hardly_longer_than_reading_them():
-    size = dataclasses.replace(STANDARD, hidden=8192, num_heads=64, num_blocks=2)
-    plan = served(small(size), tensor_parallel=1, stages=1)
-    assert plan.next_token.memory_bound_s < plan.next_token.seconds < 1.25 * plan.next_token.memory_bound_s
 
 
 def test_the_first_token_of_one_device_is_the_estimate_of_the_forward_step():

@@ -1,6 +1,7 @@
 """A chosen state on the devices of a step that Alpa parallelizes over four devices of this process."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -101,3 +102,11 @@ def example():
     from alpa_dejavu.problem import Plan
 
     return Plan(stages=(), step_s=1.0, num_micro_batches=1, schedule="1f1b", cluster="none", planning_s={})
+
+
+def test_a_step_without_a_state_is_refused(chosen):
+    class Nothing:
+        in_tree = jax.tree.structure(())
+
+    with pytest.raises(ValueError, match="holds no array"):
+        placed({"a": jnp.ones(2)}, Nothing())

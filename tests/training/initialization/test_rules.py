@@ -166,32 +166,8 @@ def test_the_trend_after_the_drop_is_followed_to_the_end_of_training():
     assert np.isnan(found.relative_gradient)
 
 
-def test_noise_without_a_fall_is_a_plateau_and_promises_what_it_has():
-    losses = 2.0 + 0.05 * np.random.default_rng(1).standard_normal(100)
-    found = measured(losses, unknown(losses), 0, 10_000)
-    assert found.on_plateau
-    assert found.promised == pytest.approx(2.0, abs=0.1)
-
-
-@pytest.mark.parametrize("losses", [[2.0], [2.0, 1.0], [-1.0, -2.0, -2.5, -2.6, -2.7]])
-def test_short_and_negative_curves_have_a_measure(losses):
-    found = measured(np.array(losses), unknown(losses), 0, 100)
-    assert np.isfinite([found.loss, found.promised]).all()
-    assert found.last == losses[-1]
-    assert found.steps == len(losses)
-
-
 def made(promised, gradient=np.nan, on_plateau=False, last=1.0):
     return Measure(50, last, promised, promised, on_plateau, gradient)
-
-
-def test_trend_weighs_a_large_gradient_but_not_on_a_plateau():
-    alike = {0: made(1.0, 0.1), 1: made(1.01, 0.2), 2: made(1.02, 0.9)}
-    assert Trend(0).order(alike) == (0, 1, 2)
-    assert Trend(2).order(alike) == (2, 1, 0)
-    flat = {**alike, 2: made(1.02, 0.9, on_plateau=True)}
-    assert Trend(2).order(flat) == (1, 0, 2)
-    assert Trend(2).order({}) == ()
 
 
 def test_judges_by_name():

@@ -81,19 +81,6 @@ def test_without_neurons_a_network_is_the_smaller_one(count, seed):
     np.testing.assert_allclose(outputs(made, inputs), outputs(smaller, inputs), atol=1e-5)
 
 
-def test_added_neurons_are_a_wider_network_that_is_the_same_where_none_is_hit():
-    params, inputs = network(), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
-    parts = hidden(params)
-    none = Added().faulty(params, parts, jnp.zeros(11, bool), KEY)
-    assert [layer["kernel"].shape for layer in none] == [(3, 12), (12, 10), (10, 2)]
-    np.testing.assert_allclose(outputs(none, inputs), outputs(params, inputs), atol=1e-5)
-    some = Added().faulty(params, parts, drawn(parts, KEY, 3), KEY)
-    assert sum(int((layer["bias"] != 0).sum()) for layer in some[:-1]) == 11 + 3
-    assert not np.allclose(outputs(some, inputs), outputs(params, inputs), atol=1e-3)
-    with pytest.raises(ValueError, match="parts is weights, but must lie along axes to be added to"):
-        Added().faulty(params, find_parts(params, "weights"), jnp.zeros(find_parts(params, "weights").count, bool), KEY)
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(["float32", "float16", "bfloat16", "int8"]), st.integers(0, 31), st.integers(0, 2**16))
 def test_flipped_bits_are_those_of_numpys_view(dtype, bit, seed):
@@ -240,3 +227,16 @@ def test_weights_that_are_reshaped_before_their_product_are_refused_where_units_
     with pytest.raises(ValueError, match=r"w is reshaped before its product.*give the fault 'zeroed'"):
         judged_outputs(apply_fn, params, inputs, "removed", find_parts(params), np.ones(4, bool))
     assert not judged_outputs(apply_fn, params, inputs, "zeroed", find_parts(params), np.ones(4, bool)).any()
+
+
+def test_added_neurons_are_a_wider_network_that_is_the_same_where_none_is_hit():
+    params, inputs = network(), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    parts = hidden(params)
+    none = Added().faulty(params, parts, jnp.zeros(11, bool), KEY)
+    assert [layer["kernel"].shape for layer in none] == [(3, 12), (12, 10), (10, 2)]
+    np.testing.assert_allclose(outputs(none, inputs), outputs(params, inputs), atol=1e-5)
+    some = Added().faulty(params, parts, drawn(parts, KEY, 3), KEY)
+    assert sum(int((layer["bias"] != 0).sum()) for layer in some[:-1]) == 11 + 3
+    assert not np.allclose(outputs(some, inputs), outputs(params, inputs), atol=1e-3)
+    with pytest.raises(ValueError, match="parts is weights, but must lie along axes to be added to"):
+        Added().faulty(params, find_parts(params, "weights"), jnp.zeros(find_parts(params, "weights").count, bool), KEY)

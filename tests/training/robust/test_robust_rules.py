@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.training.robust import RULES, Evidence, Prepared, rule
 from alpa_dejavu.training.robust.attacks import ATTACKS
-from alpa_dejavu.training.robust.before import BEFORE, Bucketing, Clipping, NearestNeighbours, WorkerMomentum
+from alpa_dejavu.training.robust.before import BEFORE, Clipping, NearestNeighbours
 from alpa_dejavu.training.robust.testing import check_rule
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "byzfl.json").read_text())["cases"]
@@ -112,16 +112,6 @@ def test_zeno_plus_plus_takes_what_agrees_at_the_trusted_length():
     np.testing.assert_allclose(made.weights, [0.5, 0, 0.5])
 
 
-def test_the_sketch_is_as_it_was_written():
-    gradients = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
-    gradients[0] += 9
-    weights = 2.0 / (2.0 + np.linalg.norm(gradients - gradients.mean(axis=0), axis=1))
-    replaced = gradients.copy()
-    replaced[0] = gradients[1:].mean(axis=0)
-    made = rule("sketched-suspicion", wrong=1, alpha=2.0).aggregate(gradients)
-    np.testing.assert_allclose(made.gradient, (weights[:, None] * replaced).sum(axis=0), rtol=1e-5)
-
-
 @pytest.mark.parametrize(("offset", "found"), [(0.7, False), (1.4, True)])
 def test_the_mean_finds_attackers_above_its_bound_only(offset, found):
     # A third of wrong ones, who agree: sigma / sqrt(1 - 2 / 3) is 1.73 sigma, of offsets from the right ones' mean.
@@ -131,20 +121,6 @@ def test_the_mean_finds_attackers_above_its_bound_only(offset, found):
     gradients[:3] = offset * bound * draw.standard_normal(size) / math.sqrt(size)
     weights = rule("sketched-suspicion", wrong=3).aggregate(gradients).weights
     assert (not np.asarray(weights[:3]).any()) == found
-
-
-def test_momentum_is_a_moving_average_and_buckets_are_means_of_all():
-    state, expected = None, np.zeros((3, 2))
-    for step in np.random.default_rng(0).standard_normal((4, 3, 2)):
-        prepared, state = WorkerMomentum(0.8).prepare(jnp.asarray(step), state)
-        expected = 0.8 * expected + 0.2 * step
-        np.testing.assert_allclose(prepared, expected, rtol=1e-5)
-    gradients = jnp.arange(7.0)[:, None]
-    first, state = Bucketing(2).prepare(gradients)
-    second, _ = Bucketing(2).prepare(gradients, state)
-    assert first.shape == (4, 1)
-    assert float((2 * first[:3]).sum() + first[3, 0]) == 21 == float((2 * second[:3]).sum() + second[3, 0])
-    assert first.tolist() != second.tolist()
 
 
 @pytest.mark.parametrize(("made", "said"), [
