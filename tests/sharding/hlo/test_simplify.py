@@ -1,4 +1,4 @@
-"""Flattened and simplified modules compute the same, with what the sharding engine doesn't want to see gone."""
+"""HLO modules: simplified, with literals and shardings that are read and written."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.sharding.hlo import inline_calls, simplify
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, shardings, simplify
+from alpa_dejavu.sharding.hlo.schema import OpSharding
+from alpa_dejavu.sharding.hlo.shapes import byte_size, literal_values, make_literal
+from every_dtype import JAX_DTYPES
 from hlo_tools import from_function, from_text, opcodes, run, to_text
 
 
@@ -137,3 +141,57 @@ def test_any_chain_of_operations_computes_the_same(names):
     simple = _simple(module)
     to_text(simple)
     np.testing.assert_allclose(run(simple, x)[0], run(module, x)[0], rtol=1e-5, atol=1e-5)
+
+
+ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])
+COLUMNS = OpSharding(type=3, tile_assignment_dimensions=[1, 2], tile_assignment_devices=[0, 1])
+
+
+def _module():
+    return from_function(lambda a, b: (a + b, a), *[np.ones((4, 4), np.float32)] * 2)
+
+
+def test_what_is_written_is_read_and_xla_reads_the_same():
+    module = _module()
+    shardings.set_parameter_shardings(module, [ROWS, OpSharding(type=shardings.MANUAL)])
+    shardings.set_output_shardings(module, [COLUMNS, ROWS])
+    assert shardings.parameter_shardings(module) == [ROWS, shardings.replicated()]
+    assert list(shardings.output_sharding(module).tuple_shardings) == [COLUMNS, ROWS]
+    text = to_text(module)
+    assert text.count("sharding={devices=[2,1]0,1}") == 1
+    assert "sharding={{devices=[1,2]0,1}, {devices=[2,1]0,1}}" in text
+
+
+def test_a_summary_stands_for_the_instructions_until_they_are_written_again():
+    module = _module()
+    shardings.set_parameter_shardings(module, [ROWS, ROWS])
+    shardings.summarize(module)
+    for part in module.computations:
+        for node in part.instructions:
+            node.ClearField("sharding")
+    assert shardings.parameter_shardings(module) == [ROWS, ROWS]
+    shardings.set_output_shardings(module, [COLUMNS, COLUMNS])
+    assert list(shardings.output_sharding(module).tuple_shardings) == [COLUMNS, COLUMNS]
+
+
+@pytest.mark.parametrize("write", [shardings.set_parameter_shardings, shardings.set_output_shardings])
+def test_a_wrong_number_of_shardings_is_refused(write):
+    with pytest.raises(ValueError, match="1 shardings for the 2"):
+        write(_module(), [ROWS])
+
+
+@pytest.mark.parametrize("dtype", JAX_DTYPES, ids=str)
+def test_a_literal_is_the_array_that_it_was_made_from(dtype):
+    array = np.array([[1, 0, 1], [1, 1, 0]]).astype(dtype) * np.array(1j if dtype.kind == "c" else 1, dtype)
+    with jax.experimental.enable_x64():
+        text = jax.jit(lambda: jnp.asarray(array)).lower().as_text()
+    computation = xc._xla.mlir.mlir_module_to_xla_computation(text, use_tuple_args=False, return_tuple=False)
+    module = HloModuleProto.FromString(computation.as_serialized_hlo_module_proto())
+    written = next(node.literal for node in module.computations[-1].instructions if node.opcode == "constant")
+    values = literal_values(written)
+    assert values is not None
+    assert values.dtype == dtype
+    np.testing.assert_array_equal(values, array)
+    made = make_literal(written.shape.element_type, array)
+    np.testing.assert_array_equal(literal_values(made), array)
+    assert byte_size(made.shape) == array.nbytes
