@@ -12,7 +12,7 @@ from layer_models import MODELS
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
 BETA = (1.0, 0.1)
-EMBEDDING = ("gpt", "bert", "moe", "vit")
+EMBEDDING = ("gpt", "moe")
 """Their first layers may trade the sum of the embedding's gradient, which costs more on a longer axis, for others."""
 
 
