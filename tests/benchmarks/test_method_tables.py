@@ -28,13 +28,7 @@ from alpa_dejavu.testing import example_cluster
 from alpa_dejavu.training.initialization import Curve, Initialized
 from races import _ways
 from races._models import TASKS
-from races._ways import (
-    SMOOTHED_STEPS,
-    Way,
-    row,
-    steps_to,
-    ways,
-)
+from races._ways import SMOOTHED_STEPS, Way, row, steps_to, ways
 
 CLUSTER = example_cluster(1)  # of 4 devices
 

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
-from alpa_dejavu.costs.communication import (
-    COLLECTIVES,
-    Group,
-    Nccl,
-    communication_model,
-    communication_name,
-)
+from alpa_dejavu.costs.communication import COLLECTIVES, Group, Nccl, communication_model, communication_name
 from alpa_dejavu.costs.communication._nccl import FILE, NcclFigures, NetworkFigures, kind_of
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.testing import check_communication_model, example_cluster

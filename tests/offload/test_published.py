@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from published_estimates import (
-    T5_3B,
-    T5_3B_LARGEST,
-    deepspeed_zero2,
-    deepspeed_zero3,
-)
+from published_estimates import T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
 from published_formulas import A100_HOST, CONFIGURATIONS, GPT_13B, V100_HOST, Job, Shares, stage
 
 # DeepSpeed's page, in GiB: of the host, of a GPU. "cold": from counts rounded to 2851 M and 32 M; "live": from T5-3B.

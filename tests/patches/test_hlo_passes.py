@@ -5,11 +5,7 @@ import pytest
 
 from alpa_stock_jax.hlo_combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
 from alpa_stock_jax.hlo_gradients import gradient_channels, rewrite_gradient_accumulation, without_all_reduces
-from alpa_stock_jax.hlo_scatter import (
-    all_reduce_to_reduce_scatter,
-    drop_redundant_slices,
-    reassociate_all_reduces,
-)
+from alpa_stock_jax.hlo_scatter import all_reduce_to_reduce_scatter, drop_redundant_slices, reassociate_all_reduces
 from hlo_tools import ADD, ALL, check_equal, from_text, opcodes, run_partitions
 
 PAIRS = "replica_groups={{0,1},{2,3}}, use_global_device_ids=true"

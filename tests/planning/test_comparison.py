@@ -12,14 +12,7 @@ from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given._orders import changes
-from alpa_dejavu.planning.given.comparison import (
-    MEASURES,
-    SAVINGS,
-    Order,
-    compare,
-    comparison_format,
-    comparison_text,
-)
+from alpa_dejavu.planning.given.comparison import MEASURES, SAVINGS, Order, compare, comparison_format, comparison_text
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError
 from jax_models import trained

@@ -14,14 +14,7 @@ from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.rivals import (
-    AlpaDefault,
-    Amp,
-    Dejavu,
-    HetPipe,
-    Megatron,
-    StrategyTask,
-)
+from alpa_dejavu.planning.rivals import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, StrategyTask
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
 from alpa_dejavu.planning.rivals._orders import host_orders
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of

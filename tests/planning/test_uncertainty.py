@@ -14,13 +14,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, entry_seconds, meet, redrawn
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, WorkSeconds
-from alpa_dejavu.planning.search.uncertainty._spreads import (
-    DIVIDED,
-    DIVIDED_ALIKE,
-    OWN_IN_PLANS,
-    ROOFLINE,
-    Spreads,
-)
+from alpa_dejavu.planning.search.uncertainty._spreads import DIVIDED, DIVIDED_ALIKE, OWN_IN_PLANS, ROOFLINE, Spreads
 from alpa_dejavu.planning.search.uncertainty._table_draws import _configs
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster

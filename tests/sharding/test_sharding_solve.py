@@ -15,17 +15,7 @@ from alpa_dejavu.sharding._graph import roots_of
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
-from operators import (
-    BACK,
-    GRADIENT,
-    dot,
-    elementwise,
-    output,
-    parameter,
-    reduce,
-    training_step,
-    two_layers,
-)
+from operators import BACK, GRADIENT, dot, elementwise, output, parameter, reduce, training_step, two_layers
 
 SIZES = st.sampled_from([4, 8, 64])
 

@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import (
-    CONTEXT,
-    REPLICATED,
-    SHARDED,
-    TENSOR,
-    FusedAttention,
-    MeshConfig,
-    NoShardingError,
-)
+from alpa_dejavu.problem import CONTEXT, REPLICATED, SHARDED, TENSOR, FusedAttention, MeshConfig, NoShardingError
 from alpa_dejavu.sharding.transformers import (
     EXECUTIONS,
     PLAIN,
