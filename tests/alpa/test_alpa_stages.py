@@ -173,19 +173,6 @@ def test_a_mesh_that_runs_already_is_refused():
         planned_fails(DejavuStageOption(), mesh=mesh)
 
 
-def test_a_calibration_prices_what_alpa_plans():
-    cluster = example_cluster(1)
-    slow = dataclasses.replace(cluster.hosts[0].device, step_s=1.0, name="example")
-    calibration = Calibration("slow", "made up", "2024-05-31", devices={"example": slow})
-    options = [DejavuStageOption(cluster=cluster), DejavuStageOption(cluster=cluster, calibration=calibration)]
-    for option in options:
-        planned(option)
-    assert options[1].last_plan.step_s > 1.0 > options[0].last_plan.step_s
-    other = dataclasses.replace(calibration, devices={"other": dataclasses.replace(slow, name="other")})
-    with pytest.raises(ValueError, match="has 'example', but the calibration slow knows"):
-        planned_fails(DejavuStageOption(cluster=cluster, calibration=other))
-
-
 def test_the_model_that_alpa_gives_is_read_right():
     from alpa_dejavu.alpa import _stages
 
@@ -449,19 +436,6 @@ def test_inside_alpa_there_are_no_reduction_servers():
     assert cluster_of(virtual_mesh(2, 2), beside) == bare
 
 
-def test_stages_go_across_hosts_that_are_slow_inside():
-    equal = example_cluster(2, 2)
-    within, between = Link(1e-5, 1e7), Link(1e-5, 1e9)
-    slow = dataclasses.replace(equal, links=((within, between), (between, within)))
-    options = [DejavuStageOption(cluster=cluster, communication="links") for cluster in (slow, equal)]
-    shapes = []
-    for option in options:
-        _, _, meshes, _ = planned(option, mesh=virtual_mesh(2, 2), num_micro_batches=1)
-        shapes.append([tuple(mesh.shape) for mesh in meshes])
-    assert all(devices == 1 for _, devices in shapes[0])
-    assert any(devices == 2 for _, devices in shapes[1])
-
-
 def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_path, monkeypatch):
     """Stages are in another order on them, and some hosts aren't used."""
     plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-1"], hardware=hardware(4, 2, "p3.8xlarge"))
@@ -495,3 +469,16 @@ def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_
 def test_what_a_plan_is_for_is_what_its_cluster_says_not_its_name(held, differences):
     plan = example_plan(cluster="1 x g4dn.12xlarge", hardware=held)
     assert list(_kind_differences(plan)) == differences
+
+
+def test_a_calibration_prices_what_alpa_plans():
+    cluster = example_cluster(1)
+    slow = dataclasses.replace(cluster.hosts[0].device, step_s=1.0, name="example")
+    calibration = Calibration("slow", "made up", "2024-05-31", devices={"example": slow})
+    options = [DejavuStageOption(cluster=cluster), DejavuStageOption(cluster=cluster, calibration=calibration)]
+    for option in options:
+        planned(option)
+    assert options[1].last_plan.step_s > 1.0 > options[0].last_plan.step_s
+    other = dataclasses.replace(calibration, devices={"other": dataclasses.replace(slow, name="other")})
+    with pytest.raises(ValueError, match="has 'example', but the calibration slow knows"):
+        planned_fails(DejavuStageOption(cluster=cluster, calibration=other))

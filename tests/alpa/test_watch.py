@@ -93,13 +93,6 @@ def test_a_step_off_its_prediction_is_said_once_with_its_stage(caplog):
     assert "launch_on_driver" not in vars(executable)
 
 
-def test_a_step_off_its_prediction_by_which_the_same_plan_is_best_says_nothing(caplog):
-    executable = watched(0.2 * PLAN.step_s)
-    assert len(train(executable, 4000)) == 4000
-    assert said(caplog) == []
-    assert executable.noted == [True, False] * 4
-
-
 def test_a_machine_that_becomes_slower_is_seen_later(caplog):
     executable = watched(PLAN.step_s)
     train(executable, 20)

@@ -5,21 +5,18 @@ import json
 import math
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import _gpu_exported
 import confidence
 import gpu_steps
 import kraken
 import playground_real
 from _confidence_choices import Choice, Option, gpt
-from _conformance import FileResult, count, gpu_only, page, tables
+from _conformance import count
 from _resilience_training import bound_of_counts
-from alpa_dejavu.layers.models import Kraken
 from alpa_dejavu.planning import GivenStage
 from alpa_dejavu.planning.rivals.stages import config_of
 from alpa_dejavu.playground import Job, Until, simulate
@@ -55,18 +52,6 @@ def test_a_choice_is_right_where_the_chosen_plan_is_nearly_the_fastest(fastest):
     assert found["right"] == (found["regret"] == 0.0)
     assert found["regret"] in (0.0, 1.0)
     assert {confidence.judged(example(each))["right"] for each in ([1.0, 2.0], [2.0, 1.0])} == {True, False}
-
-
-def test_the_blocks_of_a_gpt_compute_what_the_formula_says():
-    model = gpt(64, 4, 2, 16, 100, 2.0, "float16")
-    block = model.layers[1]
-    products = float(block.forward.flop[block.forward.is_product] @ block.forward.count[block.forward.is_product])
-    assert products == pytest.approx(24 * 16 * 64**2 + 4 * 16**2 * 64)
-    back = float(block.backward.flop[block.backward.is_product] @ block.backward.count[block.backward.is_product])
-    assert back == pytest.approx(2 * products)
-    parameters = sum(tensor.num_bytes for tensor in model.tensors if tensor.role == "parameter") / 2
-    assert parameters == 2 * 12 * 64**2 + 100 * 64
-    assert np.allclose(sum(block.exchanged_bytes), 4 * 16 * 64 * 2)
 
 
 SOURCE = "class T:\n    def test_a(self): ...\n    def test_b(self): ...\n    def test_c(self): ...\n"
@@ -105,15 +90,6 @@ def test_what_cannot_be_collected_failed_as_often_as_it_has_tests(tests: Path) -
     assert "ImportError: no" in result.cause
 
 
-def test_files_for_gpus_do_not_count(tests: Path) -> None:
-    assert [gpu_only(tests, f"runtime/test_{name}.py") for name in ("x", "cupy", "xla_nccl")] == [False, True, True]
-    files = [FileResult("util/test_a.py", 3, 1, 0), FileResult("runtime/test_xla_nccl.py", 0, 2, 0, counts=False)]
-    table = page("heading", *tables(files))
-    assert "| util | 3 | 1 | 0 | 75.0% |" in table
-    assert "| all | 3 | 1 | 0 | 75.0% |" in table
-    assert "| runtime/test_xla_nccl.py | 0 | 2 | 0 | GPU only, not counted |" in table
-
-
 TINY = "transformer:hidden=32,blocks=1,heads=2,vocabulary=64,sequence=16"
 
 
@@ -129,19 +105,6 @@ def test_a_step_is_exported(tmp_path):
     masters = [one for one in file["in"][: step["state"]] if one[1] == "float32" and one[0]]
     assert 3 * len(moments) == 2 * len(masters)
     assert (tmp_path / file["name"]).stat().st_size > 100
-
-
-def test_a_step_is_timed_and_its_new_state_takes_the_place_of_the_old():
-    def step(weights, count, data):
-        return weights + (data @ weights).sum(), count + 1, data.sum()
-
-    shapes = [jax.ShapeDtypeStruct((16, 16), "float32"), jax.ShapeDtypeStruct((), "int32")]
-    program = jax.jit(step).lower(*shapes, shapes[0]).compile()
-    found = _gpu_exported._step(program, {"state": 2, "zeros": [], "below": 4})
-    assert found["step_s"] > 0
-    assert found["finite"]
-    # The state and the data, a sum, and what is between.
-    assert 2 * 4 * 16**2 + 4 + 4 <= found["peak_bytes"] < 6 * 4 * 16**2
 
 
 def test_a_step_that_takes_what_is_predicted_is_inside_and_has_no_error():
@@ -167,15 +130,6 @@ def test_the_published_cases_have_layers_of_equal_parameters():
         assert (standard.ways, ways.ways) == (1, devices)
         assert standard.sequence == ways.sequence == prompt
         assert layer_parameters(ways) == pytest.approx(layer_parameters(standard), rel=0.03)
-
-
-def test_a_case_tells_what_is_fewer_from_what_is_hidden():
-    small, ways = Kraken(128, 2, 8, 1, 4, 512), Kraken(64, 2, 8, 4, vocabulary=512)
-    row = kraken._compared("small", 4, 64, small, ways)
-    assert row["gain"] == pytest.approx(row["standard_s"] / row["kraken_s"] - 1)
-    assert row["gain"] == pytest.approx(row["fewer"] + row["hidden"])
-    assert row["fewer"] > 0
-    assert row["hidden"] > 0
 
 
 def test_the_bound_is_the_papers():

@@ -59,14 +59,6 @@ def test_nothing_measured_leaves_what_was_known_and_says_so(tmp_path):
         calibrate(cluster_of(PRIOR, LINK), bench, kept(tmp_path, cluster_of(PRIOR, LINK)), 0.0, "no")
 
 
-def test_the_budget_ends_it(tmp_path):
-    bench = MadeUp()
-    measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
-    # A measurement that was begun is finished.
-    assert 15 <= bench.now <= 22
-    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY}
-
-
 def test_a_run_is_resumed_without_measuring_again(tmp_path):
     cluster, first, second = cluster_of(PRIOR, LINK), MadeUp(), MadeUp()
     measure(tmp_path, cluster, first, budget_s=15.0)

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import ray
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from alpa_dejavu.alpa import ray_bench as alpa_calibrate
 from alpa_dejavu.alpa._ports import Port
@@ -30,7 +28,7 @@ from alpa_dejavu.calibration import (
     read_calibration,
     write_calibration,
 )
-from alpa_dejavu.calibration._probe_links import PLACE, grouped, rounds
+from alpa_dejavu.calibration._probe_links import PLACE, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
@@ -288,22 +286,6 @@ def test_a_broken_file_is_named(tmp_path, change, said):
     assert said in str(caught.value)
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.sampled_from([0.01, 0.1, 0.5]), st.randoms())
-def test_groups_of_values(values, tolerance, random):
-    found = grouped(values, tolerance)
-    assert set(found.tolist()) <= set(values)
-    order = np.argsort(values, kind="stable")
-    assert (np.diff(found[order]) >= 0).all()
-    assert (np.abs(np.log(found / values)) <= 3 * np.log1p(tolerance) + 1e-9).all()
-    # Neighbours that are far apart are of two groups, and each value's group goes with it, wherever it stands.
-    apart = np.diff(np.log(np.array(values)[order])) > np.log1p(tolerance) + 1e-9
-    assert (np.diff(found[order])[apart] > 0).all()
-    places = list(range(len(values)))
-    random.shuffle(places)
-    assert grouped([values[place] for place in places], tolerance).tolist() == found[places].tolist()
-
-
 @pytest.mark.parametrize("count", range(2, 20))
 def test_rounds_have_each_pair_once(count):
     listed = rounds(count)
@@ -334,26 +316,6 @@ def test_ports_send_bytes_to_each_other(ports):
     for thread in threads:
         thread.join()
     assert len(found) == 2
-
-
-def sent_s(seconds, num_bytes):
-    """How long a message is said to take, if those that are sent take such seconds; and how many are sent."""
-    ends = iter([end for one in seconds for end in (10.0, 10.0 + one)])
-    sender = Port("127.0.0.1", b"t" * 16, 600.0, lambda: next(ends))
-    receiver = Port("127.0.0.1", b"t" * 16, 600.0)
-    try:
-        found = sender.send(receiver.address(), num_bytes)
-    finally:
-        sender.close()
-        receiver.close()
-    return found, len(seconds) - len(list(ends)) // 2
-
-
-def test_of_small_messages_the_quickest_counts_and_of_large_ones_the_middle():
-    quickest = [0.5, *(0.25 + n / 16 for n in range(15, 0, -1)), 9.0]
-    assert sent_s(quickest, 1) == (pytest.approx(0.3125), 16)
-    assert sent_s([0.015625, 0.0078125, 0.25, 9.0], 1 << 21) == (0.015625, 3)
-    assert sent_s([0.5, 9.0], 1 << 21) == (0.5, 1)
 
 
 def test_ports_hang_up_on_strangers_and_say_who_is_not_there(ports):

@@ -1,17 +1,13 @@
 """The history on the command line and in planning: shown, appended to, and what plans make of it."""
 
-import contextlib
 import dataclasses
 import json
-import sys
-import types
 
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.calibration import Calibration, write_calibration
+from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import Origin, PastRun, Store
-from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
@@ -149,32 +145,6 @@ def figures(faster):
     device = CLUSTER.hosts[0].device
     changed = dataclasses.replace(device, memory_bytes_per_s=faster * device.memory_bytes_per_s)
     return Calibration("mine", "made up", "2024-05-31", devices={device.name: changed})
-
-
-def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
-    from alpa_dejavu import alpa
-
-    stages = plain.timeline.stages
-    found = MeasuredPlan((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
-    monkeypatch.setattr(alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
-    monkeypatch.setattr(alpa, "profile", lambda *_: found)
-    monkeypatch.setitem(sys.modules, "of_this_test", types.SimpleNamespace(trained=trained))
-    path, store = write_plan(plain.plan, tmp_path / "plan.json"), Store(tmp_path / "history.sqlite")
-    words = ["profile", path, "--model", "of_this_test:trained", "--history", store.path]
-    write_calibration(figures(1.0), tmp_path / "mine.json")
-    for more in ([], ["--calibration", tmp_path / "mine.json"], ["--calibration", "none"]):
-        result = command(*words, *more)
-        assert result.exit_code == 0, result.output
-    origins = [run.origin for run in store.runs()]
-    assert [origin.predictor for origin in origins] == [
-        "KernelLatency + Nccl", "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta",
-    ]  # fmt: skip
-    assert [origin.calibration for origin in origins] == ["", figures(1.0).identity, ""]
-    shown = json.loads(command("history", "--history", store.path, "--json").stdout)["runs"]
-    assert [run["calibration"] for run in shown] == [origin.calibration for origin in origins]
-    result = command(*words, "--calibration", "v10")
-    assert result.exit_code == 1
-    assert "there is no calibration 'v10'" in result.stderr
 
 
 def test_runs_of_an_older_release_are_shown_and_said_to_correct_nothing(tmp_path):

@@ -115,17 +115,6 @@ def test_drives_that_fail_are_named_and_nothing_else_is_lost(tmp_path):
     assert memory.applied_to(None).nvme is None
 
 
-def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
-    cluster, bench = cluster_of(PRIOR, LINK, devices=1), MemoryAlone()
-    first = measure(tmp_path, cluster, bench, budget_s=3.0)
-    (said,) = (one for one in first.missing if "update beside copies" in one)
-    assert "the time was over; go on with --resume" in said
-    again = MemoryAlone()
-    found = measure(tmp_path, cluster, again, resume=True)
-    assert not set(bench.ran) & set(again.ran)
-    assert found.host_memory["test"].slowdown.keys() == {"update", "copies", "reads", "writes"}
-
-
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
@@ -202,17 +191,6 @@ class Recorded:
         return made
 
 
-def _ends(connection, *arguments):
-    """A process that ends before it has measured anything."""
-
-
-@pytest.mark.parametrize("name", ["copies", "update"])
-def test_a_process_that_ends_early_is_told(monkeypatch, name):
-    monkeypatch.setattr("alpa_dejavu.calibration.host_probes._serve", _ends)
-    with pytest.raises(MeasurementError, match=r"the process that measures ended early|Broken pipe|reset"):
-        host_figures(HostProbe(name, 4096), None)
-
-
 def test_folders_that_cannot_be_measured_are_named(disk, monkeypatch):
     with pytest.raises(MeasurementError, match="nowhere: No such file or directory; give a folder that can be written"):
         host_figures(HostProbe("files", 4096, folder=f"{disk}/nowhere"), None)
@@ -226,3 +204,14 @@ def test_folders_that_cannot_be_measured_are_named(disk, monkeypatch):
 
 def full(scratch):
     raise OSError(28, "No space left on device")
+
+
+def _ends(connection, *arguments):
+    """A process that ends before it has measured anything."""
+
+
+@pytest.mark.parametrize("name", ["copies", "update"])
+def test_a_process_that_ends_early_is_told(monkeypatch, name):
+    monkeypatch.setattr("alpa_dejavu.calibration.host_probes._serve", _ends)
+    with pytest.raises(MeasurementError, match=r"the process that measures ended early|Broken pipe|reset"):
+        host_figures(HostProbe(name, 4096), None)

@@ -324,30 +324,6 @@ def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):
     assert "the plans don't differ" in same.stdout
 
 
-def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path):
-    class Picky:
-        def __init__(self, *_, **__):
-            pass
-
-        def estimate(self, plan):
-            if (plan.num_micro_batches, plan.schedule) == (8, "1f1b"):
-                raise ValueError("this doesn't fit")
-            return planned(plan.num_micro_batches)
-
-    monkeypatch.setattr(plan_estimate_module, "PlanEstimator", Picky)
-    one = saved(tmp_path, "one.json")
-    other = saved(tmp_path, "other.json", num_micro_batches=8, schedule="gpipe")
-    result = run("diff", one, other)
-    assert result.exit_code == 0
-    rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
-    assert float(rows["schedule"]) == 0
-    assert rows["micro-batches"] == rows["together"]
-    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
-    assert said in result.stdout
-    # The files of these tests say 250 ms each.
-    assert "the files' own times differ by 0 s, not " in result.stdout
-
-
 @pytest.mark.parametrize("command", ["estimate", "explain", "diff"])
 def test_a_file_that_is_no_plan_is_one_message(run, tmp_path, command):
     bad = tmp_path / "bad.json"

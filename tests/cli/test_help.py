@@ -14,7 +14,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu import planning
 from alpa_dejavu._util.phases import phase, progress_bar
 from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.commands import Command
@@ -163,15 +162,6 @@ def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch
     lines = stream.getvalue().splitlines()
     assert re.fullmatch(r"planning: sharding\\r4 layers, \d+ s", lines[-1])
     assert "\r" not in stream.getvalue()
-
-
-def test_no_command_guesses_how_long_it_takes(monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(planning, "plan_model", interrupted)
-    asked = "plan --model wresnet-1b --batch 32 --cluster p3.16xlarge --hosts 64".split()
-    assert CliRunner().invoke(main, asked).stderr == "Interrupted\n"
 
 
 def test_a_bar_is_lines_without_a_terminal():

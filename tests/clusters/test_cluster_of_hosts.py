@@ -170,14 +170,6 @@ def test_a_cluster_has_each_host_once_and_no_impossible_medium():
         Link(0.0, 1.0, shares=("x", "x"))
 
 
-def test_parts_of_one_cpu_may_use_each_others_share_of_the_memory():
-    cluster = example_cluster(2, 1)
-    fast = tuple(tuple(Link(1e-5, 1.5e11) for _ in range(2)) for _ in range(2))
-    with pytest.raises(ValueError, match=r"from 'host-0' to 'host-0' has 150 GB/s"):
-        dataclasses.replace(cluster, links=fast).check_rates()
-    dataclasses.replace(cluster, links=fast, cores=2).check_rates()
-
-
 RATES, SECONDS = st.floats(1.0, 1e9), st.floats(0.0, 1e3)
 LINKS = st.builds(
     Link, SECONDS, RATES, st.none() | SECONDS, st.none() | RATES, st.none() | RATES,
@@ -212,17 +204,6 @@ def test_any_cluster_goes_through_a_file_unchanged(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("clusters") / "c.json"
     write_cluster(cluster, path)
     assert read_cluster(path) == cluster
-
-
-def test_hosts_with_cards_of_their_own_are_interchangeable(tmp_path):
-    data = copy.deepcopy(RIGHT)
-    data["hosts"][1].pop("price_per_hour")
-    cluster = read_cluster(written(tmp_path, data))
-    assert host_kinds(cluster) == (0, 0, 1, 2)
-    wide = dataclasses.replace(cluster, media={"uplink": 2e8, "a sends": 5e9})
-    assert host_kinds(wide) == (0, 1, 2, 3)
-    both = dataclasses.replace(cluster, media={"uplink": 2e8, "a sends": 5e9, "b sends": 5e9})
-    assert host_kinds(both) == (0, 0, 1, 2)
 
 
 def test_what_two_racks_share_tells_their_hosts_apart():

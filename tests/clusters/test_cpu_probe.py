@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import _cpu_figures, cpu_probe, named_cluster
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Device, StridedReads
@@ -55,29 +54,6 @@ def test_a_cores_figures_are_operations_and_bytes_over_seconds(made_up_core):
     assert made_up_core.uncached_bytes_per_s == 2 * 2**20 / 5e-4
     # The gradient of a convolution of three by three, from 64 channels to 64 on eight by eight of four images.
     assert made_up_core.dilated_flop_per_s == 2.0 * (4 * 8 * 8 * 64) * 9 * 64
-
-
-def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
-    wall_s, runs, took_s = 0.0, 0, iter([9.0, *(float(n) for n in range(100, 0, -1))])
-    cpu_s = 0.0
-
-    def run():
-        nonlocal cpu_s, wall_s, runs
-        runs, cpu_s, wall_s = runs + 1, cpu_s + next(took_s), wall_s + 0.005
-
-    found = _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s)
-    # One run compiles, and one tells how long a run is; of the others, which take 99 to 90 seconds in 50 milliseconds,
-    # the second tenth's end counts.
-    assert 10 <= runs - 2 <= 11
-    assert found == pytest.approx(91.5, abs=1.5)
-
-    def slow():
-        nonlocal wall_s, runs
-        runs, wall_s = runs + 1, wall_s + 1.0
-
-    runs = 0
-    assert _cpu_figures.core_seconds(slow, 1, lambda: 0.0, lambda: wall_s) == 1e-9
-    assert runs == 7, "five at least, however long they take"
 
 
 @pytest.fixture
@@ -151,8 +127,3 @@ def test_cores_that_this_process_may_not_use_do_not_count():
         os.sched_setaffinity(0, allowed)
     assert cluster.cores == 1
     assert cluster.hosts[0].device.memory_bytes_per_s == pytest.approx(cpu_probe._core().memory_bytes_per_s / 2)
-
-
-def test_a_limit_on_cores_is_kept_to(monkeypatch):
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
-    assert usable_cores() == 1

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
-from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
+from alpa_dejavu.clusters.placement import kinds_of_sites, place_stages
+from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
+from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, StageChoice, Submesh, host_kinds
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned
@@ -100,42 +99,6 @@ def test_a_plans_cost_has_each_crossing_once():
     assert table.interstage_s(stages, space) == taken
 
 
-def test_parts_that_do_not_pack_are_left_out():
-    hosts = [host("a", devices=6), host("b", devices=6), host("c", 1e11, devices=1)]
-    where = cluster(hosts)
-    space = SearchSpace(
-        (Submesh(1, 4), Submesh(1, 2), Submesh(1, 6)),
-        tuple((MeshConfig((n, 1), n, 1),) for n in (4, 2, 6)),
-        hosts=((0,), (0,), (0,)),
-    )
-    assert packs(space, where).tolist() == [False, True, True]
-    table = table_of(where, space, chain(3))
-    problem = table.slicing_problem(where, space, RUN)
-    problem = dataclasses.replace(problem, num_stages=3)
-    costs = problem.costs_s.copy()
-    costs[:, :, 0] /= 100
-    problem = dataclasses.replace(problem, costs_s=costs)
-    anywhere = dataclasses.replace(problem, sites=problem.sites.without_capacity())
-    with pytest.raises(NoPlanError, match="don't fit the hosts"):
-        place_stages(Exhaustive().slice(anywhere).stages, space, where)
-    best = Exhaustive().slice(problem)
-    place_stages(best.stages, space, where)
-    assert sum(stage.submesh == 0 for stage in best.stages) == 2, "one part of 4 on each host of 6"
-    found = packed(anywhere, space, where, Exhaustive())
-    assert found.stages == best.stages
-    assert found.lower_bound_s == found.cost_s == best.cost_s
-
-
-def test_alpas_submeshes_are_put_on_the_kinds_that_have_them():
-    where = two_and_two()
-    shapes = (Submesh(1, 1), Submesh(2, 2), Submesh(4, 2))
-    rows = tuple((MeshConfig((s.num_devices, 1), s.num_devices, 1),) for s in shapes)
-    found = on_sites(SearchSpace(shapes, rows), where)
-    assert kinds_of_sites(found, where).tolist() == [[1, 0], [4, 0], [0, 1], [0, 4], [2, 2], [4, 4]]
-    with pytest.raises(NoPlanError, match="none of the submeshes"):
-        on_sites(SearchSpace((Submesh(3, 5),), ((MeshConfig((15, 1), 15, 1),),)), where)
-
-
 @pytest.mark.parametrize("slow", [0.25e12, 0.9e12, SLOW, FAST])
 def test_no_worse_than_a_plan_found_blind_at_its_true_price(slow):
     where = two_and_two(slow, 1) if isinstance(slow, float) else islands(slow, 1)
@@ -196,20 +159,6 @@ def test_hosts_that_share_a_cpu_are_all_used_since_the_others_would_not_be_faste
     made = planned(chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e3, exchanged=(1e3,)), shared,
                 8, RUN).plan  # fmt: skip
     assert {host for stage in made.stages for host in stage.hosts} == {host.name for host in shared.hosts}
-
-
-def test_a_report_shows_which_hosts_a_submesh_stands_for():
-    from alpa_dejavu.report import html_report
-
-    where = two_and_two(devices=1)
-    given = [
-        GivenStage(3 * n, 3 * n + 2, Submesh(2, 1), MeshConfig((2, 1), 2, 1), names)
-        for n, names in enumerate((("c", "d"), ("b", "a")))
-    ]
-    page = html_report(estimate(MODEL, where, RUN, given))
-    assert "2 x 1 like c, d (in the plan)" in page
-    assert "2 x 1 like b, a (in the plan)" in page
-    assert "link among a and 1 alike" in page
 
 
 def test_what_does_not_fit_is_told_of_the_devices_that_have_most():

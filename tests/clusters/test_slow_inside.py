@@ -8,14 +8,7 @@ import pytest
 
 from alpa_dejavu.clusters.host_classes import slow_inside
 from alpa_dejavu.clusters.space import search_space, submeshes
-from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.rivals import StrategyTask
-from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
-from alpa_dejavu.problem import Cluster, Link, MeshConfig, Run, Submesh
+from alpa_dejavu.problem import Cluster, Link, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
 from unlike import device
@@ -55,26 +48,6 @@ def test_parts_of_several_hosts_are_offered_where_that_is_better():
     most = {s: max(c.tensor_parallel for c in row if c) for s, row in zip(space.submeshes, space.configs, strict=True)}
     assert most[Submesh(4, 1)] == 4, "tensor-parallel groups may go across hosts there"
     assert most[Submesh(2, 2)] == most[Submesh(1, 2)] == 2
-
-
-@pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
-def test_parts_of_several_hosts_share_the_links_between_them(shape):
-    cluster, model = cluster_of(2, 2), chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
-    config, cuts = MeshConfig(shape, *shape), [(0, 1), (2, 3)]
-    stages = tuple(PlacedStage(*cut, (0, 1), config) for cut in cuts)
-    task = StrategyTask(model, 1, cluster, 8, CostModels(AnalyticLatency(), AlphaBeta()))
-    given = [GivenStage(*cut, Submesh(2, 1), config) for cut in cuts]
-    theirs = estimate(with_micro_batch(model, 2), cluster, Run(4), given)
-    ours = task.stage_times(stages, 2)
-    for mine, stage in zip(ours, theirs.plan.stages, strict=True):
-        assert mine.forward_collective_s == pytest.approx(stage.forward_collective_s)
-        assert mine.synchronisation_s == pytest.approx(stage.synchronisation_s)
-    halved = dataclasses.replace(BETWEEN, bytes_per_s=BETWEEN.bytes_per_s / 2)
-    alone = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(h, num_devices=1) for h in cluster.hosts),
-                                links=((INSIDE, halved), (halved, INSIDE)))  # fmt: skip
-    expected = StrategyTask(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).stage_times(stages, 2)
-    assert [one.synchronisation_s for one in ours] == pytest.approx([one.synchronisation_s for one in expected])
-    assert Pipeline(stages, 2, 4).samples == 8
 
 
 def test_a_plan_goes_around_slow_insides_and_survives_a_host():

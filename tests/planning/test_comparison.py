@@ -64,15 +64,6 @@ def test_each_cell_is_what_plan_model_finds_alone(cluster):
         assert found.training == whole_run(planned, 100)
 
 
-def test_cells_are_planned_for_the_runtime_that_is_asked_for():
-    asked, saving = {"runtime": "megatron", "overlap": "streams"}, SAVINGS[0]
-    found = compare(trained, CLUSTERS[1:], savings=[saving], **asked, **ASKED)
-    for cell, cluster in zip(found.cells, CLUSTERS[1:], strict=True):
-        plan = plan_model(trained, cluster, remat=saving.remat, zero=saving.zero, **asked, **ASKED).plan
-        assert cell.figures.step_s == plan.step_s
-        assert cell.figures.step_s != compared().cell(cluster.name, saving.name).figures.step_s
-
-
 def test_what_does_not_fit_is_told_with_what_would_do_and_the_others_go_on():
     tight = {saving.name: compared().cell("tight", saving.name) for saving in SAVINGS}
     assert not tight["none"].fits

@@ -8,12 +8,11 @@ import re
 import pytest
 
 import models
-from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.planning import plan
 from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
-from alpa_dejavu.problem import Run, StepCorrection, StridedReads
+from alpa_dejavu.problem import Run, StridedReads
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
 
@@ -89,14 +88,6 @@ def test_unlike_hosts_each_have_their_own():
     assert made.contingencies["host-0"].step_s == made.contingencies["host-1"].step_s
     for lost, other in made.contingencies.items():
         assert lost not in devices_used(other.stages)
-
-
-def test_past_runs_correct_contingencies_too():
-    made = plan_for(example_cluster(num_hosts=2))
-    twice = corrected(made, StepCorrection(2.0, 0.1, 3, 1)).contingencies["host-0"]
-    assert twice.step_s == 2 * made.contingencies["host-0"].step_s
-    assert twice.stages[0].forward_s == 2 * made.contingencies["host-0"].stages[0].forward_s
-    assert twice.moves == made.contingencies["host-0"].moves
 
 
 def test_contingencies_come_back_from_a_file(tmp_path):

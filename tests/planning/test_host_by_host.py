@@ -154,11 +154,3 @@ def least_s(task, made):
 def test_no_order_of_the_hosts_is_faster(seed):
     task, made = planned_on_four(seed)
     assert made.step_s <= least_s(task, made) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("seed", [19, 102])
-def test_that_takes_exchanges(monkeypatch, seed):
-    """The closed form by which slicers choose takes other hosts here."""
-    monkeypatch.setattr("alpa_dejavu.planning.search._polish._orders", lambda count: [])
-    task, made = planned_on_four(seed)
-    assert made.step_s > least_s(task, made) * 1.001

@@ -8,7 +8,7 @@ import pytest
 from alpa_dejavu.calibration import Calibration, prices, read_calibration, write_calibration
 from alpa_dejavu.costs.communication import Group, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
-from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
+from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
 from made_up import measured
 from models import chain, planned, space
@@ -46,25 +46,6 @@ def test_an_operator_errs_as_the_figures_that_bound_it():
     rates = [0.1, 0.2, 0.1, np.hypot(0.1, 0.35), 0.3, 0.15, np.hypot(0.3, 0.25)]
     assert found == pytest.approx(rates, rel=1e-9)
     assert relative(dot(), own=0.2) == pytest.approx(np.hypot(0.1, 0.2))
-
-
-def test_reading_against_the_order_in_memory_holes_and_weights_err_as_their_own_rates_do():
-    device = dataclasses.replace(DEVICE, dilated_flop_per_s=1e11, strided=StridedReads(1e9, 1e10, 1e6, 1e11))
-    device = dataclasses.replace(device, uncached_bytes_per_s=1e9, extreme_flop_per_s=1e9)
-    own = {"dilated_flop_per_s": 0.05, "strided[bytes_per_s]": 0.6, "strided[cached_bytes_per_s]": 0.7}
-    own |= {"strided[near_bytes_per_s]": 0.75, "uncached_bytes_per_s": 0.8, "extreme_flop_per_s": 0.9}
-    copy = Operator("layout", "transpose", ((8,),), ((8,),), "float32", 0.0)
-    records = [
-        dataclasses.replace(dot(), kind="conv", dilated=True),
-        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=4e6),
-        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=2e6),
-        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=1e5),
-        dataclasses.replace(copy, read_bytes=1e9, unbatched_read_bytes=1e9),
-        dataclasses.replace(copy, read_bytes=1e9, passed_bytes=1e9),
-        Operator("reduce", "reduce_max", ((8,),), ((),), "float32", 1e9),
-    ]
-    found = relative_on(device, SPREAD | own, *records)
-    assert found == pytest.approx([0.05, 0.6, 0.7, 0.75, 0.8, 0.8, 0.9])
 
 
 def test_what_operators_have_in_common_is_what_their_device_has():

@@ -222,21 +222,6 @@ def test_entries_that_hold_something_else_are_replaced(cache, traces, caplog):
     assert traces == []
 
 
-def test_numbers_of_layers_that_share_a_trace_are_priced_as_if_they_did_not():
-    source = TracedModel("gpt-125m", 8)
-    for num_layers in (4, 6):
-        assert same_prices(source.exact(num_layers, 8), TracedModel("gpt-125m", 8).exact(num_layers, 8), 8)
-
-
-def test_scaled_models_are_those_of_the_nearest_exact_one(traces):
-    source = TracedModel(trained, 8)
-    assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 8), 1 / 4), 2)
-    source.exact(3, 1)
-    assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 1), 2), 2)
-    assert source.scaled(3, 1) is source.exact(3, 1)
-    assert traces == [8, 1]
-
-
 def test_scaled_models_take_nearly_as_long_as_exact_ones_on_gpus():
     def wide(batch_size):
         def step(state, x):

@@ -143,15 +143,6 @@ def test_an_explanation_says_what_offload_costs_and_what_memory_is_worth():
     assert what_if["devices that compute twice as fast"] == pytest.approx(twice["all devices"], rel=1e-6)
 
 
-def test_a_part_is_offloaded_where_all_of_it_is_too_much_for_the_host():
-    # One device of 435 MiB: it lacks 77 MiB of 512. All of one kind is more than the host has.
-    small = dataclasses.replace(MEMORY, num_bytes=150 * 2.0**20, nvme=None)
-    on = cluster(2.0**28 * 1.7, small, devices=1)
-    made = planned("cpu", on).plan
-    assert any(0 < share < 1 for share in made.stages[0].offloaded.shares)
-    assert not made.stages[0].offload.missing_bytes
-
-
 def test_only_devices_that_share_an_update_offload_it():
     space = planned("none", cluster(2.0**32)).space
     with_host = with_offload(space, cluster(), "cpu")

@@ -42,17 +42,6 @@ def test_streams_hide_and_nothing_is_hidden_by_default():
     assert "hidden" not in [column.name for column in known_columns(PLANNED, stage_rows(alone))]
 
 
-def test_what_is_hidden_is_a_part_of_what_is_sent():
-    result = planned("streams")
-    plain = estimate(result.model, result.cluster, result.run, given_stages(result.plan)).plan
-    for alone, stage in zip(plain.stages, result.plan.stages, strict=True):
-        assert stage.hidden_s <= alone.collective_s + 1e-12
-        assert stage.collective_s == pytest.approx(alone.collective_s - stage.hidden_s, abs=1e-9)
-        assert stage.synchronisation_s == pytest.approx(alone.synchronisation_s - stage.hidden_per_step_s, abs=1e-9)
-        assert stage.compute_s == alone.compute_s
-    assert result.plan.step_s <= plain.step_s
-
-
 @pytest.mark.parametrize("overlap", ["streams", SLOW])
 def test_every_door_says_the_same(tmp_path, overlap):
     result = planned(overlap)

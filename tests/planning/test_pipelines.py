@@ -13,14 +13,7 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, plan_model
-from alpa_dejavu.planning.rivals import (
-    ByStrategy,
-    DataParallelPipelines,
-    Dejavu,
-    StrategyTask,
-    UnlikePipelinesError,
-    as_planned,
-)
+from alpa_dejavu.planning.rivals import ByStrategy, DataParallelPipelines, Dejavu, StrategyTask, UnlikePipelinesError
 from alpa_dejavu.planning.rivals._exchange import exchanges
 from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
 from alpa_dejavu.planning.rivals._pipelines import _as_one, shared
@@ -62,15 +55,6 @@ def pipeline(cuts, hosts, count, micro_batch=1, config=ALONE):
     size = config.data_parallel * config.tensor_parallel
     stages = (PlacedStage(a, b - 1, (host,) * size, config) for a, b, host in zip(firsts, cuts, hosts, strict=True))
     return Pipeline(tuple(stages), micro_batch, count)
-
-
-def test_two_unlike_pipelines_of_a_stage_each_by_hand():
-    task = task_of(cluster_of([FAST, SLOW]))
-    both = [pipeline([4], [0], 10), pipeline([4], [1], 6)]
-    a_layer = 3 * FLOP / RATE
-    assert task.computing_s(both) == pytest.approx((10 * 4 * a_layer, 6 * 4 * 2 * a_layer))
-    exchanged = 4 * PARAMETER / BETWEEN  # a ring of two: half of the bytes in each of two rounds
-    assert task.synchronous_s(both) == pytest.approx(6 * 4 * 2 * a_layer + exchanged)
 
 
 def test_two_unlike_cuts_by_hand():
@@ -286,13 +270,6 @@ def test_unlike_hosts_have_unlike_shares():
     assert not made.runs_on_alpa
     assert "these 2 pipelines train data-parallel" in made.notes[0]
     assert made.step_s > max(made.computing_s)
-
-
-def test_unlike_pipelines_are_no_plan_of_stages():
-    model, made = unlike()
-    with pytest.raises(UnlikePipelinesError, match="strategy is 'pipelines', whose 2 pipelines are unlike") as caught:
-        as_planned(made, model, WIDE)
-    assert (caught.value.plan, caught.value.cluster) == (made, WIDE)
 
 
 def test_pipelines_alike_are_written_as_one_that_alpa_runs():

@@ -122,13 +122,6 @@ def test_options_that_alpa_has_not_are_named(options, said):
     assert said in str(raised.value)
 
 
-@pytest.mark.parametrize("none", [None, -1])
-def test_a_batch_that_is_forced_onto_no_axis_is_free(none):
-    free, told = with_options({}), with_options({"force_batch_dim_to_mesh_dim": none})
-    configs = [PlanEstimator(plan, cluster=CLUSTER).estimate(plan).space.configs[0][0] for plan in (free, told)]
-    assert [config.batch_forced for config in configs] == [False, False]
-
-
 def test_options_that_an_estimate_does_not_go_by_are_named():
     plan = with_options({"force_batch_dim_to_mesh_dim": 0, "allow_all_gather": False, "prefer_reduce_scatter": True})
     notes = PlanEstimator(plan, cluster=CLUSTER).estimate(plan).plan.notes

@@ -69,14 +69,6 @@ def test_a_search_that_is_stopped_before_it_has_a_plan_is_interrupted():
         planned(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
 
 
-def test_expensive_sending_makes_one_stage_and_cheap_sending_more():
-    lengths = []
-    for sent in (1e7, 1.0):
-        model = chain(4, parameter_bytes=3e7, activation_bytes=sent, exchanged=(1e9,) * 4)
-        lengths.append(len(planned(model, example_cluster(1), space(), Run(4)).plan.stages))
-    assert lengths == [1, 4]
-
-
 def test_a_model_larger_than_memory_says_how_much_is_missing():
     with pytest.raises(NoPlanError, match=r"GiB are missing.*what helps: more micro-batches \(now 2\)"):
         planned(chain(2, parameter_bytes=2.0**33), example_cluster(1), space(), Run(2))

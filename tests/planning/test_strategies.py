@@ -1,6 +1,5 @@
 """Others' strategies: what they choose, what it costs by the common truth, and what they can't do."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
@@ -80,17 +78,6 @@ def test_a_stage_on_unlike_devices_is_as_slow_and_small_as_its_worst():
     assert both.synchronisation_s > slow.synchronisation_s
     assert tight.memory_limit_bytes == 100.0
     assert not task_of(MODEL, cluster).fits(Pipeline((PlacedStage(0, 5, (0, 2), config_of(2, 1)),), 2, 8))
-
-
-def test_a_strategy_leaves_the_same_share_of_the_memory_free():
-    stage = PlacedStage(0, 5, (0,), config_of(1, 1))
-    pipeline = Pipeline((stage,), 2, 8)
-    times = task_of(MODEL, cluster_of([FAST], per_host=1)).stage_times([stage], 2)[0]
-    counted = times.resident_bytes + times.temporary_bytes + times.activation_bytes
-    tight = task_of(MODEL, cluster_of([dataclasses.replace(FAST, memory_bytes=1.02 * counted)], per_host=1))
-    assert not tight.fits(pipeline)
-    assert dataclasses.replace(tight, margin=MemoryMargin(free_share=0.01)).fits(pipeline)
-    assert not dataclasses.replace(tight, margin=MemoryMargin(free_share=0.03)).fits(pipeline)
 
 
 def test_the_papers_placement_puts_hosts_in_the_best_order():

@@ -83,12 +83,6 @@ def test_a_stage_on_unequal_shares_of_hosts_is_no_mesh():
         as_planned(made, MODEL, HOSTS)
 
 
-def test_what_doesnt_fit_is_no_plan():
-    tight = example_cluster(4, 2, memory_bytes=10.0)
-    with pytest.raises(NoPlanError, match=r"amp \(paper\) has no plan that fits: .* stage 0 needs"):
-        as_planned(made_by(Amp(), tight), MODEL, tight)
-
-
 @pytest.mark.parametrize("chosen", ALL, ids=lambda one: one.name)
 def test_a_number_of_micro_batches_is_taken_as_given(chosen):
     assert {one.num_micro_batches for one in made_by(chosen, micro_batches=4).pipelines} == {4}
@@ -173,3 +167,9 @@ def test_what_a_strategy_has_no_choice_of_is_named_before_anything_is_traced(ask
     priced = tuple(dataclasses.replace(each, price_per_hour=1.0) for each in HOSTS.hosts)
     with pytest.raises(ValueError, match=said):
         plan_model(None, dataclasses.replace(HOSTS, hosts=priced), **{"batch": 32, "strategy": "amp"} | asked)
+
+
+def test_what_doesnt_fit_is_no_plan():
+    tight = example_cluster(4, 2, memory_bytes=10.0)
+    with pytest.raises(NoPlanError, match=r"amp \(paper\) has no plan that fits: .* stage 0 needs"):
+        as_planned(made_by(Amp(), tight), MODEL, tight)

@@ -38,16 +38,6 @@ def test_what_a_measurement_gains_is_what_choosing_after_it_saves():
     assert gain_s(steps, error) == pytest.approx(expected, rel=0.02)
 
 
-def test_a_stage_that_changes_nothing_gains_nothing():
-    steps, _ = two_plans()
-    other = np.random.default_rng(1).standard_normal(len(steps))
-    assert abs(gain_s(steps, other)) < 0.01 * gain_s(*two_plans())
-    assert gain_s(steps[:, :1], other) == 0.0, "there is nothing to choose"
-    assert gain_s(steps, np.zeros(len(steps))) == 0.0, "it is known already"
-    shared = steps[:, :1] * np.array([[1.0, 1.2]])
-    assert gain_s(shared, np.log(steps[:, 0])) == pytest.approx(0.0, abs=1e-9), "both plans have it"
-
-
 def test_the_largest_gain_for_a_second_of_measuring_is_next():
     steps, error = two_plans()
     noise = np.random.default_rng(2).standard_normal(len(error))
@@ -114,16 +104,6 @@ def test_few_measurements_find_a_plan_that_is_nearly_the_best(factors):
     if factors == (1.0, 6.0):
         unmeasured = planned(MODEL, CLUSTER, SPACE, RUN).plan
         assert true_step_s(unmeasured, true) > 1.1 * best, "else there was nothing to find"
-
-
-def test_measuring_makes_the_plan_surer():
-    _, micro_batch_s = truth((1.0, 1.0))
-    before = decided(lambda stage: None, budget_s=0.0)
-    after = decided(lambda stage: float(micro_batch_s[stage.first, stage.last, stage.submesh, stage.config]))
-    assert counts(before)[0] == 0
-    assert after.confidence.probability > before.confidence.probability
-    widths = [plan.confidence.interval_s[1] / plan.confidence.interval_s[0] for plan in (before, after)]
-    assert widths[1] < 0.7 * widths[0]
 
 
 def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():

@@ -1,18 +1,16 @@
 """Broken files end as they should, a few of each kind; and the benchmark that tries more of them sees what doesn't."""
 
-import gzip
 import json
 import math
 import pathlib
 import re
-import signal
 
 import pytest
 from hypothesis import strategies as st
 
 import fuzz
 from alpa_dejavu.plans.plan_file import plan_data
-from fuzzing import _draw, _runs
+from fuzzing import _draw
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
 from fuzzing._figures import contradictions_in
@@ -185,40 +183,6 @@ def faults(example, how, folder, before=lambda folder: None, after=lambda folder
 )
 def test_what_is_wrong_with_an_end_is_said(how, said, tmp_path):
     assert faults(Example("plan", ("estimate", "in.json")), how, tmp_path) == said
-
-
-GZIPPED = gzip.compress(b"{}", mtime=0)  # a time in it would give every worker of the tests other names
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("in.json", b"[]", "in.json was changed, though nobody asked for it"),
-        ("more.json", b"[]", "more.json was made, though nobody asked for it"),
-        (".out.json.x1", b"", ".out.json.x1 was made, though nobody asked for it"),
-        ("out.json", b'{"version": 1, "sta', "a .json file was written by half: "),
-        ("out.json.kept.json.gz", GZIPPED[:-9], "a .gz file was written by half: "),
-        ("trapped", b"", "code that a file names was run"),
-    ],
-)
-def test_files_that_nobody_asked_for_or_that_are_not_whole_are_faults(name, content, said, tmp_path):
-    example = Example("plan", ("estimate", "in.json", "--json", "out.json"), outputs=("out.json",))
-    (found,) = faults(example, ended(), tmp_path, after=lambda folder: (folder / name).write_bytes(content))
-    assert found.startswith(said)
-
-
-def test_an_example_that_takes_too_long_is_interrupted(monkeypatch, tmp_path):
-    def forever(example, folder):
-        signal.raise_signal(signal.SIGALRM)
-
-    monkeypatch.setattr(_runs, "in_process", forever)
-    before = signal.getsignal(signal.SIGALRM)
-    held = bytes(2**26)  # what the process had before isn't the example's
-    found = interrupted(Example("plan", ("plan",)), tmp_path, 600.0)
-    assert found.memory_bytes < len(held)
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert (found.code, found.stopped) == (None, True)
-    assert faults(Example("plan", ("plan",)), found, tmp_path) == ("had to be ended",)
 
 
 @pytest.fixture

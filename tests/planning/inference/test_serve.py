@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -62,15 +61,6 @@ def test_the_first_token_of_one_device_is_the_estimate_of_the_forward_step():
     assert plan.first_token.seconds == pytest.approx(step.stages[0].forward_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("size", [STANDARD, WAYS], ids=["standard", "kraken"])
-def test_with_a_link_that_costs_nothing_more_devices_are_not_slower(size):
-    plans = [served(small(size), communication="free", tensor_parallel=tp, stages=1) for tp in (1, 2, 4)]
-    for fewer, more in itertools.pairwise(plans):
-        assert more.first_token.seconds <= fewer.first_token.seconds
-        assert more.next_token.seconds <= fewer.next_token.seconds
-        assert more.memory.weights_bytes < 0.6 * fewer.memory.weights_bytes
-
-
 def test_the_chosen_first_token_is_the_soonest():
     chosen = served(known("gpt-1.3b"))
     others = [served(known("gpt-1.3b"), tensor_parallel=tp, stages=p) for tp in (1, 2, 4, 8) for p in (1, 2)[: 8 // tp]]
@@ -102,13 +92,6 @@ def test_a_limit_on_the_first_token_is_kept_and_one_that_cannot_be_is_told():
         served(model, objective="throughput", first_token_limit_s=1e-6)
     with pytest.raises(NoPlanError, match=r"latency_limit_s is 1e-06, but must be at least"):
         served(model, latency_limit_s=1e-6)
-
-
-def test_a_kraken_adds_up_once_a_layer_where_a_standard_transformer_does_twice():
-    kraken, standard = (served(small(size), tensor_parallel=4, stages=1) for size in (WAYS, STANDARD))
-    assert (kraken.division, standard.division) == ("engine", "even")
-    for one, two in ((kraken.first_token, standard.first_token), (kraken.next_token, standard.next_token)):
-        assert 0 < one.collectives_s < two.collectives_s
 
 
 def test_streams_hide_what_a_kraken_sends_and_not_what_a_standard_transformer_sends():

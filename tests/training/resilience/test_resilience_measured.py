@@ -90,32 +90,6 @@ def test_products_are_found_in_convolutions_loops_and_wrapped_functions():
         clipped(apply, kernels, images)
 
 
-def test_training_on_fewer_doubled_and_mislabelled_samples():
-    centres = np.eye(3, dtype=np.float32)
-    targets = np.arange(60) % 3
-    inputs = centres[targets] + 0.1 * np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
-
-    def nearest(params, inputs):
-        return -jnp.sum((inputs[:, None] - params) ** 2, axis=-1)
-
-    def train(inputs, targets, key):
-        one_hot = jax.nn.one_hot(targets, 3)
-        return (one_hot.T @ inputs) / one_hot.sum(axis=0)[:, None]
-
-    found = data_resilience(nearest, train, (inputs, targets), (inputs, targets), shares=(0.5,), masks=2)
-    assert found.base == 1.0
-    assert [point.mean for point in found.curve("doubled")] == [1.0]
-    assert [point.count for point in found.curve("removed")] == [30]
-    alone = data_resilience(nearest, train, (inputs, targets), (inputs, targets), ["mislabelled"], shares=(0.5,),
-                            masks=2, side_by_side=False)  # fmt: skip
-    for one, other in zip(alone.points, found.curve("mislabelled"), strict=True):
-        np.testing.assert_allclose(one.judged, other.judged, atol=0.02)
-    with pytest.raises(ValueError, match=r"shares has 1\.0, but must be below 1 where samples are removed"):
-        data_resilience(nearest, train, (inputs, targets), (inputs, targets), shares=(1,))
-    with pytest.raises(ValueError, match="data is 60 inputs and 3 targets"):
-        data_resilience(nearest, train, (inputs, targets[:3]), (inputs, targets))
-
-
 @pytest.mark.parametrize(("changed", "said"), [
     ({"shares": (0.1, 1.2)}, r"shares has 1\.2, but must be of 0 to 1"),
     ({"shares": ()}, "shares is empty"),
@@ -149,3 +123,29 @@ def test_two_workers_give_what_none_give():
     with local_cluster(devices=2):
         together = resilience(model, PARAMS, DATA, FAULTS, shares=(0.1, 0.5), masks=5, by_layer=True, workers=2)
     assert together.data() == alone.data()
+
+
+def test_training_on_fewer_doubled_and_mislabelled_samples():
+    centres = np.eye(3, dtype=np.float32)
+    targets = np.arange(60) % 3
+    inputs = centres[targets] + 0.1 * np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
+
+    def nearest(params, inputs):
+        return -jnp.sum((inputs[:, None] - params) ** 2, axis=-1)
+
+    def train(inputs, targets, key):
+        one_hot = jax.nn.one_hot(targets, 3)
+        return (one_hot.T @ inputs) / one_hot.sum(axis=0)[:, None]
+
+    found = data_resilience(nearest, train, (inputs, targets), (inputs, targets), shares=(0.5,), masks=2)
+    assert found.base == 1.0
+    assert [point.mean for point in found.curve("doubled")] == [1.0]
+    assert [point.count for point in found.curve("removed")] == [30]
+    alone = data_resilience(nearest, train, (inputs, targets), (inputs, targets), ["mislabelled"], shares=(0.5,),
+                            masks=2, side_by_side=False)  # fmt: skip
+    for one, other in zip(alone.points, found.curve("mislabelled"), strict=True):
+        np.testing.assert_allclose(one.judged, other.judged, atol=0.02)
+    with pytest.raises(ValueError, match=r"shares has 1\.0, but must be below 1 where samples are removed"):
+        data_resilience(nearest, train, (inputs, targets), (inputs, targets), shares=(1,))
+    with pytest.raises(ValueError, match="data is 60 inputs and 3 targets"):
+        data_resilience(nearest, train, (inputs, targets[:3]), (inputs, targets))
