@@ -13,7 +13,6 @@ from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.alpa._nodes import Nodes
 from alpa_dejavu.alpa._profile import _kind_differences
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Calibration
@@ -329,24 +328,6 @@ def test_a_host_has_no_more_devices_than_it_has(tmp_path):
         planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 3))
 
 
-def test_hosts_may_have_unlike_numbers_of_devices(tmp_path):
-    mesh = virtual_mesh(1, 4)
-    infos = [{"NodeManagerAddress": f"10.0.0.{n}", "NodeManagerHostname": f"node-{n}"} for n in range(3)]
-    mesh.host_ids, mesh.every_host = [1], tuple(zip(infos, (1, 4, 2), strict=True))
-    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-2"], cluster="ours")
-    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=mesh)
-    assert [(m.host_ids, m.devices, m.device_strs[0]) for m in meshes] == [
-        ([1], [(0, 1)], "10.0.0.1:gpu:0"),
-        ([2], [(0, 1)], "10.0.0.2:gpu:0"),
-    ]
-    with pytest.raises(ValueError, match=r"stage 0 is on 1 hosts with 2 devices each, .* hosts of \[1, 4, 2\] devices"):
-        planned_fails(DejavuStageOption(plan=moved(plan, ["node-0"], ["node-2"])), mesh=mesh)
-    option = DejavuStageOption()
-    _, _, meshes, _ = planned(option, mesh=mesh)
-    assert {host for stage in option.last_plan.stages for host in stage.hosts} == {"node-1"}
-    assert all(m.host_ids == [1] for m in meshes)
-
-
 def test_workers_that_run_on_other_hosts_are_not_taken(tmp_path):
     plan = moved(whole(read_plan(saved(tmp_path)), 1), ["node-2"], ["node-0"])
     mesh = virtual_mesh(4, 1)
@@ -434,26 +415,6 @@ def test_inside_alpa_there_are_no_reduction_servers():
     bare = example_cluster(2, 2)
     beside = dataclasses.replace(bare, reduction_servers=(ReductionServer("s", 1e9),))
     assert cluster_of(virtual_mesh(2, 2), beside) == bare
-
-
-def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_path, monkeypatch):
-    """Stages are in another order on them, and some hosts aren't used."""
-    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-1"], hardware=hardware(4, 2, "p3.8xlarge"))
-    of_four = [f"p3.8xlarge-{n}" for n in range(4)]
-
-    def nodes(plan, *names):
-        infos = [{"NodeManagerHostname": name, "NodeManagerAddress": name, "NodeID": f"id of {name}"} for name in names]
-        mesh = VirtualPhysicalMesh(list(range(len(infos))), infos, 2)
-        monkeypatch.setattr("alpa.device_mesh.get_global_virtual_physical_mesh", lambda: mesh)
-        known = Nodes()
-        known.on_their_hosts(plan)
-        return known.named
-
-    assert nodes(plan, "one", "two") == {"p3.8xlarge-1": "id of one", "p3.8xlarge-3": "id of two"}
-    assert nodes(plan, *"abcd") == {name: f"id of {node}" for name, node in zip(of_four, "abcd", strict=True)}
-    assert nodes(plan, *of_four[::-1]) == {name: f"id of {name}" for name in of_four}
-    with pytest.raises(RuntimeError, match="but Alpa has 2"):
-        nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]), "one", "two")
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,6 @@ def test_a_stage_is_kept_by_its_own_host_and_a_neighbour():
     assert Copies({})._kept_by(holders, {"host-1": "b"}) == [((0, 0), ["b"])]
 
 
-def test_what_data_parallel_hosts_have_is_kept_by_two_of_them_and_not_sent():
-    ((_, holders),) = _pieces(0, array(["b", "a", "c"], [(slice(None),)] * 3, (4,)))
-    assert Copies({})._kept_by(holders, NODES) == [((0, 0), ["b"]), ((1, 0), ["a"])]
-    halves = dict(_pieces(0, array(["a", "b"], [(slice(0, 2),), (slice(2, 4),)], (4,))))
-    assert halves == {Piece(0, ((0, 2),)): {(0, 0): "a"}, Piece(0, ((2, 4),)): {(1, 0): "b"}}
-
-
 def test_neighbours_are_other_hosts_of_the_training():
     Copies({"host-0": "host-2"}).check_neighbours(NODES)
     for wrong in ({"host-0": "host-0"}, {"host-0": "host-9"}, {"host-9": "host-0"}):

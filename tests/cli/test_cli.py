@@ -207,25 +207,6 @@ def test_no_plan_and_wrong_names_are_one_message_and_nothing_is_written(run, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("def model(batch_size):\n    return {}['my key']\n")
-    names = {}
-    exec(compile(file.read_text(), str(file), "exec"), names)
-
-    def calls(*_, **__):
-        from alpa_dejavu._util.by_name import resolve
-
-        return resolve("x", names["model"](1), {}, int)
-
-    monkeypatch.setattr(planning, "plan_model", calls)
-    result = run(*ASKED)
-    assert result.exit_code == 1
-    assert "KeyError: 'my key'" in result.stderr
-    assert f'"{file}", line 2, in model' in result.stderr
-    assert "_cli/plan.py" not in result.stderr
-
-
 def test_a_package_that_is_missing_is_named(run, monkeypatch):
     ours = pathlib.Path(alpa_dejavu.__file__).parent / "imaginary.py"
     names = {}

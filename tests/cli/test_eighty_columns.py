@@ -107,15 +107,6 @@ def test_at_sixty_columns_wide_shows_all_figures_and_names(printed, line):
     assert [word for word in words if len(word) < 24 and word not in text] == []
 
 
-def test_equal_stages_stand_in_one_row_and_what_is_left_out_is_named(printed):
-    lines, _ = printed[80, "explain many.json"]
-    assert any(re.match(r"0-15 +0-31 +1x4 +p3\.16xlarge-\[0-7\] ", line) for line in lines)
-    assert any("--wide shows all" in line for line in lines)
-    wide, _ = printed[60, "explain many.json --wide"]
-    assert any(re.match(r"15 +30-31 ", line) for line in wide)
-    assert not any("--wide shows all" in line for line in wide)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("line", shell_commands())
 def test_at_eighty_columns_commands_of_the_pages_cut_nothing(folder, monkeypatch, line):

@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
@@ -133,18 +131,3 @@ def test_a_strategys_stages_take_what_an_estimate_says(drawn, communication, cou
         assert found.memory_limit_bytes == stage.memory_limit_bytes
     taken = [0.0, *(stage.forward_send_s for stage in times[:-1])]
     assert [stage.forward_boundary_s for stage in ours.plan.stages] == pytest.approx(taken, rel=1e-9)
-
-
-def test_stages_that_have_to_share_slow_hosts_are_priced_by_the_links_within_them():
-    slow = Link(0.0, CARD.bytes_per_s / 5)
-    cluster = hosts_of(2)
-    links = tuple(tuple(slow if a == b else CARD for b in range(2)) for a in range(2))
-    transfer = InterstageTransfer(
-        chain(2, activation_bytes=1e7), dataclasses.replace(cluster, links=links), AlphaBeta()
-    )
-    table = transfer.table(space_of(cluster, (1, 1), (2, 1), (2, 2)))
-    whole, half = 1e7 / slow.bytes_per_s, 1e7 / 2 / slow.bytes_per_s
-    assert table.seconds(1, 0, 0)[0] == pytest.approx(1e7 / CARD.bytes_per_s), "they can be apart"
-    assert table.seconds(1, 0, 1)[0] == pytest.approx(whole)
-    assert table.seconds(1, 1, 2)[0] == table.seconds(1, 2, 2)[0] == pytest.approx(half)
-    assert table.seconds(1, 1, 2) == transfer.between(1, (0, 1), (0, 0, 1, 1))

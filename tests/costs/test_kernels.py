@@ -179,21 +179,6 @@ def test_operators_of_all_kinds():
         assert predicted.spread_s[3] / predicted.mean_s[3] > predicted.spread_s[0] / predicted.mean_s[0]
 
 
-@pytest.mark.parametrize(
-    ("few", "many"),
-    [
-        (dot(256, 4096, 2048), dot(4096, 4096, 2048)),
-        (dot(64, 128, 64, batch=12), dot(64, 128, 64, batch=192)),
-        (dataclasses.replace(dot(2048, 4096, 256), by_weight=True), dot(2048, 4096, 4096)),
-        (attention(batch=1), attention(batch=16)),
-        (grouped(tokens=1024), grouped(tokens=16384)),
-    ],
-)
-def test_more_samples_take_as_long_as_such_a_kernel(few, many):
-    assert seconds_of(few, ways=1 / 16) == pytest.approx(seconds_of(many), rel=1e-6)
-    assert seconds_of(few, ways=1 / 2) == pytest.approx(seconds_of(many, ways=8), rel=0.15)
-
-
 def test_footing_says_what_was_measured():
     operators = Operators.of([dot(4096, 4096, 4096, "float16"), attention(), CONV])
     model, common = KernelLatency(), "fitted to other generations"
@@ -202,14 +187,6 @@ def test_footing_says_what_was_measured():
     assert model.footing(operators, gpu_of("T4").device()).tolist() == [common, common, "fitted to matrix products"]
     assert model.footing(operators, example_cluster().hosts[0].device).tolist() == ["data sheet"] * 3
     assert model.footing(Operators.of([]), gpu_of("T4").device()).shape == (0,)
-
-
-def test_a_slower_device_takes_so_much_longer_for_everything():
-    operators = Operators.of([dot(4096, 4096, 4096), attention(), grouped(), CONV, ADD, dot(64, 64, 64, "float32")])
-    for name in ("H100-SXM-80GB", "V100-SXM2-16GB"):
-        device = gpu_of(name).device()
-        whole, slower = (KernelLatency().predict(operators, each) for each in (device, device.slower(1.5)))
-        assert slower.mean_s == pytest.approx(1.5 * whole.mean_s)
 
 
 def test_devices_take_whole_products_heads_and_experts():

@@ -70,16 +70,6 @@ def test_settings_of_the_division_are_applied(tmp_path):
     assert (single.model.precision, single.model.sequence) == ("float32", 16)
 
 
-def test_what_is_computed_again_is_applied(tmp_path):
-    some = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = 'op'").outline
-    assert (some.remat, some.selective) == ((False,), True)
-    assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
-    every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
-    assert (every.remat, every.selective) == ((True,), False)
-    none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
-    assert (none.remat, none.selective) == ((False,), False)
-
-
 def test_a_run_without_a_compiler_is_priced_so_and_says_what_its_loss_takes(tmp_path):
     foreign = changed(tmp_path, "enable = true", "enable = false")
     assert foreign.priced_by == {"runtime": "fsdp"}

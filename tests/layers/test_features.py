@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import pytest
 
-import jax_models
 from alpa_dejavu.layers.features import describe, layer_features
 
 HIDDEN = jnp.zeros((8, 64))
@@ -83,30 +81,3 @@ def test_what_a_forward_pass_keeps_is_passed_once_by_each_pass():
         assert layer_features(jaxpr, recalled=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
         passed = [jaxpr.outvars[n] for n in places]
         assert layer_features(jaxpr, kept=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
-
-
-def by_weight(operators):
-    return float((operators.flop * operators.count)[operators.by_weight].sum())
-
-
-def flop_of_gradients(loss, by, arguments):
-    """By XLA, of the gradients by some arguments alone."""
-    return jax.jit(jax.grad(loss, argnums=by)).lower(*arguments).cost_analysis()["flops"]
-
-
-@pytest.mark.parametrize(
-    ("loss", "arguments"),
-    [
-        (jax_models.mlp, jax_models.mlp_arguments()),
-        (jax_models.unrolled, jax_models.stacked_arguments()),
-        (jax_models.convolutions, jax_models.convolution_arguments(3)),
-    ],
-)
-def test_it_is_what_a_pass_by_inputs_alone_leaves_out(loss, arguments):
-    """One layer, whose operands have gradients that others wait for."""
-    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*arguments).jaxpr
-    count = len(jax.tree.leaves(arguments[0]))
-    found = by_weight(layer_features(jaxpr, gradients=jaxpr.outvars[:count]).operators)
-    both, by_inputs = (flop_of_gradients(loss, by, arguments) for by in ((0, 1), 1))
-    assert found == pytest.approx(both - by_inputs, rel=0.02)
-    assert by_weight(layer_features(jaxpr).operators) == 0

@@ -7,11 +7,10 @@ import optax
 import pytest
 from jax import core
 
-import jax_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers._jaxprs import jaxpr_of
 from alpa_dejavu.sharding import model_of_step
-from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, start, weights_and_data, with_aux
+from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, weights_and_data, with_aux
 
 
 def run(layered, traced, values):
@@ -159,27 +158,6 @@ def test_inference_has_forward_layers_alone():
     assert not model.training
     assert [layer.forward.product_flop for layer in model.layers] == [2 * 2 * 16 * 64] * 3
     assert bytes_of(model, "parameter") == 6 * 64 * 4
-
-
-def test_layers_that_are_alike_are_described_once():
-    def function(batch_size=jax_models.BATCH):
-        weights = [jax_models.block_weights() for _ in range(8)]
-
-        def step(state, batch):
-            def loss(weights):
-                x = batch
-                for each in weights:
-                    x = jax_models.block(each, x)
-                return (x**2).mean()
-
-            return apply(state, jax.grad(loss)(state[0]))
-
-        return step, (start(weights), jnp.zeros((batch_size, jax_models.SEQUENCE, jax_models.HIDDEN)))
-
-    model = model_of_step(trace(function), 8)
-    assert model.layers[3].forward is model.layers[4].forward
-    assert model.layers[3].backward is model.layers[4].backward
-    assert model.layers[3].update is model.layers[4].update
 
 
 def test_the_number_of_layers_may_be_left_open():

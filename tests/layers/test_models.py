@@ -9,7 +9,7 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
-from alpa_dejavu.layers.models._sized import _logits, _normalised, _rotated, sized_forward
+from alpa_dejavu.layers.models._sized import _rotated
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._training import TrainedGroups
@@ -119,19 +119,6 @@ def test_a_forward_step_gives_the_logits_that_the_loss_is_made_of():
     parameters, batch = filled(arguments)
     expected = _activations(size, parameters, batch) @ parameters[-1]["head"] + parameters[-1]["head_bias"]
     np.testing.assert_allclose(forward(parameters, batch), expected[:, -1], atol=1e-2)
-
-
-def test_a_forward_step_by_sizes_gives_the_logits_that_the_loss_is_made_of():
-    """Those of each token but the last are those of a shorter prompt."""
-    size = Transformer(16, 2, 4, 32, 8, kv_heads=2)
-    forward, arguments = sized_forward(size, 4)
-    groups, batch = filled(arguments)
-    every = _logits(size, groups, _normalised(size, groups, batch["tokens"], lambda x: x))
-    for tokens in (1, 5, 8):
-        shorter = {"tokens": batch["tokens"][:, :tokens]}
-        np.testing.assert_allclose(forward(groups, shorter), every[:, tokens - 1], atol=1e-2)
-    with pytest.raises(ValueError, match="num_experts is 4, but must be 0 for inference"):
-        sized_forward(dataclasses.replace(size, num_experts=4, experts_per_token=2), 4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from alpa.util import XlaPassContext, get_compile_options
+from alpa.util import get_compile_options
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
@@ -115,21 +115,6 @@ def test_runs_before_the_last_micro_batch_have_nothing_of_what_combines_gradient
     monkeypatch.setitem(os.environ, f"{module.name}XLA_SKIP_NCCL_COLLECTIVE_IDS", ".7.")
     with pytest.raises(ValueError, match="but must be"):
         executable.execute_sharded_on_local_devices(ones)
-
-
-def test_collectives_are_combined_up_to_the_threshold(client):
-    two = SUM.replace(
-        "total = f32[3] add(old, r)",
-        """r2 = f32[3] all-reduce(old), channel_id=2,
-  replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
-  total = f32[3] multiply(r2, r)""",
-    )
-    counts = []
-    for threshold in (0, 1 << 60):
-        with XlaPassContext({"combiner::all_reduce_threshold": threshold}):
-            executable = client.compile(_computation(two), _options(4, False))
-        counts.append(executable.hlo_modules()[0].to_string().count("all-reduce("))
-    assert counts == [2, 1]
 
 
 def test_too_few_devices_are_an_error_that_says_so(client):

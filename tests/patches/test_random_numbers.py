@@ -140,17 +140,6 @@ def test_training_with_dropout_equals_that_on_one_device(shape, make_key):
     assert_same(actual, expected, rtol=1e-5)
 
 
-def test_one_typed_key_in_a_batch_is_not_cut():
-    def step(params, batch):
-        grads = alpa.grad(lambda p: jnp.sum(p * batch["x"] * jax.random.normal(batch["key"], (4,))))(params)
-        return params - grads
-
-    method = alpa.ShardParallel(devices=mesh_of((1, 2)), num_micro_batches=2)
-    batch = {"x": np.ones((8, 4), np.float32), "key": jax.random.key(0)}
-    found = alpa.parallelize(step, method=method)(jnp.zeros(4), batch)
-    assert np.isfinite(np.asarray(found)).all()
-
-
 def test_arguments_that_hold_typed_keys_are_placed_and_created():
     def step(state, batch):
         noise = jax.random.normal(state["key"], state["w"].shape)

@@ -13,8 +13,7 @@ from alpa.shard_parallel.auto_sharding import (
     run_auto_sharding_pass,
     run_spmd_partitioner_pass,
 )
-from alpa.util import jaxpr_to_hlo, undefined_sharding_spec_proto
-from jax._src.lib import xla_client as xc
+from alpa.util import jaxpr_to_hlo
 
 
 def _mesh(shape=(1, 4)):
@@ -28,14 +27,6 @@ def _local_mesh():
 def _hlo(function, *args):
     jaxpr = jax.make_jaxpr(function)(*args)
     return jaxpr_to_hlo("module", jaxpr, [False] * len(args))
-
-
-def _rows():
-    sharding = xc.OpSharding()
-    sharding.type = xc.OpSharding.Type.OTHER
-    sharding.tile_assignment_dimensions = [4, 1]
-    sharding.tile_assignment_devices = [0, 1, 2, 3]
-    return sharding
 
 
 def test_auto_sharding_annotates_in_place_and_says_the_cost():
@@ -66,15 +57,6 @@ def test_stages_go_to_alpa(devices, enable):
     assert names == ["first", "second"]
     assert [" sine(" in stage.to_string() for stage in stages] == [True, False]
     assert all(stage.is_sharding_annotated() for stage in stages)
-
-
-def test_given_shardings_are_kept_and_undefined_ones_are_chosen():
-    x = np.ones((8, 8), np.float32)
-    hlo = _hlo(lambda x, y: (x + 1, y + x), x, x)
-    hlo.set_input_shardings([_rows(), undefined_sharding_spec_proto()])
-    annotated, _ = run_auto_sharding_pass(hlo, _mesh(), "single", 1, AutoShardingOption())
-    first, second = annotated.get_module().spmd_parameters_shardings()
-    assert first.tile_assignment_dimensions() == second.tile_assignment_dimensions() == [4, 1]
 
 
 def test_a_compiled_module_has_a_cost_and_its_gradients_are_known():

@@ -128,33 +128,6 @@ def test_messages_and_bytes_of_a_step_are_the_formulas(way, messages, num_bytes)
     assert histories[1].num_bytes - histories[0].num_bytes == num_bytes
 
 
-@pytest.mark.parametrize(("way", "mixed_first"), [(Gossip("ring"), True), (PushSum(), False)])
-def test_adam_s_tracker_of_the_second_moment_is_mixed_as_by_hand(way, mixed_first):
-    least, optimizer = problem("sparse-least-squares"), optax.adam(0.05)
-    job = Job(least, 0.1, optimizer=optimizer, side_by_side=False)
-    history = simulated(job, (1, 2), way, steps=4, seed=1, looks=0)
-    rows, gradient = [batches(job, 1, worker) for worker in range(2)], jax.jit(jax.grad(least.loss))
-    params = [np.zeros(256, np.float32)] * 2
-    states = [optimizer.init(one) for one in params]
-
-    def mixed(params, states):
-        nu = (states[0][0].nu + states[1][0].nu) / 2
-        return [(params[0] + params[1]) / 2] * 2, [(state[0]._replace(nu=nu), *state[1:]) for state in states]
-
-    for _ in range(4):
-        chosen = [next(each) for each in rows]
-        gradients = [gradient(one, (least.train[0][c], least.train[1][c]))
-                     for one, c in zip(params, chosen, strict=True)]  # fmt: skip
-        if mixed_first:
-            params, states = mixed(params, states)
-        for n in range(2):
-            change, states[n] = optimizer.update(gradients[n], states[n])
-            params[n] = params[n] + change
-        if not mixed_first:
-            params, states = mixed(params, states)
-    np.testing.assert_allclose(history.params, (params[0] + params[1]) / 2, atol=1e-6)
-
-
 def test_names_and_settings_that_can_t_be_are_said():
     for way, said in (
         ("gosip", "there is no exchange named 'gosip'; choose one of"),

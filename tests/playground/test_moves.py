@@ -12,7 +12,6 @@ from alpa_dejavu.playground import Job, Problem, Until, simulate
 from alpa_dejavu.playground.data import MOVES, DataMove, Handed, move
 from alpa_dejavu.playground.testing import check_move
 from alpa_dejavu.testing import example_cluster
-from seen_training import simulated
 
 CASES = [
     *map(move, MOVES),
@@ -110,29 +109,6 @@ def test_by_loss_hands_on_those_of_the_highest_loss(numbers):
 
     run(numbers, Script(choose), optimizer=optax.sgd(1e-4))
     assert seen
-
-
-@pytest.mark.parametrize("rest", [0, 4, 99])
-def test_a_sample_that_came_rests(rest):
-    # Nothing is learnt, so that the loss of number 63 is the highest wherever it is; each worker moves one of sixteen.
-    data = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
-
-    def loss(params, batch):
-        return jnp.mean(params[0] * batch[0])
-
-    numbers = Problem("numbers", lambda key: jnp.ones(1), loss, None, data, data)
-    chosen, seen = move("by-loss", share=1 / 16, rest=rest), []
-
-    def choose(epoch):
-        handed = chosen.choose(epoch)
-        seen.extend([epoch.number] if 63 in handed.rows else [])
-        return handed
-
-    shards = [range(16 * n, 16 * n + 16) for n in range(4)]
-    job = Job(numbers, 1.0, 16, optax.sgd(0.0), shards=shards, moves=Script(choose))
-    simulated(job, (2, 2), "all-reduce", steps=10, looks=0)
-    # All workers end their epochs at the same time: what is sent at the end of one is there before the next.
-    assert seen == {0: [1, 2, 3, 4, 5, 6, 7, 8, 9], 4: [1, 6], 99: [1]}[rest]
 
 
 @pytest.mark.parametrize(

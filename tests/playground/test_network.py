@@ -61,22 +61,6 @@ def test_what_is_settled_step_by_step_is_what_filling_all_anew_gives(seed):
             np.testing.assert_allclose([flow.rate for flow in network.flows()], wanted, rtol=1e-7)
 
 
-def test_a_message_whose_share_changes_ends_when_its_bytes_have_passed():
-    network = Network()
-    link = network.add_resource(10.0)
-    network.start(Flow((link,), 100.0, 20.0, "first"), 0.0)
-    network.settle(0.0)
-    assert network.next_s() == 2.0
-    network.start(Flow((link,), 100.0, 20.0, "second"), 1.0)
-    network.settle(1.0)
-    assert network.next_s() == 3.0  # 10 bytes are left, at 5 a second
-    assert network.pop().told == "first"
-    network.settle(3.0)
-    assert network.next_s() == 4.0  # the second one has 10 left, at 10 a second
-    assert network.pop().told == "second"
-    assert network.next_s() == math.inf
-
-
 ALONE = Job(None, 1.0, num_bytes=1e9)
 
 

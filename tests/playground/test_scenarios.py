@@ -272,27 +272,6 @@ def test_a_browser_draws_the_curves_and_the_slider_without_a_word_of_complaint(p
     assert "0.000 s: 8 compute, 0 send, 0 wait, 0 have failed" in made.stdout
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the page's script")
-def test_the_slider_says_what_each_worker_does(page, runs):
-    kept = constant(page, "TIMELINES")["gossip (topology random (peers 3))"]
-    moments = [0.0, 0.0101, 0.1, 0.25, 0.4]
-    script = (ROOT / "alpa_dejavu" / "report" / "scrubber.js").read_text(encoding="utf-8")
-    asked = f"console.log(JSON.stringify({json.dumps(moments)}.map(t => statesAt(RUN, t).map(inWords))))"
-    done = subprocess.run(
-        ["node", "-"], input=f"const RUN = {json.dumps(kept)};\n{script}\n{asked}", capture_output=True, text=True,
-        check=True, timeout=600,
-    )  # fmt: skip
-    said = json.loads(done.stdout)
-    everything = list(zip(kept["worker"], kept["kind"], kept["other"], kept["start"], kept["stop"], strict=True))
-    for moment, words in zip(moments, said, strict=True):
-        for worker, word in enumerate(words):
-            now = [(k, other) for who, k, other, start, stop in everything if who == worker and start <= moment < stop]
-            to = [str(other) for k, other in now if k == 1]
-            does = (["computes"] if (0, -1) in now else []) + ([f"sends to {', '.join(to)}"] if to else [])
-            assert word == ("has failed" if (2, -1) in now else ", ".join(does) or "waits")
-    assert said[3][5] == "has failed"
-
-
 def test_several_are_told_apart_and_what_users_named_is_escaped(runs):
     evil = "<script>alert(1)</script>"
     other = dataclasses.replace(

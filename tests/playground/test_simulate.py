@@ -14,7 +14,6 @@ from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.exchanges import AllReduce
 from alpa_dejavu.playground.fault import Crash, LinkRate
 from alpa_dejavu.playground.problems import PROBLEMS
-from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan
 from seen_training import simulated
@@ -63,25 +62,6 @@ def test_what_happens_at_the_same_time_happens_in_the_order_in_which_it_was_aske
 
     simulated(Job(None, 1.0, num_bytes=1), (1, 4), Script(program), seconds=2.0)
     assert order == [1, 2, 3, 0]
-
-
-def test_messages_to_one_worker_come_in_the_order_in_which_one_sent_them_at_the_link_s_rate():
-    found = []
-
-    def program(worker):
-        if worker.number == 0:
-            for tag, num_bytes in (("large", 2e9), ("small", 1e9), ("none", 0.0)):
-                worker.send(1, tag, None, num_bytes)
-        elif worker.number == 1:
-            for tag in ("large", "small", "none"):
-                yield worker.receive(tag)
-                found.append((tag, worker.world.now_s))
-
-    link = Link(0.5, 1e9)
-    device = Device("d", 2.0**30, {"float32": 1e12}, 1e12, 1e11)
-    cluster = Cluster.uniform("c", ["a", "b"], device, 1, link, link)
-    simulate(Job(None, 1.0, num_bytes=1), cluster, Script(program), until=Until(seconds=9.0))
-    assert found == [("large", 2.5), ("small", 3.5), ("none", 3.5)]
 
 
 @pytest.mark.parametrize("way", ["async-server", "gossip", "all-reduce"])

@@ -161,20 +161,6 @@ def test_seconds_are_steps_times_what_they_cost():
     assert data["rows"][0]["name"] == "2 starts"
 
 
-@pytest.mark.usefixtures("measured")
-def test_optex_sends_gradients_and_keeps_a_history():
-    cluster = named_cluster("p3.16xlarge")
-    found = spend(own, cluster, 32, 100.0, plan=lambda *_: planned(1.0, grad_bytes=4e8, free=1e10))
-    row = next(row for row in found.rows if row.way == Way("optex", 2))
-    link, memory = cluster.links[0][0], cluster.hosts[0].device.memory_bytes_per_s
-    by_hand = link.latency_s + 1e8 / link.bytes_per_s + 2 * 20 * 2 * 1e8 / memory
-    assert row.cost.exchange_s == pytest.approx(by_hand)
-    assert row.cost.step_s == pytest.approx(1.0 + by_hand)
-    found = spend(own, cluster, 32, 100.0, plan=lambda *_: planned(1.0, grad_bytes=4e9, free=1e9))
-    why = {row.why_not for row in found.rows if row.way.kind == "optex"}
-    assert why == {"its history doesn't fit beside the model"}
-
-
 @pytest.mark.parametrize(("change", "said"), [
     ({"seconds": 0.0}, "seconds is 0"), ({"seconds": math.inf}, "seconds is inf"), ({"seconds": -1.0}, "seconds is -1"),
     ({"plan": lambda *_: planned(1.0, training=False)}, "takes no gradient of a loss"),

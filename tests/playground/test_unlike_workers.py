@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import jax
@@ -76,18 +75,6 @@ def test_each_parameter_is_averaged_over_those_that_had_it():
     # Of a unit that the first one had a gradient may be 0 by itself; then it counts as one of two.
     assert (alone | as_one_of_two).all()
     assert (alone & ~as_one_of_two).any()
-
-
-def test_predicted_seconds_are_those_of_what_is_left():
-    cluster = example_cluster(3, 1)
-    hosts = tuple(dataclasses.replace(host, device=SMALL) for host in cluster.hosts)
-    cluster = dataclasses.replace(cluster, hosts=hosts)
-    trained = problem("digits-cnn")
-    drop = ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5))
-    job = Job.predicted(trained, cluster, (16, 16, 8), drop=drop)
-    narrow = Job.predicted(trained.narrowed((4, 8)), cluster, 16)
-    assert job.compute_s[1] == pytest.approx(narrow.compute_s[0])
-    assert job.compute_s[0] > 1.5 * job.compute_s[1] > 1.5 * job.compute_s[2]
 
 
 def test_the_front_has_what_no_other_beats():

@@ -149,19 +149,6 @@ def _by_hand(schedule, stages):
     return max(end(row[-1]) for row in schedule.tasks)
 
 
-@few
-@given(data=st.data(), name=st.sampled_from([n for n in SCHEDULES if n != "inference"]), devices=st.integers(1, 4))
-def test_memory_over_time_is_what_the_order_keeps(data, name, devices):
-    size = 2 * devices * data.draw(st.integers(1, 2))
-    schedule = on_devices(name, devices, size)
-    times = data.draw(st.lists(stage, min_size=schedule.num_stages, max_size=schedule.num_stages))
-    stages = [StageTimes(one.forward_s, one.backward_s, backward_weight_s=one.backward_weight_s, activation_bytes=1.0)
-              for one in times]  # fmt: skip
-    made = simulate(stages, size, schedule)
-    assert [made.memory_over_time(d)[1].max() for d in range(devices)] == schedule.peak_chunks.tolist()
-    assert made.busy_shares + made.bubble_shares == pytest.approx(np.ones(devices))
-
-
 def test_a_file_gives_back_what_was_written(tmp_path):
     for name in SCHEDULES:
         schedule = on_devices(name, 3, 6)

@@ -69,17 +69,6 @@ def test_experts_cut_apart_within_a_block(shape):
         assert num_bytes[n, n + 1].sum() == pytest.approx(communicated(whole)[0].sum(), rel=0.1)
 
 
-def test_layers_that_two_cuts_have_in_common_are_sharded_once():
-    mesh, shared = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1)), {}
-    few, many = (kinds_of(suite("gpt-125m", number))[1] for number in (6, 9))  # 2 blocks in a layer, and 1 or 2
-    first, second = (solvers_on(programs, mesh, OPTIONS, shared) for programs in (few, many))
-    assert {*few} & {*many}
-    for program, solver in zip(few, first, strict=True):
-        assert [solver is other for other in second] == [program == other for other in many]
-    for solver, program in zip(second, many, strict=True):
-        np.testing.assert_array_equal(solver.costs, solvers_on([program], mesh, OPTIONS)[0].costs)
-
-
 @pytest.mark.parametrize("model", ["gpt", "moe"])
 @pytest.mark.parametrize("level", [0, 2, 3])
 def test_shares_of_memory_are_those_of_its_tensors_one_by_one(model, level):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.layers import trace
-from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.sharding.layers import StageLayers
@@ -88,17 +87,6 @@ def test_zero_shares_states_then_parameters():
     assert sent(second.combined("step"), "all_gather", 0) == pytest.approx(whole, rel=0.05)
     for phase in ("forward", "backward"):
         assert sent(third.combined(phase), "all_gather", 0) == pytest.approx(whole, rel=0.05)
-
-
-def test_a_larger_micro_batch_sends_more_for_itself_and_the_same_once_a_step():
-    larger = with_micro_batch(model(), 2.0)
-    one, two = on(2, 2), on(2, 2, of=larger)
-    before, after = (sent(each.exchanges(1, "forward"), "all_reduce", 1) for each in (one, two))
-    assert after == pytest.approx(2 * before)
-    assert before > 0
-    before, after = (sent(each.combined("step"), "all_reduce", 0) for each in (one, two))
-    assert after == before > 0
-    assert two.operators("forward")[1].product_flop == pytest.approx(2 * one.operators("forward")[1].product_flop)
 
 
 def test_a_layer_may_be_divided_otherwise_in_one_stage_than_in_another():

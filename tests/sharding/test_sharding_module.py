@@ -11,7 +11,6 @@ from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
-from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.partition import partition
 from hlo_tools import flat_module
@@ -135,30 +134,6 @@ def test_four_transformer_blocks_are_solved():
     module = flat_module(_transformer_step, weights, jnp.ones((8, 32, h)))
     sharded = shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_batch_dim_to_mesh_dim=0))
     assert sharded.objective < 1e13
-
-
-def test_switched_off_only_undefined_shardings_go():
-    module = flat_module(lambda a, b: a + b, np.ones((8, 4), np.float32), np.ones((8, 4), np.float32))
-    given = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=range(4))
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    first, second = (node for node in entry.instructions if node.opcode == "parameter")
-    first.sharding.CopyFrom(OpSharding(type=4))
-    second.sharding.CopyFrom(given)
-    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions(enable=False))
-    entry = next(c for c in sharded.module.computations if c.id == module.entry_computation_id)
-    first, second = (node for node in entry.instructions if node.opcode == "parameter")
-    assert not first.HasField("sharding")
-    assert second.sharding == given
-    assert sharded.solution is None
-
-
-def test_given_shardings_of_parameters_are_kept():
-    module = flat_module(lambda a, b: a @ b, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    given = OpSharding(type=3, tile_assignment_dimensions=[1, 4], tile_assignment_devices=range(4))
-    next(node for node in entry.instructions if node.parameter_number == 0).sharding.CopyFrom(given)
-    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions())
-    assert sharded.module.spmd_parameters_shardings[0] == given
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Run
-from alpa_dejavu.simulation.breakdown import AS_FAST, PARTS, breakdown, why_slower
+from alpa_dejavu.simulation.breakdown import AS_FAST, breakdown, why_slower
 from alpa_dejavu.simulation.plan_times import plan_times, scaled
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.stage_slopes import step_slopes
@@ -143,17 +143,6 @@ def test_what_is_wrong_is_said():
 @pytest.fixture(scope="module")
 def made():
     return planned(chain(4, flop=1e9, activation_bytes=1e6), example_cluster(1), space(), Run(4)).plan
-
-
-def test_the_parts_are_the_average_devices():
-    few = stage((0, 0), (1, 2), compute_s=0.03, collective_s=0.002, boundary_s=0.001, per_step_s=0.01)
-    many = stage((1, 3), (1, 6), (6, 1), compute_s=0.01, collective_s=0.006, boundary_s=0.003, per_step_s=0.02)
-    parts = breakdown(example_plan(stages=(few, many), step_s=0.25, num_micro_batches=4))
-    assert tuple(parts) == PARTS
-    # A quarter of the devices is in the first stage, and each of them does four micro-batches and one update.
-    assert parts == pytest.approx(
-        {"computing": 0.06, "collectives": 0.02, "transfers": 0.01, "once a step": 0.0175, "idle": 0.1425}
-    )
 
 
 def test_the_rest_of_a_step_is_the_bubbles_of_its_timeline():

@@ -59,43 +59,6 @@ def test_a_state_of_another_model_is_refused(chosen, change, said):
         placed({**chosen.state, **change}, chosen.executable)
 
 
-def test_functions_of_a_state_are_those_that_the_step_was_compiled_with():
-    class Unread:
-        """Of a step that reads one array of three, compiled with another optimizer's name."""
-
-        in_tree = jax.tree.structure((Named("ours", 0, 0, 0),))
-
-        class physical_mesh:
-            @staticmethod
-            def shard_args_to_arrays_ps(specs, arrays):
-                return [("sent", array.tolist()) for array in arrays]
-
-        def get_input_placement_specs(self):
-            return self.in_tree.unflatten([None, Spec(), None])
-
-    state = placed(Named("theirs", np.arange(2.0), np.ones(2, np.float32), np.arange(3)), Unread())
-    assert state.name == "ours"
-    assert state.b == ("sent", [1.0, 1.0])
-    assert state.a.tolist() == [0.0, 1.0]
-
-
-class Spec:
-    aval = jax.core.ShapedArray((2,), np.float32)
-
-
-@jax.tree_util.register_pytree_with_keys_class
-class Named:
-    def __init__(self, name, a, b, c):
-        self.name, self.a, self.b, self.c = name, a, b, c
-
-    def tree_flatten_with_keys(self):
-        return tuple((jax.tree_util.GetAttrKey(key), getattr(self, key)) for key in "abc"), self.name
-
-    @classmethod
-    def tree_unflatten(cls, name, leaves):
-        return cls(name, *leaves)
-
-
 def test_spare_workers_need_alpa_on_ray(example):
     with pytest.raises(RuntimeError, match=r'call alpa\.init\("ray"\) first'):
         spare_workers(example)
