@@ -272,8 +272,13 @@ def sizes_left(layered):
     }
 
 
-@pytest.mark.parametrize("kept", ["kept", "computed again"])
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        *((name, "kept") for name in WRITTEN),
+        *((name, "computed again") for name in ("causal", "bias", "grouped", "windows", "flax dropout", "cross")),
+    ],
+)
 def test_attention_is_found_however_it_is_written(name, kept):
     attend, options, (is_causal, batch, tokens, key_tokens, heads, key_heads) = WRITTEN[name]
     attend = attend if kept == "kept" else jax.checkpoint(attend)
