@@ -5,6 +5,9 @@ import pytest
 from alpa_dejavu.alpa.local_cluster import local_cluster
 from drawn_runs import NAMES, configurations, model_of, outcome
 
+WIDE = (54, 62, 173, 56, 92, 15, 102, 155, 17, 33)
+"""Seeds of ten models that have 72 of the 77 features of all."""
+
 
 def check(seed, configuration):
     found = outcome(model_of(seed), configuration)
@@ -31,12 +34,12 @@ def cases(piped, quick):
     ]
 
 
-@pytest.mark.parametrize(("seed", "configuration"), cases(False, range(20)))
+@pytest.mark.parametrize(("seed", "configuration"), cases(False, WIDE))
 def test_on_a_mesh(seed, configuration):
     check(seed, configuration)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("seed", "configuration"), cases(True, (1, 2, 48)))
+@pytest.mark.parametrize(("seed", "configuration"), cases(True, (2, 48)))
 def test_in_a_pipeline(seed, configuration, cluster):
     check(seed, configuration)

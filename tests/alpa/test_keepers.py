@@ -32,12 +32,6 @@ def test_any_part_is_put_together_from_pieces_that_were_cut_otherwise(parts, wan
         np.testing.assert_array_equal(_keepers._assembled(place, whole.dtype, pieces), part(place))
 
 
-def test_a_number_is_a_piece_too():
-    piece = Piece(0, ())
-    assert _keepers._assembled((), np.float32, {piece: np.float32(3)}) == 3
-    assert _keepers._checksum(np.float32(3)) != _keepers._checksum(np.float32(4))
-
-
 def test_a_keeper_has_the_whole_copy_until_the_next_one_is():
     keeper, piece = Keeper(), Piece(0, ((0, 4),))
 
@@ -83,13 +77,6 @@ def test_a_stage_is_kept_by_its_own_host_and_a_neighbour():
     left = {"host-1": "b", "host-2": "c"}
     assert Copies({"host-1": "host-0"})._kept_by(holders, left) == [((0, 0), ["b", "c"])]
     assert Copies({})._kept_by(holders, {"host-1": "b"}) == [((0, 0), ["b"])]
-
-
-def test_what_data_parallel_hosts_have_is_kept_by_two_of_them_and_not_sent():
-    ((_, holders),) = _pieces(0, array(["b", "a", "c"], [(slice(None),)] * 3, (4,)))
-    assert Copies({})._kept_by(holders, NODES) == [((0, 0), ["b"]), ((1, 0), ["a"])]
-    halves = dict(_pieces(0, array(["a", "b"], [(slice(0, 2),), (slice(2, 4),)], (4,))))
-    assert halves == {Piece(0, ((0, 2),)): {(0, 0): "a"}, Piece(0, ((2, 4),)): {(1, 0): "b"}}
 
 
 def test_neighbours_are_other_hosts_of_the_training():

@@ -68,14 +68,6 @@ def test_a_recovery_takes_from_the_failing_steps_beginning_to_the_next_steps_end
     assert (recovery.noticed_s, recovery.started_s, recovery.seconds) == (3.0, 20.0, 26.0)
 
 
-def test_without_a_checkpoint_it_begins_again():
-    session = Fake({(("step", 3), 1): ["host-0", FAULT]})
-    done = train(session, PLAN, 12, every=5)
-    assert done.losses == undisturbed()
-    assert done.recoveries[0].steps_lost == 3
-    assert session.calls.count(("start", None)) == 2
-
-
 @pytest.mark.parametrize("where", [("save", 5), ("start", None), ("step", 5)])
 def test_it_may_happen_anywhere(where):
     done = train(Fake({(where, 1): ["host-2", FAULT]}), PLAN, 12, every=5)
@@ -115,17 +107,6 @@ def test_errors_of_other_kinds_are_not_waited_for():
     session = Fake({(("step", 2), 1): ["host-1", FAULT], (("step", 2), 2): [KeyError("batch")]})
     with pytest.raises(KeyError):
         train(session, PLAN, 4, notice_s=30, clock=passing.clock())
-    assert session.calls[-1] == "stop"
-
-
-def test_ctrl_c_stops():
-    class Interrupted(Fake):
-        def step(self, number):
-            raise KeyboardInterrupt
-
-    session = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        train(session, PLAN, 4)
     assert session.calls[-1] == "stop"
 
 

@@ -11,11 +11,9 @@ import pytest
 import playground_real
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground.exchanges import StaleSynchronousServer
-from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
+from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.testing import example_cluster
 from real_hosts import NotShownError, network, quotas
-from real_hosts._faults import RealFaults
-from real_hosts._leftovers import is_leftover, own_directory, own_name
 from real_hosts.workers import real_workers
 
 STEPS = Until(steps=4)
@@ -120,54 +118,3 @@ def test_a_worker_that_has_the_server_is_killed_and_the_others_stall(workers):
     real = workers.run("server", until=Until(steps=40), faults=[Crash(0, 0.1)], looks=0)
     assert real.end.startswith("stalled: nothing is under way any more")
     assert "{1: ['params'], 2: ['params']}" in real.end
-
-
-def test_slow_downs_one_after_the_other_do_not_meet_where_the_clock_is_looked_at_late(monkeypatch):
-    lost, killed, shaped = [], [], Watched()
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
-    faults = RealFaults((0, 1), (10, 11), shaped, 0, 60.0, lambda number, now_s: lost.append((number, now_s)))
-    faults.begin([SlowDown(1, 1.8, 1.0, 1.35), SlowDown(1, 1.8, 2.0, 2.35), Crash(0, 2.1)])
-    faults.go_on(2.2)  # both at once would slow it down by 3.24
-    assert shaped.changed == [("shares", [1, 1.8]), ("shares", [1, 1]), ("shares", [1, 1.8])]
-    assert faults.next_s() == 2.35
-    assert (lost, killed, faults.alive) == ([(0, 2.2)], [10], [False, True])
-
-
-def test_a_fault_changes_what_it_is_of_alone():
-    shaped = Watched()
-    faults = RealFaults((0, 1), (10, 11), shaped, 0, 60.0, None)
-    faults.begin([SlowDown(1, 1.8, 0.0, 1.0), LinkRate((0, 1), 0.5)])
-    faults.go_on(1.0)
-    assert shaped.changed == [("shares", [1, 1.8]), ("links", 0.5), ("shares", [1, 1])]
-
-
-class Watched:
-    """Stands for shaped hosts."""
-
-    def __init__(self):
-        self.changed = []
-
-    def slow(self, slower):
-        self.changed.append(("shares", [*slower]))
-
-    def scale(self, rates):
-        self.changed.append(("links", rates(0, 1)))
-
-
-def test_what_a_process_that_is_gone_has_made_is_left_over():
-    name = own_name("0")
-    assert not is_leftover(name)
-    prefix, pid, started, rest = name.split("-")
-    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
-    assert not is_leftover("somebody's")
-
-
-def test_a_directory_goes_with_its_block_and_takes_leftovers_along():
-    prefix, pid, started, _ = own_name("").split("-")
-    left = pathlib.Path("/tmp", f"{prefix}-{pid}-{int(started) - 1}-left")
-    left.mkdir()
-    with own_directory() as one, own_directory() as other:
-        assert one != other
-        assert one.is_dir()
-        assert not left.exists()
-    assert not one.exists()

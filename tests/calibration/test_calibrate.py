@@ -12,14 +12,7 @@ from click.testing import CliRunner
 from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import prices, read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_links import ENOUGH, LinkModel, fit_sends, predicted_s
-from alpa_dejavu.calibration.bench import (
-    BETWEEN,
-    HOST_MEMORY,
-    WITHIN,
-    CollectiveProbe,
-    PipelineProbe,
-    ProbePlace,
-)
+from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, CollectiveProbe, PipelineProbe, ProbePlace
 from alpa_dejavu.calibration.calibrate import calibrate
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.cli.main import main
@@ -56,32 +49,6 @@ def test_figures_are_recovered(tmp_path, hosts):
     assert applied.links[0][0].bytes_per_s == pytest.approx(found.links[0].link.bytes_per_s)
 
 
-def test_stops_before_all_is_measured_where_all_is_sure(tmp_path):
-    bench = MadeUp(noise=0.01)
-    measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e6)
-    assert len(bench.ran) == len(set(bench.ran))
-    collectives = [probe for probe in bench.ran if isinstance(probe, CollectiveProbe)]
-    assert {probe.name for probe in collectives} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
-    assert len(collectives) < 20
-
-
-def test_what_was_measured_is_drawn_beside_the_fit(tmp_path):
-    found = measure(tmp_path, cluster_of(PRIOR, LINK), MadeUp(), budget_s=25)
-    path = tmp_path / "here.json"
-    write_calibration(found, path)
-    kept_at = (tmp_path / "c.json.measurements.jsonl").rename(f"{path}.measurements.jsonl")
-    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
-    assert result.exit_code == 0, result.output
-    rows = [json.loads(line) for line in kept_at.read_text(encoding="utf-8").splitlines()[1:]]
-    collectives = {row["probe"]["name"].replace("_", "-") for row in rows if row["what"] == "collectives"}
-    wanted = {f"{name}-within-hosts.html" for name in collectives}
-    assert len(wanted) > 2
-    assert wanted <= {page.name for page in (tmp_path / "pictures").iterdir()}
-    kept_at.write_text(kept_at.read_text(encoding="utf-8").replace('"run_s": ', '"run_s": -', 1), encoding="utf-8")
-    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
-    assert (result.exit_code, "must be a finite number above 0" in result.output) == (1, True)
-
-
 def test_nothing_measured_leaves_what_was_known_and_says_so(tmp_path):
     bench = MadeUp()
     found = measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e-9)
@@ -90,14 +57,6 @@ def test_nothing_measured_leaves_what_was_known_and_says_so(tmp_path):
     assert any("collectives within a host: nothing was measured" in said for said in found.missing)
     with pytest.raises(ValueError, match="the budget is 0"):
         calibrate(cluster_of(PRIOR, LINK), bench, kept(tmp_path, cluster_of(PRIOR, LINK)), 0.0, "no")
-
-
-def test_the_budget_ends_it(tmp_path):
-    bench = MadeUp()
-    measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
-    # A measurement that was begun is finished.
-    assert 15 <= bench.now <= 22
-    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY}
 
 
 def test_a_run_is_resumed_without_measuring_again(tmp_path):
@@ -125,14 +84,6 @@ def test_what_fails_is_told_and_left_out(tmp_path, caplog):
     whole = MadeUp()
     measure(tmp_path, cluster, whole, resume=True)
     assert any(getattr(probe, "name", "") == "all_to_all" for probe in whole.ran)
-
-
-def test_a_single_device_has_no_links(tmp_path):
-    bench = MadeUp()
-    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
-    assert found.links == ()
-    assert {place.what for place in bench.opened} == {HOST_MEMORY}
-    assert found.devices["test"].dispatch_s == PRIOR.dispatch_s
 
 
 def test_links_between_hosts_are_fitted_apart():

@@ -10,9 +10,9 @@ import stat
 
 import pytest
 
-from alpa_dejavu.calibration.history import PastRun, StageSeconds, Store, corrected, default_path, history_path
+from alpa_dejavu.calibration.history import StageSeconds, Store, corrected, default_path, history_path
 from alpa_dejavu.problem import StepCorrection
-from past_runs import ORIGIN, run_of
+from past_runs import run_of
 from plans import example_plan
 
 _PROCESSES = multiprocessing.get_context("spawn")
@@ -32,15 +32,6 @@ def test_runs_come_back_in_their_order(tmp_path):
     assert store.runs() == tuple(runs)
     assert store.runs()[3].predicted_s == pytest.approx(0.25)
     assert [path.name for path in tmp_path.iterdir()] == ["history.sqlite"]
-
-
-def test_a_run_knows_its_median_and_when_it_was():
-    run = PastRun(example_plan(), ORIGIN, 0.25, (0.5, 0.3, 0.4))
-    assert (run.measured_s, run.ratio) == (0.4, 1.6)
-    assert run.when_s > 0
-    assert "jax" in run.versions
-    many = PastRun(example_plan(), ORIGIN, 0.25, (9.0,) + (1.0,) * 1000)
-    assert set(many.steps_s) == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -213,13 +204,6 @@ def test_a_run_that_cannot_be_read_is_named(tmp_path, column, value, said):
         store.runs()
 
 
-def test_an_empty_file_is_a_history_without_runs(tmp_path):
-    path = tmp_path / "history.sqlite"
-    path.touch()
-    assert Store(path).runs() == ()
-    assert Store(path).append(run_of()) == 1
-
-
 def test_a_folder_that_is_not_there_or_in_the_files_place_is_named(tmp_path):
     with pytest.raises(ValueError, match="can't be used: unable to open"):
         Store(tmp_path).runs()
@@ -227,13 +211,6 @@ def test_a_folder_that_is_not_there_or_in_the_files_place_is_named(tmp_path):
     for use in (store.check, lambda: store.append(run_of())):
         with pytest.raises(ValueError, match=r"there is no folder .*nowhere; make it first"):
             use()
-
-
-def test_a_file_that_may_only_be_read_is_read(tmp_path):
-    store = Store(tmp_path / "history.sqlite")
-    store.append(run_of())
-    store.path.chmod(stat.S_IRUSR)
-    assert len(store.runs()) == 1
 
 
 def test_the_usual_file_is_in_the_users_data_and_made_when_needed(tmp_path, monkeypatch):

@@ -150,16 +150,11 @@ def head(p, x):
     return -jax.nn.log_softmax(logits)[..., 0].mean()
 
 
-def gpt(num_blocks=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024, block=None):
-    block = block or pre_norm(heads)
-    blocks = [(block, transformer_parameters(hidden)) for _ in range(num_blocks)]
+def gpt(num_blocks=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024):
+    blocks = [(pre_norm(heads), transformer_parameters(hidden)) for _ in range(num_blocks)]
     blocks[0] = _after(embed, shapes(table=(vocabulary, hidden), places=(length, hidden)), *blocks[0])
     blocks[-1] = _before(*blocks[-1], head, shapes(out=(hidden, vocabulary)))
     return chain_of(blocks, jax.ShapeDtypeStruct((batch, length), jnp.int32))
-
-
-def bert(**sizes):
-    return gpt(block=post_norm(sizes.pop("heads", 8)), **sizes)
 
 
 def _after(first, first_parameters, second, second_parameters):
@@ -252,23 +247,6 @@ def wide_resnet(batch=16, size=32, width=64, widen=2):
     return chain_of(blocks, jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32))
 
 
-def vit(num_blocks=4, batch=16, size=32, patch=4, hidden=256, heads=8, classes=128):
-    def patches(p, image):
-        y = jax.lax.conv_general_dilated(
-            image, p["patch"], (patch, patch), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        return y.reshape(batch, -1, hidden) + p["places"]
-
-    def classify(p, x):
-        return -jax.nn.log_softmax(x.mean(1) @ p["out"])[:, 0].mean()
-
-    blocks = [(pre_norm(heads, causal=False), transformer_parameters(hidden)) for _ in range(num_blocks)]
-    first = shapes(patch=(patch, patch, 3, hidden), places=((size // patch) ** 2, hidden))
-    blocks[0] = _after(patches, first, *blocks[0])
-    blocks[-1] = _before(*blocks[-1], classify, shapes(out=(hidden, classes)))
-    return chain_of(blocks, jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32))
-
-
 def scanned(num_layers=3, trips=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024):
     """Each layer is a scan over blocks, their parameters stacked; a block is computed again in the backward pass."""
     def layer(p, x):
@@ -283,7 +261,7 @@ def scanned(num_layers=3, trips=4, batch=8, length=64, hidden=256, heads=8, voca
     return chain_of(blocks, jax.ShapeDtypeStruct((batch, length), jnp.int32))
 
 
-MODELS = {"gpt": gpt, "bert": bert, "moe": moe, "vit": vit, "wide_resnet": wide_resnet, "scanned": scanned}
+MODELS = {"gpt": gpt, "moe": moe, "wide_resnet": wide_resnet, "scanned": scanned}
 
 
 def reached(edges, size):

@@ -39,13 +39,6 @@ def test_what_is_written_is_read_by_others(cache):
     assert cache.read(OTHER, same) is None
 
 
-def test_an_entry_is_replaced(cache):
-    cache.write(KEY, 1)
-    cache.write(KEY, 2)
-    assert cache.read(KEY, same) == 2
-    assert cache.size()[0] == 1
-
-
 def broken(of, text):
     """What may be found in place of an entry."""
     return {
@@ -80,15 +73,6 @@ def test_what_is_broken_is_ignored_with_a_line_and_replaced(cache, caplog, how):
     assert len(caplog.records) == 1
 
 
-def test_what_would_fill_memory_is_not_unpacked(cache, caplog, monkeypatch):
-    cache.write(KEY, "0" * 10_000)
-    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", str(16_000 / 2**20))
-    assert cache.read(KEY, same) is None
-    assert "unpacks to more than 1000 bytes of JSON; if that is meant, set ALPA_DEJAVU_FILE_MIB to 1 " in caplog.text
-    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
-    assert cache.read(KEY, same) == "0" * 10_000
-
-
 def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monkeypatch):
     cache.write(KEY, "0" * 10_000)
     with entry(cache).open("r+b") as file:
@@ -102,28 +86,6 @@ def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monk
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1e308")
     assert cache.read(KEY, same) is None
     assert "ALPA_DEJAVU_FILE_MIB is '1e308'" in caplog.text
-
-
-def test_a_folder_in_the_place_of_an_entry_is_no_entry(cache, caplog):
-    cache.write(KEY, 1)
-    path = entry(cache)
-    path.unlink()
-    path.mkdir()
-    assert cache.read(KEY, same) is None
-    cache.write(KEY, 1)
-    cache.write(KEY, 1)
-    assert len(caplog.records) == 1
-
-
-def test_where_nothing_can_be_written_that_is_said_once(tmp_path, caplog):
-    (tmp_path / "file").write_text("in the way")
-    cache = ModelCache(tmp_path / "file" / "cache")
-    assert cache.read(KEY, same) is None
-    cache.write(KEY, 1)
-    cache.write(OTHER, 1)
-    (record,) = caplog.records
-    assert "can't be written" in record.getMessage()
-    assert "no folder" in cache.why_not_written()
 
 
 def test_a_full_disk_leaves_nothing_behind(cache, caplog, monkeypatch):
@@ -152,12 +114,6 @@ def test_the_least_recently_used_go_first(tmp_path):
     assert cache.read({"n": 0}, same) == 1
     cache.write({"n": 3}, 1)
     assert [n for n in range(4) if cache.read({"n": n}, same) == 1] == [0, 2, 3]
-
-
-def test_what_is_larger_than_the_cache_may_be_is_left(tmp_path):
-    cache = ModelCache(tmp_path / "cache", 10)
-    cache.write(KEY, list(range(100)))
-    assert cache.read(KEY, same) is None
 
 
 def test_readers_never_meet_half_an_entry(cache, caplog):

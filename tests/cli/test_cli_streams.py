@@ -1,6 +1,5 @@
 """What the command line does with terminals, closed or full streams, and other encodings."""
 
-import dataclasses
 import json
 import logging
 import os
@@ -12,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli import main
-from alpa_dejavu.cli.output import console, printable, printable_lines
+from alpa_dejavu.cli.output import printable, printable_lines
 from alpa_dejavu.plans.plan_file import write_plan
 from plans import example_plan, stage
 
@@ -69,14 +68,6 @@ def test_errors_and_warnings_have_none_either(tmp_path):
     assert controls(logging.lastResort.format(record)) == []
 
 
-def test_what_is_going_on_is_no_markup(tmp_path):
-    result = command("explain", tmp_path / "[/b]plan.json")
-    path = write_plan(example_plan(), tmp_path / "[plan].json")
-    assert result.exit_code == 1
-    assert "Traceback" not in result.stderr
-    assert command("explain", path).exit_code == 0
-
-
 @pytest.mark.parametrize("words", [["history"], ["history", "--json"], ["--help"], ["plan", "--help"], ["--version"]])
 def test_a_full_standard_output_is_said_in_a_line(words, tmp_path):
     done = process('"$@" >/dev/full', *words, ALPA_DEJAVU_HISTORY=str(tmp_path / "history.sqlite"))
@@ -107,21 +98,6 @@ def test_a_broken_pipe_has_no_traceback(tmp_path):
     assert (done.returncode, done.stderr) == (1, "Error: standard output can't be written: Broken pipe\n")
 
 
-def test_errors_without_a_standard_error_exit_with_1(tmp_path):
-    for shell in ('"$@" 2>&-', '"$@" 2>/dev/full'):
-        done = process(shell, "explain", tmp_path / "none.json")
-        assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
-
-
-def test_hosts_in_chinese_are_shown_on_an_ascii_terminal(tmp_path):
-    stages = tuple(dataclasses.replace(one, hosts=("主机",)) for one in example_plan().stages)
-    path = write_plan(example_plan(stages=stages), tmp_path / "plan.json")
-    done = process('"$@"', "explain", path, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"\u4e3b\u673a" in done.stdout
-    assert "主机" in process('"$@"', "explain", path, PYTHONIOENCODING="utf-8").stdout
-
-
 def test_only_four_exit_codes(monkeypatch, tmp_path):
     for raised in (SystemExit(7), MemoryError(), OSError(5, "broken"), RecursionError()):
 
@@ -130,9 +106,3 @@ def test_only_four_exit_codes(monkeypatch, tmp_path):
 
         monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", fails)
         assert command("explain", tmp_path / "plan.json").exit_code == 1
-
-
-def test_a_size_that_no_terminal_has_is_as_good_as_none(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "9" * 5000)
-    console().print("text")
-    assert capsys.readouterr().out == "text\n"

@@ -10,10 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import alpa_dejavu.clusters
-from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.planning.given.comparison import SAVINGS
 from alpa_dejavu.planning.result import price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
 from guides import ROOT
@@ -114,12 +112,6 @@ def test_rows_and_facts_say_what_the_file_has(compared):
     assert re.search("^2 x p3.8xlarge +its seconds rest on: measured", told, re.MULTILINE)
 
 
-def test_the_file_can_be_standard_output(folder):
-    done = run("compare", *SHARED, *TWO, "--saving", "remat", "--json", "-")
-    assert [cell["saving"] for cell in json.loads(done.stdout)["cells"]] == ["remat", "remat"]
-    assert "by seconds" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -137,13 +129,6 @@ def test_what_cannot_be_is_refused_before_anything_is_planned(folder, words, sai
     assert done.exit_code == 1
     assert said in done.stderr
     assert done.stdout == ""
-
-
-def test_the_options_name_the_savings_that_there_are():
-    (option,) = [one for one in compare.params if one.name == "savings"]
-    assert list(option.type.choices) == [one.name for one in SAVINGS]
-    for one in SAVINGS[:-1]:
-        assert f"`{one.flags}`" in " ".join(compare.help.split())
 
 
 @pytest.mark.slow

@@ -1,16 +1,24 @@
-"""Help: commands stand in the order of their use, with examples that could be typed, and with what figures rest on."""
+"""Help and what a command shows before and while it works."""
 
-import pathlib
+import contextlib
+import io
+import os
+import pty
 import re
 import shlex
+import subprocess
+import sys
+import threading
 
 import click
 import pytest
 from click.testing import CliRunner
 
-import alpa_dejavu.cli
+from alpa_dejavu._util.phases import phase, progress_bar
+from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.main import main
+from alpa_dejavu.cli.working import _ShownWork, working
 from guides import shell_commands
 
 
@@ -23,7 +31,6 @@ def commands(group=main, path=()):
             yield (*path, name), command
 
 
-CLI = pathlib.Path(alpa_dejavu.cli.__file__).parent
 ALL = dict(commands())
 every = pytest.mark.parametrize("words", ALL, ids=" ".join)
 
@@ -49,16 +56,6 @@ def test_a_command_has_two_examples_that_could_be_typed(words):
         assert example in " ".join(help_of(*words).replace(" \\\n", " ").split())
 
 
-@every
-def test_a_command_that_prints_figures_says_what_they_rest_on(words):
-    assert ALL[words].rests_on or words in {("playground", "list"), ("install-alpa",)}
-
-
-@every
-def test_a_command_shows_all_by_wide(words):
-    assert "--wide" in help_of(*words)
-
-
 def help_of(*words):
     return CliRunner().invoke(main, [*words, "--help"]).stdout
 
@@ -78,7 +75,101 @@ def test_commands_of_the_guides_could_be_typed(line):
     check_usage(shlex.split(line)[1:])
 
 
-def test_tables_and_progress_are_drawn_in_one_place_each():
-    parts = re.compile(r"rich\.(table|progress|status)|tqdm|\.status\(")
-    found = [path.name for path in CLI.glob("*.py") if parts.search(path.read_text(encoding="utf-8"))]
-    assert sorted(found) == ["output.py", "working.py"]
+HEAVY = "numpy", "scipy", "numba", "jax", "pydantic", "plotly", "pandas", "sklearn", "yaml", "tqdm"
+HELP = "import click; from alpa_dejavu.cli.main import main; main(['--help'], standalone_mode=False)"
+PARSED = """
+import click
+from alpa_dejavu.cli.main import main
+with click.Context(main, info_name="alpa-dejavu"):
+    main.commands["plan"].make_context("plan", "--model gpt-1.3b --cluster p3.16xlarge --batch 8".split())
+"""
+
+
+def modules_after(code):
+    ended = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\nimport sys; print(); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", ended], capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(("code", "most"), [(HELP, 12), (PARSED, 32)])
+def test_nothing_heavy_is_imported_before_a_command_shows_something(code, most):
+    modules = modules_after(code)
+    assert not modules & set(HEAVY)
+    own = [name for name in modules if name.partition(".")[0] == "alpa_dejavu"]
+    assert len(own) <= most, sorted(own)
+
+
+def test_planning_imports_neither_jax_nor_what_fits_and_draws():
+    imports = "import alpa_dejavu.planning.by_name, alpa_dejavu.planning.changed.kept, alpa_dejavu.cli.tables"
+    modules = modules_after(imports)
+    assert not modules & {*HEAVY} - {"numpy"}
+
+
+def test_a_command_is_imported_once_and_no_other_name_is_one():
+    assert main.commands["plan"] is main.commands["plan"]
+    assert "sys" not in main.commands
+    assert main.commands.get("_warm-up") is None
+
+
+def test_on_a_terminal_a_plan_shows_what_it_does_before_heavy_imports():
+    ours, theirs = pty.openpty()
+    code = (
+        "import os, sys\n"
+        "from alpa_dejavu.cli import working\n"
+        "def first(self):\n"
+        f"    print([name for name in {HEAVY} if name in sys.modules], flush=True)\n"
+        "    os._exit(0)\n"
+        "working._ShownWork.text = first\n"
+        "from alpa_dejavu.cli.main import main\n"
+        "main('plan --model gpt-1.3b --cluster p3.16xlarge --batch 8'.split())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, check=True)
+    os.close(theirs)
+    os.close(ours)
+    assert run.stdout == "[]\n"
+
+
+class Told(io.StringIO):
+    """Takes the place of standard error, which then isn't a terminal, and knows when two lines are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.two = threading.Event()
+
+    def write(self, text):
+        super().write(text)
+        if self.getvalue().count("\n") >= 2:
+            self.two.set()
+
+
+def test_phase_and_seconds_are_said():
+    now = iter([100.0, 100.9, 112.0, 175.5])
+    work = _ShownWork("planning gpt-39b", None, lambda: next(now))
+    assert work.text() == "planning gpt-39b: 0 s"
+    work.tell("slicing")
+    assert work.text() == "planning gpt-39b: slicing, 12 s"
+    assert work.text() == "planning gpt-39b: slicing, 75 s"
+    timed = iter([0.0, 30.0])
+    assert _ShownWork("measuring", 150.0, lambda: next(timed)).text() == "measuring: 30 s of about 150 s"
+
+
+def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch):
+    monkeypatch.setattr(working_module, "EVERY_S", 0.01)
+    stream = Told()
+    with contextlib.redirect_stderr(stream), working("planning"):
+        phase("sharding\r4 layers")
+        assert stream.two.wait(60)
+    lines = stream.getvalue().splitlines()
+    assert re.fullmatch(r"planning: sharding\\r4 layers, \d+ s", lines[-1])
+    assert "\r" not in stream.getvalue()
+
+
+def test_a_bar_is_lines_without_a_terminal():
+    stream = io.StringIO()
+    with progress_bar(stream, total=4, desc="simulating", unit=" steps", delay=0, mininterval=0) as bar:
+        for _ in range(4):
+            bar.update(1)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) >= 4
+    assert all(line.startswith("simulating: ") for line in lines)
+    assert "4/4" in lines[-1]

@@ -1,7 +1,5 @@
 """`alpa-dejavu playground`: what it prints, writes and refuses."""
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
@@ -86,34 +84,6 @@ def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
     assert twice.count("\nsmall (2): async-server") == 2
 
 
-def test_off_a_terminal_a_wide_table_is_neither_cut_nor_folded(folder, ran, tmp_path):
-    data = json.loads((folder / "run.json").read_text())
-    name = "gossip of a topology that has " + "a long name " * 12
-    for run in data["runs"]:
-        run["exchange"] = f"{name}{run['exchange']}"
-    for n in (1, 2):
-        (tmp_path / f"{n}.json").write_text(json.dumps({**data, "scenario": f"number {n}"}))
-    result = command("compare", tmp_path / "1.json", tmp_path / "2.json")
-    rows = [line for line in result.stdout.splitlines() if line.startswith("number 1: gossip")]
-    assert len(rows) == 4
-    assert all(f"{name}a" in row for row in rows)
-    assert all(row.rstrip().endswith(" steps") for row in rows[2:])
-
-
-@pytest.mark.parametrize("error", [ValueError("a run can't go on"), KeyboardInterrupt()])
-def test_runs_that_were_finished_are_kept_where_another_one_ends_early(folder, tmp_path, monkeypatch, error):
-    def ends(*args, **options):
-        if options["seed"] == 1:
-            raise error
-        return simulate(*args, **options)
-
-    monkeypatch.setattr("alpa_dejavu.playground.scenarios._scenario.simulate", ends)
-    result = command("run", folder / "alone.yaml", "--json", tmp_path / "run.json")
-    assert result.exit_code != 0
-    assert f"1 of 4 runs were finished, and are in {tmp_path / 'run.json'}" in result.stderr
-    assert [(run.exchange, run.seed) for run in read_runs(tmp_path / "run.json").runs] == [("all-reduce", 0)]
-
-
 def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, monkeypatch):
     words = "run", folder / "small.yaml", "--keep", tmp_path / "kept"
 
@@ -148,12 +118,6 @@ def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, m
     (tmp_path / "full" / "a.txt").write_text("a")
     assert "must be empty or keep runs" in command("run", other, "--keep", tmp_path / "full").stderr
     assert "can't be made: No such file" in command("run", other, "--keep", tmp_path / "none" / "kept").stderr
-
-
-def test_json_may_go_to_standard_output(folder):
-    result = command("run", folder / "alone.yaml", "--json", "-")
-    assert len(json.loads(result.stdout)["runs"]) == 4
-    assert "ended by" in result.stderr
 
 
 @pytest.mark.parametrize(

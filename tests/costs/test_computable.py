@@ -25,15 +25,6 @@ def test_eight_bits_are_for_gpus_that_have_them():
         planned("dgx-a100", precision="float8")
 
 
-def test_a_device_of_ones_own_may_say_that_it_has_eight_bits():
-    host = example_cluster(1).hosts[0]
-    device = dataclasses.replace(host.device, flop_per_s={"float32": 1e12, "float8": 4e12}, memory_bytes=2.0**34)
-    link = Link(1e-6, 1e10)
-    assert planned(Cluster.uniform("own", ["a"], device, 4, link, link), precision="float8").step_s > 0
-    with pytest.raises(ValueError, match="float8, but example computes none"):
-        planned(Cluster.uniform("own", ["a"], host.device, 4, link, link), precision="float8")
-
-
 def test_heads_that_no_library_fuses_are_refused_unless_attention_is_plain():
     wide = Transformer(1024, 2, 2, 1024, 256, feed_forward=2048, head_size=512)
     asked = {"batch": 16, "micro_batches": 2, "runtime": "megatron", "cache": False}
@@ -56,3 +47,12 @@ def test_attention_is_plain_on_gpus_that_no_library_fuses_it_on():
         for cell in found.cells
     ]
     assert [cell.figures.step_s for cell in found.cells] == [one.plan.step_s for one in steps]
+
+
+def test_a_device_of_ones_own_may_say_that_it_has_eight_bits():
+    host = example_cluster(1).hosts[0]
+    device = dataclasses.replace(host.device, flop_per_s={"float32": 1e12, "float8": 4e12}, memory_bytes=2.0**34)
+    link = Link(1e-6, 1e10)
+    assert planned(Cluster.uniform("own", ["a"], device, 4, link, link), precision="float8").step_s > 0
+    with pytest.raises(ValueError, match="float8, but example computes none"):
+        planned(Cluster.uniform("own", ["a"], host.device, 4, link, link), precision="float8")

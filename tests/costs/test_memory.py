@@ -1,15 +1,17 @@
-"""Memory of stages, reckoned by hand, and how many stages may follow."""
+"""Memory of stages: what they keep, by hand, and peaks that were measured."""
 
 import numpy as np
 import pytest
 
 from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.costs.memory import MemoryLimits, ModelMemory, StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin, MemoryResiduals
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
+from alpa_dejavu.testing import example_cluster
+from measured_peaks import RUN, SPACE, STAGE, counted_bytes, decided, measuring, table_of
 from models import chain
-
-ALONE = MeshConfig((1, 1), 1, 1)
 
 
 def kept_by(model, config):
@@ -26,21 +28,6 @@ def test_each_kind_by_hand():
     assert memory.activations[0, 2] == 300
     assert memory.activations[2, 2] == 100
     assert memory.activations[2, 1] == 0
-
-
-def test_a_tied_parameter_is_kept_once():
-    nothing = Operators.of([])
-    layers = tuple(Layer(str(n), nothing, nothing, nothing) for n in range(3))
-    memory = ModelMemory.of(Model(layers, (Tensor(10.0, "parameter", -1, (0, 2, 3, 5)),)))
-    assert memory.parameters[0, 2] == memory.parameters[0, 0] == memory.parameters[2, 2] == 10
-    assert memory.parameters[1, 1] == 0
-
-
-def test_gradients_are_counted_where_nothing_accumulates():
-    nothing = Operators.of([])
-    layers = (Layer("a", nothing, nothing, nothing),)
-    tensors = (Tensor(10.0, "parameter", -1, (0, 1)), Tensor(7.0, "parameter", -1, (0,)))
-    assert ModelMemory.of(Model(layers, tensors)).gradients[0, 0] == 10
 
 
 def test_sharding_divides_what_it_divides():
@@ -77,27 +64,6 @@ def test_successors_by_hand(schedule, limit, successors):
     assert successors_that_fit(stage, MemoryLimits(limit), Run(8, schedule))[0, 0] == successors
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe"])
-@pytest.mark.parametrize("limit", [1000, 1250, 1500, 2000])
-def test_successors_agree_with_the_peak(schedule, limit):
-    stage, run = StageMemory(*(np.full((1, 1), x) for x in (800.0, 110.0, 100.0))), Run(6, schedule)
-    most = successors_that_fit(stage, MemoryLimits(limit), run)[0, 0]
-    for successors in range(8):
-        fits = stage.peak(run.in_flight(successors))[0, 0] <= limit
-        assert fits == (successors <= most)
-
-
-def test_no_activations_set_no_limit():
-    stage = StageMemory(np.full((1, 1), 10.0), np.zeros((1, 1)), np.zeros((1, 1)))
-    assert successors_that_fit(stage, MemoryLimits(10.0), Run(4))[0, 0] == NO_LIMIT
-    assert successors_that_fit(stage, MemoryLimits(9.0), Run(4))[0, 0] == -1
-
-
-def test_one_device_keeps_all():
-    model = chain(2)
-    assert kept_by(model, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
-
-
 def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
     nothing = Operators.of([])
     layers = tuple(Layer(str(n), nothing, nothing, nothing, 5.0, 7.0) for n in range(2))
@@ -114,7 +80,85 @@ def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
     assert again.temporary[0, 1] == 7 + 310
 
 
-def test_zero_shares_more_with_each_level():
-    model = chain(1)
-    kept = [kept_by(model, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
-    assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]
+FOREIGN = MemoryResiduals({"peak": (0.03, -0.05, 0.04) * 8}, 8, "peaks elsewhere", "another framework")
+
+
+def test_a_measured_peak_takes_the_place_of_its_entry_alone():
+    table = table_of()
+    peak = 1.25 * counted_bytes(table, STAGE)
+    margin = MemoryMargin(residuals=FOREIGN)
+    found = with_peaks(table, RUN, {STAGE: log_ratio(table, RUN, STAGE, peak)}, margin)
+    assert counted_bytes(found, STAGE) == pytest.approx(peak)
+    before, after = (each.memory[STAGE.submesh][STAGE.config].peak(1) for each in (table, found))
+    others = np.ones_like(before, dtype=bool)
+    others[STAGE.first, STAGE.last] = False
+    assert (before[others] == after[others]).all()
+    assert found.margin is margin
+    entry = STAGE.first, STAGE.last, STAGE.submesh, STAGE.config
+    # Just as much as is there: the measured stage fits, without a margin, and one byte less is too little.
+    for limit, fits in ((peak * (1 + 1e-9), True), (peak * (1 - 1e-6), False)):
+        narrow = table_of(example_cluster(1, memory_bytes=limit))
+        room = with_peaks(narrow, RUN, {STAGE: np.log(1.25)}, margin).max_n_succ_stages
+        assert (room[entry] >= 0) == fits
+        by_margin = table_of(example_cluster(1, memory_bytes=limit), margin=margin).max_n_succ_stages
+        assert (
+            np.delete(room.reshape(-1), np.ravel_multi_index(entry, room.shape))
+            == np.delete(by_margin.reshape(-1), np.ravel_multi_index(entry, room.shape))
+        ).all()
+
+
+def test_a_measured_peak_needs_no_share_free_and_the_others_do():
+    table = table_of()
+    counted = counted_bytes(table, STAGE)
+    narrow = table_of(example_cluster(1, memory_bytes=1.01 * counted), margin=UNMEASURED)
+    entry = STAGE.first, STAGE.last, STAGE.submesh, STAGE.config
+    assert narrow.max_n_succ_stages[entry] == -1
+    found = with_peaks(narrow, RUN, {STAGE: 0.0}, UNMEASURED).max_n_succ_stages
+    assert found[entry] >= 0
+    assert (
+        np.delete(found.ravel(), np.ravel_multi_index(entry, found.shape))
+        == np.delete(narrow.max_n_succ_stages.ravel(), np.ravel_multi_index(entry, found.shape))
+    ).all()
+    # Three peaks tell how far the others are off: what they tell takes the share's place.
+    told = margin_with(UNMEASURED, [0.0, 1e-6, -1e-6])
+    whole = with_peaks(narrow, RUN, {STAGE: 0.0}, told)
+    assert (whole.usable_bytes == narrow.memory_limit_bytes).all()
+    assert whole.max_n_succ_stages[STAGE.first + 1, STAGE.last + 1, STAGE.submesh, STAGE.config] >= 0
+
+
+def test_the_plan_has_the_measured_peaks_and_says_so():
+    measure, asked = measuring(1.1, collectives=9.0)
+    plan = decided(measure)
+    without = decided(lambda stage: measure(stage).seconds)
+    assert [stage.layers for stage in plan.stages] == [stage.layers for stage in without.stages]
+    assert f"{len(set(asked))} of their peaks of memory were measured: 1.10 to 1.10 of the count" in plan.notes[1]
+    own = [
+        (new, old)
+        for new, old in zip(plan.stages, without.stages, strict=True)
+        if new.memory_bytes == pytest.approx(1.1 * old.memory_bytes)
+    ]
+    assert own, "else no measured stage was chosen"
+    assert f"the peaks of {len(own)} of this plan's {len(plan.stages)} stages were measured" in plan.notes[-1]
+    assert len(asked) > 2
+    assert f"{len(set(asked))} residuals in {len(set(asked))} groups (stages measured while planning)" in plan.notes[-1]
+
+
+def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
+    free = decided(measuring(1.0)[0])
+    limit = 1.05 * max(stage.memory_bytes for stage in free.stages)
+    cluster = example_cluster(1, memory_bytes=limit)
+    measure, asked = measuring(lambda count: 1.5 if count == 1 else 0.9, cluster)
+    plan = decided(measure, cluster)
+    table = table_of(cluster)
+    first = asked[0]
+    assert 1.5 * counted_bytes(table, first) > limit, "else nothing was refused"
+    taken = {(stage.layers, stage.submesh, stage.logical_mesh) for stage in plan.stages}
+    config = SPACE.configs[first.submesh][first.config]
+    assert ((first.first, first.last), SPACE.submeshes[first.submesh], config.shape) not in taken
+    assert all(stage.memory_bytes <= limit for stage in plan.stages)
+
+
+@pytest.mark.parametrize("figures", [(0.0, None), (float("nan"), None), (1.0, -1.0), (1.0, float("inf"))])
+def test_a_measurement_that_cannot_be_is_refused(figures):
+    with pytest.raises(ValueError, match="must be a finite number above 0"):
+        StageMeasurement(*figures)

@@ -18,7 +18,6 @@ from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
 from plans import example_plan, hardware, stage
-from unlike import islands
 
 
 def method_of(plan, monkeypatch):
@@ -87,16 +86,6 @@ def test_no_name_of_a_model_breaks_the_code():
         assert "predicted" in ast.get_docstring(ast.parse(alpa_code(example_plan(model=name))))
 
 
-def test_a_plan_of_many_stages_stays_readable(monkeypatch):
-    hosts = [("p3.16xlarge-" + str(3 - n // 4),) for n in range(16)]
-    stages = tuple(stage((30 * n, 30 * n + 29), hosts=own) for n, own in enumerate(hosts))
-    plan = example_plan(stages=stages, hardware=hardware(4))
-    lines = alpa_code(plan).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert "        submesh_physical_shapes=[(1, 2)] * 16," in lines
-    assert method_of(plan, monkeypatch).stage_option.submesh_physical_shapes == [(1, 2)] * 16
-
-
 def test_where_alpa_places_stages_itself_they_are_on_the_hosts_of_the_plan(monkeypatch):
     """A planned one: what is crossed by little is cut, so that there are as many stages as hosts."""
     cluster = example_cluster(4, 1)
@@ -135,21 +124,6 @@ def test_what_alpa_would_place_otherwise_is_given_whole(monkeypatch, unhooked, p
     assert isinstance(option, DejavuStageOption)
     assert option.plan == plan
     assert "ManualStageOption(" not in alpa_code(plan)
-
-
-def test_a_plan_in_alpas_own_order_is_alpas_own_option(monkeypatch):
-    assert isinstance(method_of(on(2, 1, 0), monkeypatch).stage_option, alpa.ManualStageOption)
-
-
-def test_on_islands_stages_stay_on_their_hosts(monkeypatch, unhooked):
-    where = islands()
-    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8), contingencies=True).plan
-    assert any(set(one.hosts) in ({"a", "c"}, {"b", "d"}) for one in plan.stages), "of near hosts"
-    assert plan.contingencies
-    option = method_of(plan, monkeypatch).stage_option
-    assert isinstance(option, DejavuStageOption)
-    assert option.plan == dataclasses.replace(plan, contingencies={})
-    assert [one.hosts for one in option.plan.stages] == [one.hosts for one in plan.stages]
 
 
 def test_the_script_runs_on_its_own(tmp_path):

@@ -30,11 +30,6 @@ def test_every_runtime_is_a_target_with_schedules_and_rules_of_its_own():
         assert limits.schedules
 
 
-def test_alpa_is_a_target():
-    plan = example_plan(hardware=hardware(devices=4))
-    check_target(TARGETS["alpa"], [(plan, None), (dataclasses.replace(plan, schedule="zb_h1"), None)])
-
-
 def test_the_conformance_suite_sees_what_is_wrong():
     class Random(Writer):
         def write(self, plan, model):
@@ -81,14 +76,6 @@ def test_a_runtime_whose_files_have_no_frozen_blocks_is_refused(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
-    whole = dataclasses.replace(SIZES, train_last=0)
-    plan = plan_model(whole.text, "p3.8xlarge", batch=16, micro_batches=4, cache=False, runs_on="megatron").plan
-    export(plan, "megatron", tmp_path / "whole", model=whole)
-    with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
-        export(plan, "megatron", tmp_path / "frozen", model=SIZES)
-
-
 def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as_the_step(tmp_path):
     made = planned()
     target = dataclasses.replace(named_target("chakra"), writer=CostedWriter(chakra_files, made.table.stage_costs))
@@ -106,3 +93,11 @@ def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as
             assert spent > 1.2 * start
     simulated = simulate(plan_times(made.plan), made.plan.num_micro_batches, made.plan.schedule)
     assert replay(ranks, groups).step_s == pytest.approx(simulated.step_s, rel=0.05)
+
+
+def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
+    whole = dataclasses.replace(SIZES, train_last=0)
+    plan = plan_model(whole.text, "p3.8xlarge", batch=16, micro_batches=4, cache=False, runs_on="megatron").plan
+    export(plan, "megatron", tmp_path / "whole", model=whole)
+    with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
+        export(plan, "megatron", tmp_path / "frozen", model=SIZES)

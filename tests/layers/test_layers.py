@@ -7,11 +7,10 @@ import optax
 import pytest
 from jax import core
 
-import jax_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers._jaxprs import jaxpr_of
 from alpa_dejavu.sharding import model_of_step
-from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, start, weights_and_data, with_aux
+from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, weights_and_data, with_aux
 
 
 def run(layered, traced, values):
@@ -98,22 +97,6 @@ def test_the_model_of_a_step():
     assert [layer.backward.product_flop for layer in model.layers] == [3 * product, 4 * product, 4 * product]
 
 
-def test_a_call_is_never_cut_itself():
-    def function(batch_size=16):
-        def step(state, batch):
-            def loss(weights):
-                first = predict(weights[:1], batch["x"])
-                return (jax.checkpoint(predict)(weights[1:], first) ** 2).mean()
-
-            return apply(state, jax.grad(loss)(state[0]))
-
-        return step, plain(batch_size)[1]
-
-    with pytest.raises(ValueError, match=r"into 3 layers .* in 2 equations .*; ask for 1 or 2 layers"):
-        cut_into_layers(trace(function), 3)
-    assert len(cut_into_layers(trace(function), 2).forward) == 2
-
-
 def test_remat_keeps_less_and_computes_more():
     """Of each tanh(x w), y and 1 - y are kept; with remat, layers keep what they take in alone."""
     kept, again = (model_of_step(trace(plain), 3, remat=remat) for remat in ("none", "layer"))
@@ -177,27 +160,6 @@ def test_inference_has_forward_layers_alone():
     assert bytes_of(model, "parameter") == 6 * 64 * 4
 
 
-def test_layers_that_are_alike_are_described_once():
-    def function(batch_size=jax_models.BATCH):
-        weights = [jax_models.block_weights() for _ in range(8)]
-
-        def step(state, batch):
-            def loss(weights):
-                x = batch
-                for each in weights:
-                    x = jax_models.block(each, x)
-                return (x**2).mean()
-
-            return apply(state, jax.grad(loss)(state[0]))
-
-        return step, (start(weights), jnp.zeros((batch_size, jax_models.SEQUENCE, jax_models.HIDDEN)))
-
-    model = model_of_step(trace(function), 8)
-    assert model.layers[3].forward is model.layers[4].forward
-    assert model.layers[3].backward is model.layers[4].backward
-    assert model.layers[3].update is model.layers[4].update
-
-
 def test_the_number_of_layers_may_be_left_open():
     layered = cut_into_layers(trace(plain), "auto")
     assert len(layered.forward) == len(layered.backward) >= 1
@@ -205,3 +167,19 @@ def test_the_number_of_layers_may_be_left_open():
         cut_into_layers(trace(plain), "many")
     with pytest.raises(ValueError, match="remat is 'some'"):
         cut_into_layers(trace(plain), 2, remat="some")
+
+
+def test_a_call_is_never_cut_itself():
+    def function(batch_size=16):
+        def step(state, batch):
+            def loss(weights):
+                first = predict(weights[:1], batch["x"])
+                return (jax.checkpoint(predict)(weights[1:], first) ** 2).mean()
+
+            return apply(state, jax.grad(loss)(state[0]))
+
+        return step, plain(batch_size)[1]
+
+    with pytest.raises(ValueError, match=r"into 3 layers .* in 2 equations .*; ask for 1 or 2 layers"):
+        cut_into_layers(trace(function), 3)
+    assert len(cut_into_layers(trace(function), 2).forward) == 2

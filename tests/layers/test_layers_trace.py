@@ -22,13 +22,6 @@ def test_micro_batches_cut_the_batch(function):
     assert traced.training
 
 
-def test_the_data_of_an_inference_step_are_among_its_operands():
-    weight, x = jax.ShapeDtypeStruct((4, 4), np.float32), jax.ShapeDtypeStruct((8, 4), np.float32)
-    traced = trace(lambda: (lambda weight, x: jax.nn.relu(x @ weight) @ weight, (weight, x)))
-    assert not traced.training
-    assert traced.data == {var for var in traced.loss.invars if var.aval.shape == (8, 4)}
-
-
 def test_tracing_leaves_jax_as_it_was():
     step, arguments = with_aux()
     before = jax.value_and_grad, jax.grad, jax._src.api._vjp

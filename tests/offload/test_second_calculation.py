@@ -8,17 +8,7 @@ import pytest
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.costs.offload import added_s, copies, with_offload
-from alpa_dejavu.problem import (
-    NO_OFFLOAD,
-    HostMemory,
-    Layer,
-    MemoryShares,
-    Model,
-    Nvme,
-    Offload,
-    Operators,
-    Tensor,
-)
+from alpa_dejavu.problem import NO_OFFLOAD, HostMemory, Layer, MemoryShares, Model, Nvme, Offload, Operators, Tensor
 from published_estimates import FP16, FP32, T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
 from published_formulas import CONFIGURATIONS, stage
 

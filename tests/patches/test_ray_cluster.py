@@ -1,14 +1,25 @@
-"""The part of a cluster that Alpa takes."""
+"""The part of a cluster that Alpa takes, what its workers are made of, and what is left at the end."""
 
+import gc
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+import ray
 from alpa import device_mesh
+from alpa.data_loader import MeshDriverDataLoader
+from alpa.mesh_executable import NormalMeshDriverExecutable
+from alpa.pipeline_parallel.pipeshard_executable import PipeshardDriverExecutable
+from alpa.pipeline_parallel.stage_profiling import CompileWorkerPool
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_stock_jax import ray_session
+from alpa_stock_jax._ray_backend import MeshSeat, worker_environment
+from alpa_stock_jax._ray_mover import Mover
 from alpa_stock_jax.ray_cluster import Share, choose_share, taken_devices
+from alpa_stock_jax.ray_launch import _seat
 
 
 @pytest.mark.parametrize(
@@ -73,6 +84,7 @@ def test_a_mesh_of_unlike_hosts_is_the_largest_that_is_even_and_knows_all(monkey
 
 def test_all_meshes_end_and_free_nothing_later_where_a_group_of_workers_fails(monkeypatch):
     """Else an executable of theirs would ask for them when it is collected, in another session of Ray."""
+
     def fail():
         raise RuntimeError("a worker of the group is gone")
 
@@ -87,3 +99,92 @@ def test_all_meshes_end_and_free_nothing_later_where_a_group_of_workers_fails(mo
     with pytest.raises(RuntimeError, match="of the group is gone"):
         device_mesh.shutdown_global_cluster()
     assert ended == [1, 0, "platform"]
+
+
+def test_a_worker_starts_with_its_own_number_of_devices():
+    seat = MeshSeat(process=0, processes=1, devices=2, service="", hostname="", threads=3)
+    flags = "--xla_force_host_platform_device_count=8 --xla_gpu_autotune_level=4 --xla_cpu_enable_fast_math=false"
+    environment = worker_environment(seat, {"XLA_FLAGS": flags, "HOME": "/", "MALLOC_TRIM_THRESHOLD_": "5"})
+    assert environment == {
+        "ALPA_IS_WORKER": "True",
+        "ALPA_PEER_TIMEOUT_S": "600.0",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=2",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+        "MALLOC_TRIM_THRESHOLD_": "5",
+        "NPROC": "3",
+    }
+
+
+def test_a_checkpoint_is_moved_file_by_file(tmp_path):
+    cache, target = tmp_path / "cache", tmp_path / "deep" / "target"
+    cache.mkdir()
+    for name in ("metadata_0", "shard_0.0"):
+        (cache / name).write_text(name, encoding="ascii")
+    mover = Mover()
+    mover.move(str(cache), str(target))
+    mover.wait()
+    assert sorted(path.name for path in target.iterdir()) == ["metadata_0", "shard_0.0"]
+    assert not list(cache.iterdir())
+
+
+def test_a_failed_move_is_told(tmp_path):
+    mover = Mover()
+    mover.move(str(tmp_path / "nowhere"), str(tmp_path / "target"))
+    with pytest.raises(FileNotFoundError):
+        mover.wait()
+    mover.wait()  # told once
+
+
+def test_a_worker_has_no_more_threads_than_cores_that_may_be_used(monkeypatch):
+    # As a quota of a control group does, or an affinity.
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    host = {"Resources": {"GPU": 1, "memory": 8}}
+    seat, _ = _seat(SimpleNamespace(host_info=[host], num_hosts=1, num_devices_per_host=1), 0, "", "127.0.0.1")
+    assert seat.threads == 1
+
+
+SCRIPT = """
+import jax, numpy as np, alpa
+from alpa.device_mesh import LocalPhysicalDeviceMesh
+mesh = LocalPhysicalDeviceMesh(jax.devices()[:2])
+double = alpa.parallelize(lambda x: x * 2, method=alpa.ShardParallel(devices=mesh), batch_argnums=())
+print(np.asarray(double(np.ones(4, np.float32))).sum())
+"""
+
+
+def test_the_end_of_a_script_is_silent():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], check=True, capture_output=True, text=True, timeout=600
+    )
+    assert done.stdout.split() == ["8.0"]
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", [NormalMeshDriverExecutable, PipeshardDriverExecutable])
+def test_an_unfinished_executable_is_dropped_in_silence(kind):
+    executable = kind.__new__(kind)
+    executable.mesh_group = [object()]
+    del executable
+    gc.collect()
+
+
+class _Asked:
+    """Stands for an actor or a mesh of a Ray that has stopped; nobody may ask it."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"asked for {name}")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("kind", "attributes"), [
+    (CompileWorkerPool, {"actors": [_Asked()], "is_shutdown": False}),
+    (MeshDriverDataLoader, {"physical_mesh": SimpleNamespace(num_hosts=1, workers=[_Asked()]), "uuid": 0}),
+])  # fmt: skip
+def test_what_outlives_ray_asks_it_nothing(kind, attributes):
+    left = kind.__new__(kind)
+    vars(left).update(attributes)
+    del left
+    gc.collect()
+    assert not ray.is_initialized()

@@ -56,13 +56,6 @@ def test_each_host_sends_what_its_stages_have_to_the_next_one():
     assert known.copy_s == pytest.approx(made.copy_s + 6 / 20)
 
 
-def test_all_go_over_a_shared_medium_one_after_the_other():
-    shared = dataclasses.replace(LINK, shares=("switch",))
-    links = {(a, b): shared for a in range(3) for b in range(3)}
-    made = neighbour_copies(PLAN, cluster(links=links, media={"switch": 2 * GB}), STATE, 30 * DAY_S)
-    assert made.copy_s == pytest.approx(10.5 / 2)
-
-
 def test_a_slow_link_is_not_taken():
     slow = Link(1e-3, 0.1 * GB)
     made = neighbour_copies(PLAN, cluster(links={(1, 2): slow, (2, 1): slow}), STATE, 30 * DAY_S)

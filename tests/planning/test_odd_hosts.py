@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.clusters.placement import place, place_stages
+from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.problem import Run, StageChoice, Submesh
+from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.slicing import Dynamic
 from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned
@@ -111,15 +111,6 @@ def test_the_plan_is_that_of_the_same_hosts_taken_for_unlike_ones(devices, hosts
     model = chain(layers, flop=1e9, parameter_bytes=1e6, activation_bytes=1e5)
     alike, unlike = (planned(model, one, 4, RUN).plan for one in (where, alike_but_for_a_byte(where)))
     assert alike.step_s == pytest.approx(unlike.step_s, rel=1e-9)
-
-
-def test_stages_that_no_first_fit_places_are_placed():
-    where = example_cluster(2, 12)
-    shapes = [Submesh(1, size) for size in (6, 4, 4, 4, 3, 3)]
-    parts = dict.fromkeys(range(2), 0)
-    for shape, (host,) in zip(shapes, place(shapes, where), strict=True):
-        parts[host] += shape.devices_per_host
-    assert parts == {0: 12, 1: 12}
 
 
 @pytest.mark.parametrize(

@@ -69,28 +69,6 @@ def test_a_search_that_is_stopped_before_it_has_a_plan_is_interrupted():
         planned(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
 
 
-def test_a_plan_reads_as_a_table():
-    made = planned(chain(2), example_cluster(1), space(), Run(2)).plan
-    text = alpa_dejavu.plan_table(made)
-    assert text.splitlines()[0].split()[:3] == ["stage", "layers", "submesh"]
-    assert len(text.splitlines()) == len(made.stages) + 2
-    assert "host-0" in text
-    assert " a step, " in text.splitlines()[-1]
-
-
-def test_expensive_sending_makes_one_stage_and_cheap_sending_more():
-    lengths = []
-    for sent in (1e7, 1.0):
-        model = chain(4, parameter_bytes=3e7, activation_bytes=sent, exchanged=(1e9,) * 4)
-        lengths.append(len(planned(model, example_cluster(1), space(), Run(4)).plan.stages))
-    assert lengths == [1, 4]
-
-
-def test_expensive_synchronisation_makes_stages():
-    model = chain(4, parameter_bytes=1e8, activation_bytes=1.0, exchanged=(1e9,) * 4)
-    assert len(planned(model, example_cluster(1), space(), Run(4)).plan.stages) > 1
-
-
 def test_a_model_larger_than_memory_says_how_much_is_missing():
     with pytest.raises(NoPlanError, match=r"GiB are missing.*what helps: more micro-batches \(now 2\)"):
         planned(chain(2, parameter_bytes=2.0**33), example_cluster(1), space(), Run(2))
@@ -133,24 +111,9 @@ def estimated(cluster=None, batch=32, count=8):
     return estimate(chain(4, flop=1e9), cluster or example_cluster(1), Run(count), WHOLE, batch=batch)
 
 
-def test_throughput_is_samples_by_the_step():
-    whole = estimated()
-    assert whole.samples_per_s == pytest.approx(32 / whole.plan.step_s)
-    assert estimated(batch=None).samples_per_s is None
-
-
 def test_utilisation_is_the_models_work_by_what_all_devices_could_do():
     whole = estimated()
     # 4 layers of 1 GFLOP forward and 2 backward, 8 micro-batches; 4 devices of 1 TFLOP/s.
     assert whole.model_flop == pytest.approx(4 * 3e9 * 8)
     assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 4e12 / whole.plan.step_s)
     assert 0 < whole.flop_utilisation <= 1
-
-
-def test_each_device_counts_by_its_own_rate():
-    cluster = example_cluster(1)
-    (host,) = cluster.hosts
-    device = dataclasses.replace(host.device, flop_per_s={"float32": 2e12})
-    faster = dataclasses.replace(cluster, hosts=(dataclasses.replace(host, device=device),))
-    whole = estimated(faster)
-    assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 8e12 / whole.plan.step_s)

@@ -14,7 +14,7 @@ from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cuts, Run, StageChoice
 from alpa_dejavu.slicing import Dynamic
-from alpa_dejavu.testing import example_cluster, random_problem
+from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of
 
 SIZES = Transformer(64, 4, 4, 512, 32, feed_forward=128)
@@ -63,18 +63,6 @@ def test_the_slicer_is_exact_among_the_plans_that_a_framework_can_run(name):
     assert found.lower_bound_s == pytest.approx(best, rel=1e-12)
 
 
-def test_families_are_kept_by_every_slicer():
-    problem = random_problem(np.random.default_rng(5), num_layers=4, num_devices=4)
-    families = np.zeros((2, *problem.costs_s.shape[2:]), bool)
-    families[0, 1], families[1, 2] = True, True
-    both = dataclasses.replace(problem, families=families)
-    stages = Dynamic().slice(both).stages
-    assert len({stage.submesh for stage in stages}) == 1
-    assert both.total_s(Dynamic().slice(problem).stages) >= both.total_s(stages)
-    with pytest.raises(ValueError, match=r"families is \(1, 2\), but must be \(F, "):
-        dataclasses.replace(problem, families=np.ones((1, 2), bool))
-
-
 def test_even_cuts_leave_embeddings_and_heads_with_their_blocks():
     allowed = Cuts(ends=1, even=True).allowed(10, 4)
     assert sorted(zip(*map(list, np.nonzero(allowed)), strict=True)) == [(0, 2), (3, 4), (5, 6), (7, 9)]
@@ -120,12 +108,6 @@ def test_a_schedule_that_the_framework_has_not_is_refused():
         plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="maxtext", strategy="megatron")
     with pytest.raises(ValueError, match="runs_on is 'horovod', but must be one of 'alpa'"):
         restriction("horovod", 4, "gpt-39b")
-
-
-def test_tensor_parallel_devices_divide_heads():
-    odd = Transformer(96, 2, 6, 64, 8, kv_heads=3)
-    space = SpaceRules(restriction=Restriction(RUNTIMES["megatron"], 8, odd)).space(example_cluster(1, 4), 4)
-    assert {config.tensor_parallel for row in space.configs for config in row if config} == {1}
 
 
 def test_a_transformer_is_cut_at_its_blocks():

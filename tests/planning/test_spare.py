@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
@@ -38,13 +36,6 @@ def test_a_short_stage_waits_for_the_long_one_and_parts_of_hosts_are_spare():
     assert found.devices == {HOSTS[0]: 2, HOSTS[1]: 4}
     assert found.bubble_s == pytest.approx((13.5 - 6.0, 1.5))
     assert found.bubble_device_s == pytest.approx(2 * 7.5 + 8 * 1.5)
-
-
-def test_parts_of_one_cpu_leave_nothing_idle():
-    shared = dataclasses.replace(CLUSTER, cores=4)
-    found = spare(example_plan(stages=(stage((0, 3), hosts=(HOSTS[0],)),)), shared)
-    assert found.devices == {HOSTS[0]: 6, HOSTS[1]: 8}
-    assert (found.unused_device_s, found.bubble_device_s, found.bubble_s) == (0.0, 0.0, (0.0,))
 
 
 def test_a_plan_for_another_cluster_is_refused():

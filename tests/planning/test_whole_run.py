@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import AlphaBeta, Group, link_bytes
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
-from alpa_dejavu.planning.given.whole_run import step_bytes, steps_of_tokens, whole_run
-from alpa_dejavu.problem import Link, MeshConfig, Offload, Run, StageOffload, Submesh
+from alpa_dejavu.planning.given.whole_run import step_bytes, whole_run
+from alpa_dejavu.problem import Link, MeshConfig, Run, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
@@ -85,21 +85,6 @@ def test_a_collective_sends_what_takes_its_seconds(collective):
     assert ends == (0, 0)
     assert sent / 4 == pytest.approx(float(AlphaBeta().seconds(collective, 1e6, group)) * RATE)
     assert link_bytes(collective, 1e6, Group(where, (0,))) == {}
-
-
-def test_memory_of_a_host_is_that_of_all_its_stages_devices():
-    there = StageOffload(Offload(1.0), host_bytes=2.0**30)
-    stages = tuple(dataclasses.replace(stage, offload=there) for stage in planned().plan.stages)
-    made = dataclasses.replace(planned(), plan=dataclasses.replace(planned().plan, stages=stages))
-    devices = made.plan.devices_of_hosts
-    by_hand = {name: sum(s.submesh.devices_per_host for s in stages if name in s.hosts) * 2**30 for name in devices}
-    assert whole_run(made, 1).host_bytes == by_hand
-
-
-def test_tokens_need_a_sequence():
-    assert steps_of_tokens(2**20 + 1, 256, "gpt-1.3b") == 5
-    with pytest.raises(ValueError, match=r"tokens is 5, but must be left out for wresnet-1b.*give the number of steps"):
-        steps_of_tokens(5, 256, "wresnet-1b")
 
 
 def test_the_report_has_the_whole_training():

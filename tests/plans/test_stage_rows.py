@@ -96,9 +96,3 @@ def test_equal_stages_that_follow_each_other_stand_in_one_row():
         "headroom": "6.50 to 8.50 GiB",
     }  # fmt: skip
     assert folded_cells(PLANNED, rows[:1]) == cells(PLANNED, rows[:1])
-
-
-def test_a_row_of_stages_says_what_is_missing_most():
-    rows = [StageRow(n, dataclasses.replace(STAGE, memory_bytes=(2 - n) * 2.0**34)) for n in range(2)]
-    (row,) = folded_cells(PLANNED, rows)
-    assert row[[column.name for column in PLANNED].index("headroom")] == "MISSING 16.00 GiB"

@@ -1,23 +1,11 @@
 """Checkpoint and restart: by hand, against the expectation's formula, and the best interval against all others."""
 
-import math
-
 import pytest
 
 from alpa_dejavu.playground import Job, problem
 from alpa_dejavu.playground.exchanges import CheckpointedAllReduce, best_checkpoint_interval_s
-from alpa_dejavu.playground.fault import Crash, DrawnCrashes, Join
+from alpa_dejavu.playground.fault import Crash, DrawnCrashes
 from seen_training import simulated
-
-WRITE_S, BETWEEN_S, SECONDS = 2.0, 200.0, 20_000.0
-
-
-def useful(steps, seed=0):
-    """Useful steps in a second of one worker that is lost now and then."""
-    job, way = Job(None, 1.0, num_bytes=0), CheckpointedAllReduce(steps, WRITE_S)
-    crashes = [DrawnCrashes(1 / BETWEEN_S, 1e-3)]
-    run = simulated(job, (1, 1), way, seconds=SECONDS, faults=crashes, seed=seed, looks=0)
-    return int(run.staleness.sum()) / SECONDS
 
 
 def test_a_lost_worker_takes_all_back_to_the_checkpoint_by_hand():
@@ -27,22 +15,6 @@ def test_a_lost_worker_takes_all_back_to_the_checkpoint_by_hand():
     assert int(run.staleness.sum()) == 4 * 3 + 4 * 2
     assert run.lost_updates == 3 + 3
     assert run.worker_steps.tolist() == [5 + 4, 5 + 4, 5]
-
-
-def test_workers_that_come_are_taken_in_at_the_next_checkpoint():
-    way = CheckpointedAllReduce(steps=2, write_s=0.0, restart_s=0.5)
-    run = simulated(Job(None, 1.0, num_bytes=0), (1, 3), way, seconds=10.6, faults=[Join(2, 3.0), Crash(0, 5.7, 6.2)])
-    # Two until 4; from 4.5 three, lost at 5.7; from 6.2 two, until 8.2; from 8.7 three, until 10.7.
-    assert run.worker_steps.tolist() == [4 + 1 + 1, 4 + 1 + 2 + 1, 1 + 2 + 1]
-    assert int(run.staleness.sum()) == 4 * 2 + 2 * 2 + 3
-
-
-def test_steps_that_are_useful_are_as_many_as_expected():
-    for steps in (10, 28, 80):
-        part_s = steps + WRITE_S
-        # Until a part of exponential failures is through: M (exp(part / M) - 1) seconds.
-        expected = steps / (BETWEEN_S * math.expm1(part_s / BETWEEN_S))
-        assert useful(steps) == pytest.approx(expected, rel=0.05)
 
 
 def test_training_goes_on_from_the_checkpoint_s_parameters():

@@ -1,15 +1,12 @@
 """Choices made while training: derivatives, shares, seconds, and what is left to the slicers."""
 
 import dataclasses
-import math
 import pathlib
 import re
 
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.choices import (
@@ -17,12 +14,10 @@ from alpa_dejavu.playground.choices import (
     Mixing,
     configure_while_training,
     look_ahead_gradient,
-    options,
     planned_seconds,
 )
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
 from alpa_dejavu.testing import example_cluster
-from seen_training import simulated
 
 GRADIENT_S = 0.01
 ROWS = (
@@ -73,13 +68,6 @@ def test_a_share_s_derivative_is_the_slope_along_its_displacement(bowl):
     np.testing.assert_allclose(found, moved @ (bowl @ (params - center)), rtol=1e-4)
 
 
-def test_one_option_is_the_plain_simulation_to_the_bit(job):
-    until = Until(seconds=1.0)
-    run = configure_while_training(job, example_cluster(1, 3), [[Choice("mix", Gossip())]], until=until, seed=2)
-    assert run.history.same(simulate(job, example_cluster(1, 3), Gossip(), until=until, seed=2))
-    assert (run.mixing_s, run.shares.tolist()) == (0.0, [[1.0]])
-
-
 def test_a_mix_learns_hardens_and_pays_for_itself(job):
     cluster = example_cluster(3, 1)
     run = configure_while_training(job, cluster, ROWS, until=Until(seconds=6.0), seed=1)
@@ -99,74 +87,12 @@ def test_a_mix_learns_hardens_and_pays_for_itself(job):
     assert run.mixing_s < 1.1 * (live[:-1].sum() * slowest_s + looks_s)
 
 
-def test_seconds_alone_decide_at_once_where_they_weigh_all(job):
-    run = configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=1.0), weight_of_seconds=1e6)
-    planned = [planned_seconds(option, example_cluster(3, 1), 4 * 2410) for option in run.options]
-    assert run.options.index(run.chosen) == int(np.argmin(planned))
-    assert np.count_nonzero(run.shares[1]) == 1
-
-
-def test_an_option_that_learns_nothing_is_dropped_though_it_takes_no_longer(job, digits):
-    wrong = np.argsort(digits.train[1], kind="stable")[:150].tolist()  # zeros alone
-    rows = [[Choice("mix", Gossip())], [Choice("zeros", changes={"shards": (wrong,) * 3}), Choice("all")]]
-    mixing = Mixing(averaged=0.5, gradients=4)
-    for seed in range(2):
-        run = configure_while_training(job, example_cluster(1, 3), rows, until=Until(seconds=3.0), mixing=mixing,
-                                       seed=seed)  # fmt: skip
-        assert run.chosen.name == "mix, all"
-
-
-def test_the_same_seed_is_the_same_run(job):
-    one, same, other = (
-        configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=1.0), seed=seed)
-        for seed in (4, 4, 5)
-    )
-    assert one.loss.tolist() == same.loss.tolist()
-    assert one.loss.tolist() != other.loss.tolist()
-    assert one.seconds_to(one.loss.min()) <= 1.0
-    assert one.seconds_to(0.0) == math.inf
-
-
-def test_an_end_within_the_mix_is_kept(job):
-    run = configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=0.01))
-    assert run.history is None
-    assert run.time_s.tolist() == [0.0]
-    assert run.mixing_s > 0.01
-
-
 def test_the_page_s_example_chooses_one_of_its_rows(capsys):
     page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground-workers.md"
     _, section = page.read_text(encoding="utf-8").split("## Choosing while training")
     (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(block, {"__name__": "example"})
     assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
-
-
-def test_a_training_goes_on_from_another_one_s_parameters(job):
-    cluster, until = example_cluster(1, 3), Until(steps=5)
-    first = simulate(job, cluster, AllReduce(), until=until, seed=1)
-    second = simulate(job, cluster, AllReduce(), until=until, seed=2, start=first.params)
-    assert second.loss[0] == first.loss[-1]
-    with pytest.raises(ValueError, match=r"start has the shape \(3,\), but must have \(2410,\)"):
-        simulate(job, cluster, AllReduce(), until=until, start=np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"own_starts must be False"):
-        simulate(dataclasses.replace(job, own_starts=True), cluster, AllReduce(), until=until, start=first.params)
-
-
-def test_what_a_folder_holds_is_of_one_start(job, tmp_path):
-    first = np.zeros(2410, np.float32)
-    simulated(job, (1, 1), AllReduce(), steps=2, start=first, folder=tmp_path)
-    with pytest.raises(ValueError, match="holds the run"):
-        simulated(job, (1, 1), AllReduce(), steps=2, start=first + 1, folder=tmp_path)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-def test_options_are_all_combinations(counts):
-    rows = [[Choice(f"{n}.{k}", "gossip" if n == 0 else None) for k in range(count)] for n, count in enumerate(counts)]
-    made = options(Job(None, 1.0, num_bytes=8), rows)
-    assert len({option.places for option in made}) == len(made) == math.prod(counts)
-    assert all(option.name == ", ".join(f"{n}.{k}" for n, k in enumerate(option.places)) for option in made)
 
 
 @pytest.mark.parametrize(("rows", "said"), [
@@ -192,3 +118,14 @@ def test_jobs_ends_and_settings_that_can_t_be_are_said(job):
     for more, said in (({"rate": 0}, "rate is 0"), ({"drop": 0}, "drop is 0"), ({"gradients": 0}, "gradients is 0")):
         with pytest.raises(ValueError, match=said):
             Mixing(**more)
+
+
+def test_a_training_goes_on_from_another_one_s_parameters(job):
+    cluster, until = example_cluster(1, 3), Until(steps=5)
+    first = simulate(job, cluster, AllReduce(), until=until, seed=1)
+    second = simulate(job, cluster, AllReduce(), until=until, seed=2, start=first.params)
+    assert second.loss[0] == first.loss[-1]
+    with pytest.raises(ValueError, match=r"start has the shape \(3,\), but must have \(2410,\)"):
+        simulate(job, cluster, AllReduce(), until=until, start=np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"own_starts must be False"):
+        simulate(dataclasses.replace(job, own_starts=True), cluster, AllReduce(), until=until, start=first.params)

@@ -7,13 +7,11 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.playground import Job, problem
+from alpa_dejavu.playground import Job
 from alpa_dejavu.playground._learner import batches
-from alpa_dejavu.playground.exchanges import Cyclades, HetPipeWaves, PartialReduce, PipeDream
+from alpa_dejavu.playground.exchanges import Cyclades
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
-from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.problems._makers import sparse_least_squares
-from alpa_dejavu.playground.testing import check_exchange
 from seen_training import Messages, simulated
 
 STEPS = 6
@@ -61,16 +59,6 @@ def test_messages_and_bytes_are_those_of_samples_and_changed_parameters(sparse):
     assert history.link_messages.sum() == 3 * 3 * STEPS
 
 
-@pytest.mark.parametrize("groups", ["random", "cosine"])
-def test_where_all_are_one_component_it_says_so_and_keeps_the_contract(groups):
-    check_exchange(Cyclades(groups))
-    job = Job(problem("sparse-least-squares"), 0.1, 64, optax.sgd(0.1))
-    history = simulated(job, (1, 4), Cyclades(groups), steps=3, looks=0)
-    assert [note.rpartition(" ")[2] for note in history.notes] == [groups]
-    assert history.notes[0].startswith("cyclades: all samples of a round are one component")
-    assert history.loss[-1] < history.loss[0]
-
-
 def test_the_sparse_problem_depends_on_no_other_parameters_than_it_says(sparse):
     rows = np.arange(64)
     params = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
@@ -113,23 +101,6 @@ def test_groups_of_least_conflict_are_near_the_best_and_cut_less_than_random_one
         costs = {name: costs[name] + float(cost) for name, cost in (
             ("best", min(every)), ("random", np.mean(every)), ("cosine", cut(conflict, groups[0])))}  # fmt: skip
     assert costs["best"] <= costs["cosine"] < costs["random"]
-
-
-def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
-    job = Job(sparse, 1.0, 4, optax.sgd(0.1))
-    for back_s in (None, 10.2):
-        history = simulated(job, (1, 4), Cyclades(), seconds=30.0, looks=0, faults=[Crash(2, 5.5, back_s)])
-        assert history.worker_steps[[0, 1, 3]].min() >= 15
-        assert (history.worker_steps[2] > 12) == (back_s is not None)
-
-
-@pytest.mark.parametrize("way", [Cyclades(), Cyclades("cosine"), HetPipeWaves(3), PartialReduce(), PipeDream(2)])
-def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
-    job = Job(problem("sparse-least-squares"), 0.1, optimizer=optax.sgd(0.1), spread=0.3)
-    runs = [simulated(job, (1, 4), way, steps=steps, looks=0, folder=folder)
-            for steps, folder in ((4, None), (4, tmp_path), (4, tmp_path))]  # fmt: skip
-    assert runs[0].same(runs[1])
-    assert runs[0].same(runs[2])
 
 
 def test_an_optimizer_with_moments_is_refused(sparse):

@@ -1,14 +1,11 @@
 """What exchanges compute, against loops of plain JAX, against each other and against formulas."""
 
-import dataclasses
-import itertools
-
 import jax
 import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.costs.communication import AlphaBeta, Group, Links
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import (
@@ -107,27 +104,6 @@ def test_a_ring_takes_what_the_alpha_beta_model_says(hosts, devices):
     assert history.end_s == pytest.approx(2 * (0.5 + float(AlphaBeta().seconds("all_reduce", 1e6, group))), rel=1e-9)
 
 
-@pytest.mark.parametrize("workers", [4, 16, 64])
-@pytest.mark.parametrize("way", [AllReduce("ring"), LocalSteps(1)])
-def test_a_ring_with_a_late_worker_takes_a_ring_longer_than_that_worker(way, workers):
-    # The chunks that pile up behind it go on one after the other, as on one stream.
-    seconds = [1.0] * (workers - 1) + [1.5]
-    history = simulate(Job(None, seconds, num_bytes=1e6), without_latency(workers), way, until=Until(steps=1))
-    assert history.end_s == pytest.approx(1.5 + 2 * (workers - 1) / workers * 1e6 / 1e8, rel=1e-9)
-
-
-def without_latency(hosts):
-    device = Device("d", 2.0**30, {"float32": 1e12}, 1e12, 1e11)
-    return Cluster.uniform("c", [f"h{n}" for n in range(hosts)], device, 1, Link(0.0, 1e8), Link(0.0, 1e8))
-
-
-def test_two_levels_take_what_the_link_model_says():
-    cluster = linked(3, 4)
-    history = simulate(Job(None, 0.5, num_bytes=1e7), cluster, AllReduce("hierarchical"), until=Until(steps=2))
-    seconds = float(Links().seconds("all_reduce", 1e7, Group(cluster, tuple(n for n in range(3) for _ in range(4)))))
-    assert history.end_s == pytest.approx(2 * (0.5 + seconds), rel=1e-9)
-
-
 def test_a_tree_takes_its_depth():
     # Two children send at the same time, and halve their parent's port: each of three levels takes two messages' time.
     history = simulate(Job(None, 1.0, num_bytes=1e6), linked(1, 7), AllReduce("tree"), until=Until(steps=1))
@@ -152,51 +128,6 @@ def test_messages_and_bytes_of_a_step_are_the_formulas(way, messages, num_bytes)
     assert histories[1].num_bytes - histories[0].num_bytes == num_bytes
 
 
-@pytest.mark.parametrize(("way", "extra_bytes"), [(Gossip("ring"), 0), (PushSum(), 4)])
-def test_adam_s_tracker_of_the_second_moment_is_counted(digits, way, extra_bytes):
-    job = Job(digits, 0.1, optimizer=optax.adam(0.01))
-    plain = dataclasses.replace(job, optimizer=optax.sgd(0.01))
-    runs = [simulated(each, (1, 4), way, steps=3, looks=0) for each in (job, plain)]
-    bytes_of = [run.num_bytes - extra_bytes * run.link_messages.sum() for run in runs]
-    assert bytes_of[0] == 2 * bytes_of[1]
-
-
-@pytest.mark.parametrize(("way", "mixed_first"), [(Gossip("ring"), True), (PushSum(), False)])
-def test_adam_s_tracker_of_the_second_moment_is_mixed_as_by_hand(way, mixed_first):
-    least, optimizer = problem("sparse-least-squares"), optax.adam(0.05)
-    job = Job(least, 0.1, optimizer=optimizer, side_by_side=False)
-    history = simulated(job, (1, 2), way, steps=4, seed=1, looks=0)
-    rows, gradient = [batches(job, 1, worker) for worker in range(2)], jax.jit(jax.grad(least.loss))
-    params = [np.zeros(256, np.float32)] * 2
-    states = [optimizer.init(one) for one in params]
-
-    def mixed(params, states):
-        nu = (states[0][0].nu + states[1][0].nu) / 2
-        return [(params[0] + params[1]) / 2] * 2, [(state[0]._replace(nu=nu), *state[1:]) for state in states]
-
-    for _ in range(4):
-        chosen = [next(each) for each in rows]
-        gradients = [gradient(one, (least.train[0][c], least.train[1][c]))
-                     for one, c in zip(params, chosen, strict=True)]  # fmt: skip
-        if mixed_first:
-            params, states = mixed(params, states)
-        for n in range(2):
-            change, states[n] = optimizer.update(gradients[n], states[n])
-            params[n] = params[n] + change
-        if not mixed_first:
-            params, states = mixed(params, states)
-    np.testing.assert_allclose(history.params, (params[0] + params[1]) / 2, atol=1e-6)
-
-
-def test_a_slow_worker_holds_up_the_synchronous_server_more_than_the_others():
-    job = Job(None, (1.0, 1.0, 1.0, 5.0), num_bytes=1e3)
-    ways = SynchronousServer(), SynchronousServer(backups=1), StaleSynchronousServer(3), AsynchronousServer()
-    runs = [simulated(job, (1, 4), way, seconds=100.0) for way in ways]
-    assert [int(run.steps[-1]) for run in runs] == [4 * 19, 3 * 99 + 19, 4 * 19, 100 + 2 * 99 + 19]
-    # A gradient that is under way at the end isn't counted as computed.
-    assert runs[3].idle_s[:3].max() <= 1 < 75 < runs[0].idle_s[:3].min()
-
-
 def test_names_and_settings_that_can_t_be_are_said():
     for way, said in (
         ("gosip", "there is no exchange named 'gosip'; choose one of"),
@@ -214,9 +145,3 @@ def test_names_and_settings_that_can_t_be_are_said():
         simulated(Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1)), (2, 4), AllReduce("hierarchical"), steps=1)
     with pytest.raises(ValueError, match="seconds is inf and steps is None"):
         Until()
-
-
-def test_batches_of_shards_are_of_the_shard(digits):
-    job = Job(digits, 0.1, shards=([1, 2, 3], [7]))
-    assert set(np.concatenate(list(itertools.islice(batches(job, 0, 1), 3)))) == {7}
-    assert set(np.concatenate(list(itertools.islice(batches(job, 0, 0), 9)))) <= {1, 2, 3}

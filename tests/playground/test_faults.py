@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import numpy as np
-import optax
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground import Exchange, Job, problem
-from alpa_dejavu.playground.exchanges import AllReduce, AsynchronousServer, RollingServer, SynchronousServer
+from alpa_dejavu.playground.exchanges import RollingServer, SynchronousServer
 from alpa_dejavu.playground.fault import (
     Crash,
-    DrawnCongestion,
     DrawnCrashes,
     DrawnSlowDowns,
     Join,
-    LinkRate,
     Partition,
     SlowDown,
     WrongGradient,
@@ -42,20 +37,6 @@ TIME_ALONE = Job(None, 1.0, num_bytes=1)
 @pytest.fixture(scope="module")
 def least():
     return problem("sparse-least-squares")
-
-
-def test_a_worker_that_joins_computes_from_then_on():
-    run = simulated(TIME_ALONE, (1, 3), AsynchronousServer(), seconds=10.5, faults=[Join(2, 4.2)])
-    assert run.worker_steps.tolist() == [10, 10, 6]
-
-
-def test_slow_downs_and_link_rates_that_meet_multiply():
-    both = [SlowDown(0, 2.0), SlowDown(0, 3.0, 6.0, 18.0)]
-    run = simulated(TIME_ALONE, (1, 1), AllReduce(), seconds=30.5, faults=both)
-    assert run.worker_steps.tolist() == [3 + 2 + 6]
-    job, rates = Job(None, 1.0, num_bytes=1e8), [LinkRate((0, 1), 0.5), LinkRate((1, 0), 0.5, 0.0, 9.0)]
-    run = simulated(job, (2, 1), SynchronousServer(), steps=1, faults=rates)
-    assert run.end_s == pytest.approx(1 + 2 * (4 * 0.1 + 1e-4))
 
 
 def test_messages_between_parts_wait_and_those_within_don_t():
@@ -83,13 +64,6 @@ def test_messages_between_parts_wait_and_those_within_don_t():
     assert cut == {1: pytest.approx(1.0011), 0: pytest.approx(7.5011), "empty": pytest.approx(7.5001)}
 
 
-def test_the_end_doesn_t_wait_for_faults():
-    faults = [Crash(0, 50.0), Join(1, 90.0), DrawnSlowDowns(0.1, 2.0, 5.0, until_s=1e3)]
-    run = simulated(TIME_ALONE, (1, 2), AsynchronousServer(), steps=3, faults=faults)
-    assert run.end == "steps"
-    assert run.end_s < 50
-
-
 def test_drawn_crashes_come_at_their_rate_and_leave_their_share_of_time():
     n, seconds = 50, 400.0
     run = simulated(TIME_ALONE, (1, n), Alone(), seconds=seconds, seed=3, faults=[DrawnCrashes(0.05, 5.0)], looks=0)
@@ -99,24 +73,6 @@ def test_drawn_crashes_come_at_their_rate_and_leave_their_share_of_time():
     never = simulated(TIME_ALONE, (1, n), Alone(), seconds=seconds, seed=3, faults=[DrawnCrashes(0.05)], looks=0)
     assert never.end == "no worker is left"
     assert never.lost_updates <= n
-
-
-def test_drawn_slow_downs_and_congestion_take_their_share():
-    seconds = 4000.0
-    slow_downs, congestion = [DrawnSlowDowns(0.02, 4.0, 50.0)], [DrawnCongestion(0.01, 0.25, 100.0)]
-    slow = simulated(TIME_ALONE, (1, 20), Alone(), seconds=seconds, seed=1, faults=slow_downs, looks=0)
-    # Half of the time each is slow; gradients are few steps only at the borders.
-    assert slow.worker_steps.mean() == pytest.approx(seconds * (0.5 + 0.5 / 4), rel=0.1)
-    job = Job(None, 1e-3, num_bytes=1e9)
-    run = simulated(job, (2, 1), SynchronousServer(), seconds=seconds, seed=1, faults=congestion, looks=0)
-    assert run.worker_steps[1] == pytest.approx(seconds / 2 * (0.5 + 0.5 / 4), rel=0.25)
-
-
-def test_drawn_faults_are_the_same_again_and_others_with_another_seed():
-    faults = [DrawnCrashes(0.05, 5.0)] * 2
-    runs = [simulated(TIME_ALONE, (2, 4), Alone(), seconds=40.0, seed=seed, faults=faults) for seed in (1, 1, 2)]
-    assert runs[0].same(runs[1])
-    assert not runs[0].same(runs[2])
 
 
 def test_faults_that_can_t_be_are_said_before_anything_runs(least, tmp_path):
@@ -156,52 +112,6 @@ def test_a_rolling_server_goes_on_whoever_is_lost_whenever(updates, victims):
         assert (run.worker_steps[[n for n in range(4) if n not in victims]] == 12).all()
 
 
-def test_a_rolling_server_repeats_an_update_that_reached_nobody(least):
-    # The holder updates after a second and the gradients' 0.1; it is lost before its parameters arrive anywhere.
-    job = slow_links(Job(least, 1.0, side_by_side=False))
-    job = dataclasses.replace(job, batch=512)
-    run = simulated(job, (4, 1), RollingServer(), steps=5, faults=[Crash(0, 1.35)], looks=0)
-    assert run.end == "steps"
-    assert run.lost_updates == 4 + 1  # the update's gradients, and the one that the lost worker was computing
-    assert run.staleness.tolist() == [3 * 5]
-
-
-def test_a_rolling_server_that_lost_a_worker_before_the_first_update_is_one_without_it(least):
-    job = Job(least, 1.0, optimizer=optax.adam(0.05), side_by_side=False)
-    lost = simulated(job, (1, 4), RollingServer(), steps=6, faults=[Crash(0, 0.5)], seed=2)
-    never = simulated(job, (1, 4), RollingServer(), steps=6, faults=[Crash(0, 0.0)], seed=2)
-    assert lost.params.tobytes() == never.params.tobytes()
-
-
-def test_a_rolling_server_survives_crashes_at_random(least):
-    job = dataclasses.replace(slow_links(Job(least, 1.0, optimizer=optax.adam(0.05))), spread=0.3)
-    for seed in range(6):
-        crashes = [DrawnCrashes(0.02, 4.0)]
-        run = simulated(job, (3, 2), RollingServer(2), seconds=60.0, seed=seed, looks=0, faults=crashes)
-        assert run.end == "time", seed
-        assert run.worker_steps.sum() > 60, seed
-
-
-@pytest.mark.parametrize("name", ["gossip", "push-sum", "ad-psgd"])
-def test_gossip_goes_on_with_who_is_there_and_takes_workers_in(least, name):
-    faults = [Crash(1, 3.3), Crash(2, 6.7, 12.2), Join(5, 9.1), DrawnCrashes(0.01, 3.0)]
-    for job in (slow_links(TIME_ALONE), dataclasses.replace(slow_links(Job(least, 1.0)), spread=0.3)):
-        run = simulated(job, (3, 2), name, seconds=60.0, faults=faults, looks=2, seed=3)
-        assert run.end == "time"
-        assert run.worker_steps[[0, 2, 3, 4, 5]].min() > 20
-        assert job.problem is None or run.loss[-1] < run.loss[0]
-    run = simulated(slow_links(TIME_ALONE), (3, 2), name, steps=30, faults=faults[:3])
-    assert run.end == "steps"
-
-
-def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others():
-    # Without gradients the parameters of the rest come to one value between those that they had.
-    job = Job(problem("digits-mlp"), 1.0, optimizer=optax.sgd(0.0), own_starts=True)
-    run = simulated(job, (1, 4), "gossip", steps=60, faults=[Crash(1, 2.5)], looks=0)
-    assert run.end == "steps"
-    assert run.consensus[-1] < 1e-4 * run.consensus[0]
-
-
 @pytest.mark.parametrize(("name", "goes_on"), [
     ("all-reduce", False), ("local-sgd", False), ("stale-server", False), ("sharded-server", False), ("server", True),
     ("async-server", True), ("rolling-server", True), ("checkpointed", True), ("gossip", True), ("ad-psgd", True),
@@ -232,18 +142,6 @@ def test_a_rule_at_the_server_survives_what_the_mean_does_not(attack):
     assert survived < 1.2 * calm
 
 
-def test_a_rule_of_one_weight_each_is_the_mean():
-    plain, ruled = (trained(server, []) for server in (SynchronousServer(), SynchronousServer(rule="trimmed-mean")))
-    np.testing.assert_allclose(ruled.loss, plain.loss, rtol=1e-4)
-
-
-def test_gradients_are_wrong_for_a_while_only():
-    calm, late = (trained("server", faults).loss for faults in ([], [WrongGradient(1, "not-finite", 1e6)]))
-    np.testing.assert_array_equal(calm, late)
-    begun = trained("server", [WrongGradient(1, "zero", 0.0, 30.5)]).loss
-    assert calm[-1] < begun[-1] < 1.5 * calm[-1]
-
-
 def test_what_a_monitor_finds_is_computed_again_by_the_next_worker_and_right():
     calm, found = (trained("server", faults) for faults in ([], [WrongStage(1, 0, share=0.25)]))
     np.testing.assert_array_equal(found.params, calm.params)
@@ -257,17 +155,6 @@ def test_what_a_monitor_finds_is_computed_again_by_the_next_worker_and_right():
     assert not unseen.notes
     alone = simulated(Job(None, 1.0, num_bytes=0), (1, 1), "server", steps=4, faults=[WrongStage(0, share=0.5)])
     assert alone.end_s == 6.0
-
-
-def test_a_wrong_stage_computes_with_other_parameters():
-    digits = problem("digits-mlp")
-    job = Job(digits, 1.0, batch=8, shards=[[5]])
-    run = simulated(job, (1, 1), "server", steps=1, faults=[WrongStage(0, 1, found=0.0)])
-    params = digits.init(jax.random.PRNGKey(0))
-    wrong = params | {"out": jax.tree_util.tree_map(lambda x: 3 * x, params["out"])}
-    gradient = jax.grad(digits.loss)(wrong, tuple(array[5:6] for array in digits.train))
-    expected = jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradient)
-    np.testing.assert_allclose(run.params, ravel_pytree(expected)[0], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("made", "said"), [

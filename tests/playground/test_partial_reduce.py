@@ -10,7 +10,6 @@ from scipy.sparse.csgraph import connected_components
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground.exchanges import LocalSteps, PartialReduce
-from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.testing import example_cluster
 from seen_training import Messages, counting_job, simulated
 
@@ -40,23 +39,6 @@ def test_every_window_connects_all_workers(ready, window, slow):
         assert parts(groups[start : start + span]) == 1, groups[start : start + span]
 
 
-def test_whom_nothing_joins_is_cut_off():
-    # So the test above can fail: where a window is endless, the slow one is alone for long.
-    groups, _ = groups_of(Job(None, [30.0, *[1.0] * 7], num_bytes=1e3), PartialReduce(2, 10**6), Until(seconds=25.0))
-    assert len(groups) > 50
-    assert parts(groups) > 1
-
-
-@pytest.mark.parametrize("ready", [2, 3, 8])
-def test_messages_and_bytes_are_those_of_the_groups(ready):
-    groups, history = groups_of(Job(None, 1.0, spread=0.3, num_bytes=1200), PartialReduce(ready), Until(steps=20))
-    around = sum(2 * (len(group) - 1) * len(group) for group in groups)
-    told = 2 * 7 * 20  # "ready" and "group", but to and from the coordinator's own worker
-    assert sum(map(len, groups)) == 8 * 20
-    assert history.link_messages.sum() == around + told
-    assert history.num_bytes == pytest.approx(sum(2 * (len(group) - 1) * 1200 for group in groups))
-
-
 def test_weights_are_those_of_how_far_each_is_behind():
     # Replayed: who is in a group has made an update since its last one, and takes the weighted mean.
     seen = Messages()
@@ -79,14 +61,6 @@ def test_a_group_of_all_is_the_mean_of_all():
     job = Job(problem("digits-mlp"), 0.1, spread=0.3, optimizer=optax.sgd(0.1, momentum=0.9))
     one, other = (simulated(job, (1, 4), way, steps=6, looks=0) for way in (PartialReduce(4), LocalSteps(1)))
     assert one.params.tobytes() == other.params.tobytes()
-
-
-def test_one_who_waits_and_crashes_is_not_waited_for():
-    # Worker 3 is ready at second 1 and crashes then, before three others are.
-    job = Job(None, [5.0, 5.0, 5.0, 1.0, *[5.0] * 4], num_bytes=1e3)
-    groups, history = groups_of(job, PartialReduce(4), Until(steps=10), [Crash(3, 2.0)])
-    assert history.end == "steps"
-    assert not any(3 in group for group in groups)
 
 
 def test_settings_that_can_t_be_are_said():

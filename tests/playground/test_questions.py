@@ -17,7 +17,6 @@ from alpa_dejavu.playground.scenarios import (
     RunTarget,
     ScenarioRun,
     answer,
-    answer_lines,
     read_runs,
     read_scenario,
     run_scenario,
@@ -60,12 +59,6 @@ def test_a_variant_is_the_scenario_with_other_keys(asked, runs, tmp_path):
     for text, first in ((alone, 2), (f"{alone}moves: {{random-share: {{share: 0.5}}}}\n", 0)):
         for run, other in zip(run_scenario(read(tmp_path, text)).runs, runs.runs[first:][:2], strict=True):
             assert run.history.same(other.history)
-
-
-def test_variants_of_several_exchanges_are_named_by_both(tmp_path):
-    text = ASKED.replace("[local-sgd]", "[local-sgd, gossip]")
-    text = text.replace("better: moves, than: stays", "better: 'moves: gossip', than: 'stays: gossip'")
-    assert read(tmp_path, text).names == ("moves: local-sgd", "moves: gossip", "stays: local-sgd", "stays: gossip")
 
 
 def test_the_question_goes_through_the_file(runs, tmp_path):
@@ -145,11 +138,6 @@ def test_time_to_the_target_counts_where_it_is_reached_and_reaching_it_where_it_
     assert "2 of 2 runs of a reach the target, and 0 of 2 runs of b" in reached.text
     assert answer(made(runs, ([never, never], [fast, fast]), "seconds", target)).verdict == "no"
     assert answer(made(runs, ([fast, fast], [never, slow]), "seconds", target)).verdict == "not sure"
-
-
-def test_runs_without_a_question_have_no_answer(runs):
-    assert answer(dataclasses.replace(runs, question=None)) is None
-    assert answer_lines([dataclasses.replace(runs, question=None)]) == []
 
 
 def test_the_command_prints_question_and_answer(tmp_path):

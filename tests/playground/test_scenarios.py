@@ -18,7 +18,6 @@ from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
     RunTarget,
     compared,
-    details,
     read_runs,
     read_scenario,
     run_scenario,
@@ -27,7 +26,7 @@ from alpa_dejavu.playground.scenarios import (
     tables,
     write_runs,
 )
-from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+from alpa_dejavu.playground.topology import RandomPeers
 from scenario_texts import check_refused, read
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -164,23 +163,6 @@ def test_what_an_exchange_cannot_do_is_refused_before_anything_runs(tmp_path):
                 read(tmp_path, two_levels.replace("slow-down: {worker: 7, factor: 2}", fault))
 
 
-def test_a_graph_of_ones_own_mixes_as_a_known_one():
-    pairs, generator = tuple((n, (n + 1) % 6) for n in range(6)), np.random.default_rng(0)
-    ours = Graph(pairs).mixing(0, 6, generator).matrix(6)
-    np.testing.assert_array_equal(ours, Ring().mixing(0, 6, generator).matrix(6))
-    # By the rule of Metropolis and Hastings: a path's ends have one neighbour, its middle two.
-    path = Graph(((0, 1), (1, 2))).mixing(0, 3, generator).matrix(3)
-    np.testing.assert_allclose(path, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
-
-
-def test_where_all_workers_are_lost_the_end_says_so(tmp_path):
-    text = ALONE.replace("slow-down: {worker: 7, factor: 2}", "crash: {worker: 0, at_s: 0.1}")
-    text = text.replace("hosts: 2}", "hosts: 1, devices_per_host: 1}")
-    found = compared([run_scenario(read(tmp_path, text))])
-    assert [one.ends for one in found] == [{"no worker is left": 1}] * 2
-    assert all(row[-1] == "no worker is left" for row in tables(found)[-1].rows)
-
-
 def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     found = {one.name: one for one in compared([runs])}["all-reduce"]
     histories = [run.history for run in runs.runs if run.exchange == "all-reduce"]
@@ -197,51 +179,6 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     for history in histories:
         assert history.sent_bytes[-1] == pytest.approx(history.num_bytes, rel=1e-12)
         assert (np.diff(history.sent_bytes) >= 0).all()
-
-
-def test_a_target_that_some_do_not_reach_is_said(runs):
-    never = compared([dataclasses.replace(runs, target=RunTarget("loss", 0.0))])
-    assert {tuple(row[1:]) for row in tables(never)[0].rows} == {("0 of 3", *["not reached"] * 3)}
-    best = min(float(run.history.loss.min()) for run in runs.runs[:3])
-    one = compared([dataclasses.replace(runs, target=RunTarget("loss", best))])[0]
-    assert tables([one])[0].rows[0][1] == "1 of 3"
-    assert len(tables(compared([dataclasses.replace(runs, target=None)]))) == 1
-
-
-def test_a_loss_beyond_all_bounds_is_no_number_and_draws_no_line(runs):
-    def grown(run):
-        loss = run.history.loss.copy()
-        loss[-9:] = np.inf
-        return dataclasses.replace(run, history=dataclasses.replace(run.history, loss=loss))
-
-    wild = dataclasses.replace(runs, runs=tuple(map(grown, runs.runs)))
-    assert {row[1] for row in tables(compared([wild]))[1].rows} == {"not a number"}
-    lines = constant(runs_page(wild), "CHARTS")["loss-seconds"]["data"]
-    assert all(line["y"][0] > 0 and line["y"][-1] is None and "fill" not in line for line in lines)
-
-
-def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
-    others = [dataclasses.replace(runs.runs[0], history=dataclasses.replace(runs.runs[0].history, end=end), seed=n)
-              for n, end in enumerate(["time", "stalled: 3 waits" + "!" * 999, "stalled: 4 waits"])]  # fmt: skip
-    found = compared([dataclasses.replace(runs, runs=tuple(others))])
-    assert tables(found)[1].rows[0][-1] == "time (1), stalled (2)"
-    (line,) = details(found)
-    assert line.startswith("all-reduce, seed 1: stalled: 3 waits!!!")
-    assert len(line) < 410
-    assert details(compared([dataclasses.replace(runs, runs=tuple(others[:1]))])) == []
-
-
-def test_notes_are_written_read_and_shown_once_for_all_seeds(runs, tmp_path):
-    def noted(run):
-        notes = ("one component", f"seed {run.seed}") if run.exchange == "all-reduce" else ()
-        return dataclasses.replace(run, history=dataclasses.replace(run.history, notes=notes))
-
-    write_runs(dataclasses.replace(runs, runs=tuple(map(noted, runs.runs))), tmp_path / "runs.json")
-    again = read_runs(tmp_path / "runs.json")
-    assert [run.history.notes for run in again.runs[2:4]] == [("one component", "seed 2"), ()]
-    lines = [f"all-reduce: {note}" for note in ("one component", "seed 0", "seed 1", "seed 2")]
-    assert details(compared([again]))[-4:] == lines
-    assert all(line in runs_page(again) for line in lines)
 
 
 def test_what_is_written_is_read_again(runs, tmp_path):
@@ -319,18 +256,6 @@ def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
     assert all("aria-label" in attributes for tag, attributes in parsed.tags if attributes.get("role") == "img")
 
 
-def test_the_page_has_curves_by_seconds_steps_and_bytes(page, runs):
-    charts, found = constant(page, "CHARTS"), compared([runs])
-    assert list(charts) == [f"{each}-{axis}" for axis in ("seconds", "steps", "bytes") for each in ("loss", "accuracy")]
-    for name, chart in charts.items():
-        lines = [trace for trace in chart["data"] if "fill" not in trace]
-        assert [trace["name"] for trace in lines] == [one.name for one in found]
-        curve = found[1].curves[tuple(name.split("-"))]
-        np.testing.assert_allclose(lines[1]["x"], curve.x)
-        np.testing.assert_allclose(lines[1]["y"], curve.mean)
-        assert len([trace for trace in chart["data"] if "fill" in trace]) == len(found)
-
-
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_a_browser_draws_the_curves_and_the_slider_without_a_word_of_complaint(page, tmp_path):
     file = tmp_path / "runs.html"
@@ -345,27 +270,6 @@ def test_a_browser_draws_the_curves_and_the_slider_without_a_word_of_complaint(p
     assert "CONSOLE" not in made.stderr
     assert made.stdout.count('class="js-plotly-plot"') == 6
     assert "0.000 s: 8 compute, 0 send, 0 wait, 0 have failed" in made.stdout
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the page's script")
-def test_the_slider_says_what_each_worker_does(page, runs):
-    kept = constant(page, "TIMELINES")["gossip (topology random (peers 3))"]
-    moments = [0.0, 0.0101, 0.1, 0.25, 0.4]
-    script = (ROOT / "alpa_dejavu" / "report" / "scrubber.js").read_text(encoding="utf-8")
-    asked = f"console.log(JSON.stringify({json.dumps(moments)}.map(t => statesAt(RUN, t).map(inWords))))"
-    done = subprocess.run(
-        ["node", "-"], input=f"const RUN = {json.dumps(kept)};\n{script}\n{asked}", capture_output=True, text=True,
-        check=True, timeout=600,
-    )  # fmt: skip
-    said = json.loads(done.stdout)
-    everything = list(zip(kept["worker"], kept["kind"], kept["other"], kept["start"], kept["stop"], strict=True))
-    for moment, words in zip(moments, said, strict=True):
-        for worker, word in enumerate(words):
-            now = [(k, other) for who, k, other, start, stop in everything if who == worker and start <= moment < stop]
-            to = [str(other) for k, other in now if k == 1]
-            does = (["computes"] if (0, -1) in now else []) + ([f"sends to {', '.join(to)}"] if to else [])
-            assert word == ("has failed" if (2, -1) in now else ", ".join(does) or "waits")
-    assert said[3][5] == "has failed"
 
 
 def test_several_are_told_apart_and_what_users_named_is_escaped(runs):

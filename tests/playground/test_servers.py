@@ -16,7 +16,7 @@ from alpa_dejavu.playground.exchanges import (
     SynchronousServer,
     ZenoServer,
 )
-from alpa_dejavu.playground.fault import Crash, Join, WrongGradient
+from alpa_dejavu.playground.fault import Crash, WrongGradient
 from alpa_dejavu.playground.testing import check_exchange
 from seen_training import simulated
 
@@ -65,11 +65,6 @@ def test_no_gradient_is_counted_twice_whoever_is_lost_whenever(way):
                 assert run.worker_steps[[0, 2, 3]].min() >= 8, (at_s, back_s, run.end)
 
 
-def test_a_sharded_server_whose_first_worker_comes_later_says_that_it_stalls():
-    run = simulated(times(1.0), (1, 3), ShardedServer(), seconds=20.0, faults=[Join(0, 4.2)])
-    assert run.end.startswith("stalled")
-
-
 @pytest.mark.parametrize("backups", [1, 2])
 def test_backup_workers_have_all_their_steps(backups):
     run = simulated(times((1.0, 1.0, 1.0, 1.5)), (1, 4), SynchronousServer(backups), steps=10)
@@ -77,13 +72,6 @@ def test_backup_workers_have_all_their_steps(backups):
     assert run.worker_steps.tolist() == [10] * 4
     assert counted(run) == 40
     assert run.end_s == pytest.approx(15.0, rel=1e-3)
-
-
-@pytest.mark.parametrize("at_s", [1.5, 3.5, 4.5])
-def test_a_worker_that_comes_back_when_all_steps_are_begun_isn_t_waited_for(at_s):
-    run = simulated(times((1.0, 1.0, 3.0)), (1, 3), SynchronousServer(backups=1), steps=4, faults=[Crash(1, at_s, 5.5)])
-    assert run.end == "steps"
-    assert run.worker_steps[[0, 2]].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("way", [AsynchronousServer(), SynchronousServer(), StaleSynchronousServer(1)])
@@ -129,25 +117,6 @@ def test_most_workers_may_be_wrong():
     named = {int(note.split("worker ")[1].split()[0]) for note in survived.notes}
     assert named == {1, 2, 4}
     assert calm.notes == ()
-
-
-def test_one_gradient_is_judged_by_hand():
-    """With one worker the first update is its gradient at the length of the trusted one."""
-    run, long = (trained(ZenoServer(every=100), steps=steps) for steps in (1, 2))
-    assert run.lost_updates == 0
-    assert long.staleness.sum() == 2 * WORKERS
-    job, every = (Job(problem("digits-mlp"), 1.0, batch=samples) for samples in (32, 1437))
-    one = simulated(job, (1, 1), ZenoServer(samples=1437), steps=1, looks=0, seed=1)
-    start = simulated(job, (1, 1), ZenoServer(), seconds=0.5, looks=0, seed=1).params
-    whole = simulated(every, (1, 1), "server", steps=1, looks=0, seed=1).params
-    # The trusted one is on as many samples as there are, drawn with replacement: as long as that on all, nearly.
-    assert np.linalg.norm(one.params - start) == pytest.approx(np.linalg.norm(whole - start), rel=0.1)
-
-
-def test_a_server_that_is_lost_begins_anew():
-    run = trained(ZenoServer(), [Crash(0, 10.2, 10.7)], steps=20)
-    assert run.end == "steps"
-    assert any("began again with those of the beginning" in note for note in run.notes)
 
 
 @pytest.mark.parametrize(("settings", "said"), [

@@ -15,7 +15,6 @@ from alpa_dejavu.playground.spend._costs import part_of
 from alpa_dejavu.playground.spend._gains import MeasuredGains
 from alpa_dejavu.playground.spend._trainings import Trainings
 from alpa_dejavu.problem import NoPlanError
-from alpa_dejavu.training.initialization import parallel_initialize
 from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex.evaluators import Vmapped
 
@@ -58,18 +57,6 @@ def test_ways_are_powers_of_two_that_divide_the_devices():
     assert max(way.times for way in ways(64)) == 8
 
 
-@pytest.mark.parametrize(("hosts", "count", "sizes"), [
-    (1, 4, [[2]] * 4), (2, 2, [[8], [8]]), (2, 4, [[4]] * 4), (3, 2, [[8, 4], [4, 8]]),
-])  # fmt: skip
-def test_parts_have_all_devices_once(hosts, count, sizes):
-    cluster = named_cluster("p3.16xlarge", hosts)
-    parts = [part_of(cluster, n, count) for n in range(count)]
-    assert [[host.num_devices for host in part.hosts] for part in parts] == sizes
-    assert all(len(part.links) == len(part.hosts) for part in parts)
-    with pytest.raises(ValueError, match="must divide 8 devices"):
-        part_of(named_cluster("p3.16xlarge"), 0, 3)
-
-
 def test_a_model_with_numbers_and_a_loss_is_trained_itself():
     found = trial_model(own)
     assert (found.name, found.why, found.num_parameters) == ("own", "", 6)
@@ -78,24 +65,6 @@ def test_a_model_with_numbers_and_a_loss_is_trained_itself():
     batch = {"x": np.full((5, 3), 2.0, np.float32)}
     assert float(found.loss(weights, batch)) == pytest.approx(36.0)
     assert float(found.loss(0 * weights, batch)) == 0
-
-
-@pytest.mark.parametrize(("change", "stands", "why"), [
-    ({"is_abstract": True}, "digits-mlp", "returns shapes, not arrays"),
-    ({"width": 1_000_001}, "digits-mlp", "2,000,002 parameters, over 2,000,000"),
-])  # fmt: skip
-def test_others_have_a_stand_in_and_why(change, stands, why):
-    found = trial_model(lambda batch_size: own(batch_size, **change))
-    assert found.name == stands
-    assert why in found.why
-
-
-def test_models_by_name_have_a_stand_in_of_their_kind():
-    assert trial_model("wresnet-250m").name == "digits-cnn"
-    assert trial_model("moe-380m").name == "text-gpt"
-    assert trial_model(own, own=False).why == "a stand-in is asked for"
-    with pytest.raises(ValueError, match="there is no model named 'gpt-1'"):
-        trial_model("gpt-1")
 
 
 def test_a_step_that_tells_no_loss_is_refused():
@@ -124,34 +93,10 @@ def test_trainings_are_those_of_a_loop(runs):
         params = optax.apply_updates(params, updates)
 
 
-def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypatch):
-    def race(self, *_):
-        raise ValueError("none of the model's parameters has two axes")
-
-    monkeypatch.setattr(Trainings, "race", race)
-    asked = (Way("plain"), Way("batch", 4), Way("starts", 2))
-    tried = []
-    found = gains(line(), asked, TRIAL, tried.append)
-    assert tuple(tried) == tuple(found.gains) == asked
-    assert found.gains[asked[0]].steps == Interval(1.0, 1.0, 1.0)
-    assert 0 < found.gains[asked[1]].steps.mean < 1.5
-    assert found.gains[asked[2]].why == "none of the model's parameters has two axes"
-    assert math.isfinite(found.target)
-
-
 def test_a_model_that_diverges_is_refused(monkeypatch):
     monkeypatch.setattr(Trainings, "batches", lambda *_: itertools.repeat(math.inf))
     with pytest.raises(ValueError, match="the trial's loss is inf by Adam"):
         gains(line(), [Way("plain")], TRIAL)
-
-
-def test_a_race_leaves_the_start_that_is_trained_on(runs):
-    told = list(itertools.islice(runs.race(4, 0.1, 0, 21), 50))
-    alone = parallel_initialize(
-        runs._start, runs._raced(0.1), lambda step: runs._batch(0, step), num_candidates=4, budget_steps=50,
-        rungs=(10, 20), init="sobol", judge="last_loss", seed=0, lanes=2,
-    )  # fmt: skip
-    np.testing.assert_allclose(told, alone.losses, rtol=1e-4)
 
 
 def test_steps_side_by_side_are_those_of_optex_with_gradients_side_by_side(runs):
@@ -216,20 +161,6 @@ def test_seconds_are_steps_times_what_they_cost():
     assert data["rows"][0]["name"] == "2 starts"
 
 
-@pytest.mark.usefixtures("measured")
-def test_optex_sends_gradients_and_keeps_a_history():
-    cluster = named_cluster("p3.16xlarge")
-    found = spend(own, cluster, 32, 100.0, plan=lambda *_: planned(1.0, grad_bytes=4e8, free=1e10))
-    row = next(row for row in found.rows if row.way == Way("optex", 2))
-    link, memory = cluster.links[0][0], cluster.hosts[0].device.memory_bytes_per_s
-    by_hand = link.latency_s + 1e8 / link.bytes_per_s + 2 * 20 * 2 * 1e8 / memory
-    assert row.cost.exchange_s == pytest.approx(by_hand)
-    assert row.cost.step_s == pytest.approx(1.0 + by_hand)
-    found = spend(own, cluster, 32, 100.0, plan=lambda *_: planned(1.0, grad_bytes=4e9, free=1e9))
-    why = {row.why_not for row in found.rows if row.way.kind == "optex"}
-    assert why == {"its history doesn't fit beside the model"}
-
-
 @pytest.mark.parametrize(("change", "said"), [
     ({"seconds": 0.0}, "seconds is 0"), ({"seconds": math.inf}, "seconds is inf"), ({"seconds": -1.0}, "seconds is -1"),
     ({"plan": lambda *_: planned(1.0, training=False)}, "takes no gradient of a loss"),
@@ -238,6 +169,18 @@ def test_what_cannot_be_spent_is_refused(change, said):
     given = {"seconds": 10.0, "plan": plan, **change}
     with pytest.raises(ValueError, match=said):
         spend(own, named_cluster("p3.16xlarge"), 32, given["seconds"], plan=given["plan"])
+
+
+@pytest.mark.parametrize(("hosts", "count", "sizes"), [
+    (1, 4, [[2]] * 4), (2, 2, [[8], [8]]), (2, 4, [[4]] * 4), (3, 2, [[8, 4], [4, 8]]),
+])  # fmt: skip
+def test_parts_have_all_devices_once(hosts, count, sizes):
+    cluster = named_cluster("p3.16xlarge", hosts)
+    parts = [part_of(cluster, n, count) for n in range(count)]
+    assert [[host.num_devices for host in part.hosts] for part in parts] == sizes
+    assert all(len(part.links) == len(part.hosts) for part in parts)
+    with pytest.raises(ValueError, match="must divide 8 devices"):
+        part_of(named_cluster("p3.16xlarge"), 0, 3)
 
 
 def test_a_trial_of_nothing_is_refused():

@@ -11,7 +11,6 @@ import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground.data import SPLITS, Shards, Split, SplitTask, move, split
-from alpa_dejavu.playground.scenarios import compared, details, run_scenario
 from alpa_dejavu.playground.testing import check_split
 from alpa_dejavu.testing import example_cluster
 from scenario_texts import check_refused, read
@@ -80,62 +79,9 @@ def test_labels_are_dealt_as_by_hand():
     assert labels_of_workers(far, targets) == [[0, 2], [1, 3], [0, 2], [1, 3]]
 
 
-def test_sets_of_labels_and_bins_of_real_values_are_labels():
-    columns = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1], [0, 1, 0], [1, 1, 0], [1, 1, 0]])
-    sets = [{tuple(row) for row in columns[rows].tolist()} for rows in split("by-label").split(task(columns, 3)).rows]
-    assert sorted(map(sorted, sets)) == [[(0, 1, 0)], [(1, 0, 1)], [(1, 1, 0)]]
-    values = np.random.default_rng(0).permutation(np.linspace(-1, 5, 40))
-    found = split("by-label", bins=4).split(task(values, 4))
-    assert [set(rows.tolist()) for rows in found.rows] == [
-        set(part.tolist()) for part in np.array_split(np.argsort(values), 4)
-    ]
-
-
-def test_sorted_ones_are_in_order_and_ties_by_chance():
-    values = np.random.default_rng(3).random(50)
-    assert np.concatenate(split("sorted").split(task(values)).rows).tolist() == np.argsort(values).tolist()
-    ties = [np.concatenate(split("sorted").split(task(np.zeros(50), seed=seed)).rows).tolist() for seed in (0, 0, 1)]
-    assert ties[0] == ties[1] != ties[2]
-
-
-@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
-def test_shares_of_labels_have_dirichlets_variance(alpha):
-    # A share of n workers' has the mean 1/n and the variance (1/n)(1 - 1/n)/(alpha n + 1): over many draws.
-    workers, targets = 4, np.zeros(2000, np.int64)
-    shares = [
-        np.array([len(rows) for rows in split("dirichlet", alpha=alpha, least=1).split(task(targets, workers, n)).rows])
-        for n in range(200)
-    ]
-    variance = np.var(np.array(shares)[:, 0] / len(targets))
-    assert np.mean(shares) == len(targets) / workers
-    if alpha >= 1:  # below, draws that leave a worker empty are drawn anew
-        assert variance == pytest.approx(0.25 * 0.75 / (alpha * workers + 1), rel=0.35)
-    else:
-        assert variance > 0.05
-
-
-def test_workers_over_labels_have_equal_sizes_and_the_mix_that_alpha_says():
-    targets = np.random.default_rng(0).integers(4, size=4000)
-
-    def spread(alpha):
-        found = split("dirichlet", alpha=alpha, definition="workers-over-labels").split(task(targets, 8))
-        assert {len(rows) for rows in found.rows} == {500}
-        mixes = np.array([np.bincount(targets[rows], minlength=4) / 500 for rows in found.rows])
-        return float(mixes.max(axis=1).mean())
-
-    assert spread(1000.0) < 0.35 < 0.6 < spread(0.1)
-
-
 def test_an_alpha_that_leaves_a_worker_empty_each_time_is_said():
     with pytest.raises(ValueError, match=r"alpha is 0\.001, but must be larger: .* take a larger one, or definition"):
         split("dirichlet", alpha=0.001).split(task(np.zeros(500, np.int64), 4))
-
-
-def test_clusters_are_those_that_there_are():
-    centers = np.repeat([[0, 0], [9, 0], [0, 9], [9, 9]], 25, axis=0)
-    inputs = centers + np.random.default_rng(0).normal(size=(100, 2))
-    found = split("clusters").split(task(np.zeros(100), 4, inputs=inputs))
-    assert sorted(sorted(rows.tolist()) for rows in found.rows) == np.arange(100).reshape(4, 25).tolist()
 
 
 def test_moved_points_are_nearest_samples_by_brute_force():
@@ -197,15 +143,6 @@ def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
         split("moved-points", base=split("sorted"), projection="umap")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
-@pytest.mark.slow
-def test_umap_is_the_same_again():
-    moved = split("moved-points", base=split("sorted"), projection="umap", dimensions=2)
-    points = task(np.repeat([0, 1], 20), inputs=np.random.default_rng(0).normal(size=(40, 5)))
-    first, again = moved.split(points), moved.split(points)
-    assert all(map(np.array_equal, first.rows, again.rows))
-
-
 DATA = """\
 version: 1
 problem: digits-mlp
@@ -230,12 +167,6 @@ def test_splits_and_policies_are_read_as_the_file_says(tmp_path):
     assert job.bytes_of_a_sample() == 100
     plain = read(tmp_path, DATA.replace("sample_bytes: 100\n", "")).job
     assert plain.bytes_of_a_sample() == 64 * 4 + 4
-
-
-def test_a_run_says_what_was_moved(tmp_path):
-    scenario = read(tmp_path, DATA)
-    said = details(compared([run_scenario(dataclasses.replace(scenario, seeds=(1,)))]))
-    assert any(re.search(r"samples moved: \d+, \d+ different ones, .*bytes", line) for line in said)
 
 
 @pytest.mark.parametrize(

@@ -2,57 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import re
 
 import jax
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.plans import write_plan
-from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
-from alpa_dejavu.playground._learner import batches
+from alpa_dejavu.playground import Job, Until, problem, simulate
 from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.dropping import affordable, pareto_front
-from alpa_dejavu.playground.exchanges import LocalSteps
-from alpa_dejavu.playground.job import local_batches
-from alpa_dejavu.playground.scenarios import run_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan, stage
-from scenario_texts import check_refused, read
+from scenario_texts import check_refused
 from seen_training import simulated
 
 SIZES = (16, 4, 7)
 CLUSTER = example_cluster(3, 1)
 SMALL = Device("small", 2**30, {"float32": 1e8}, 1e8, 1e9)
 DIGITS, DESCENT = problem("digits-mlp"), optax.sgd(0.3)
-MEANS = ("all-reduce", "checkpointed", "server", "sharded-server", "rolling-server")
-
-
-def plain_loop(trained, sizes, steps, seed, rate):
-    """Gradient descent on all samples of a step at once."""
-    params = trained.init(jax.random.PRNGKey(seed))
-    inputs, targets = trained.train
-    drawn = [batches(Job(trained, 1.0, sizes), seed, worker) for worker in range(len(sizes))]
-    for _ in range(steps):
-        rows = np.concatenate([next(one) for one in drawn])
-        found = jax.grad(trained.loss)(params, (inputs[rows], targets[rows]))
-        params = jax.tree.map(lambda value, gradient: value - rate * gradient, params, found)
-    return np.asarray(ravel_pytree(params)[0])
-
-
-@pytest.mark.parametrize("exchange", MEANS)
-def test_the_mean_is_that_over_samples(exchange):
-    job = Job(DIGITS, [0.03, 0.01, 0.02], SIZES, DESCENT)
-    run = simulate(job, CLUSTER, EXCHANGES[exchange](), until=Until(steps=4), seed=3, looks=0)
-    assert np.abs(run.params - plain_loop(DIGITS, SIZES, 4, 3, 0.3)).max() < 1e-6
-    assert run.samples[-1] == 4 * sum(SIZES)
 
 
 def test_one_by_one_equals_side_by_side():
@@ -87,15 +58,6 @@ def test_a_block_that_is_left_out_is_as_if_it_werent_there():
     assert np.abs(gradient["stem"]["kernel"] - looked["stem"]["kernel"]).max() < 1e-2
 
 
-def test_with_one_step_means_of_parameters_are_those_of_gradients():
-    job = Job(DIGITS, 0.01, SIZES, DESCENT, drop=((0.0,), (0.5,), (0.25,)))
-    gradients, params = (
-        simulate(job, CLUSTER, way, until=Until(steps=1), seed=3, looks=0).params
-        for way in ("all-reduce", LocalSteps(1))
-    )
-    assert np.abs(gradients - params).max() < 1e-6
-
-
 def test_each_parameter_is_averaged_over_those_that_had_it():
     """Two workers on the same samples: one leaves half of the units out; theirs are those of the other alone."""
     descent = optax.sgd(1.0)
@@ -113,18 +75,6 @@ def test_each_parameter_is_averaged_over_those_that_had_it():
     # Of a unit that the first one had a gradient may be 0 by itself; then it counts as one of two.
     assert (alone | as_one_of_two).all()
     assert (alone & ~as_one_of_two).any()
-
-
-def test_predicted_seconds_are_those_of_what_is_left():
-    cluster = example_cluster(3, 1)
-    hosts = tuple(dataclasses.replace(host, device=SMALL) for host in cluster.hosts)
-    cluster = dataclasses.replace(cluster, hosts=hosts)
-    trained = problem("digits-cnn")
-    drop = ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5))
-    job = Job.predicted(trained, cluster, (16, 16, 8), drop=drop)
-    narrow = Job.predicted(trained.narrowed((4, 8)), cluster, 16)
-    assert job.compute_s[1] == pytest.approx(narrow.compute_s[0])
-    assert job.compute_s[0] > 1.5 * job.compute_s[1] > 1.5 * job.compute_s[2]
 
 
 def test_the_front_has_what_no_other_beats():
@@ -146,22 +96,6 @@ def test_the_front_has_what_no_other_beats():
         pareto_front(problem("sparse-least-squares"), SMALL)
 
 
-def test_vectors_leave_out_whole_blocks_and_units():
-    pytest.importorskip("optuna")
-    residual = problem("digits-residual").narrowed((4, 8))
-    settings = {"optimizer": DESCENT, "trials": 12, "steps": 4, "seeds": (0,)}
-    blocks, units, both = (
-        pareto_front(residual, SMALL, 8, parts=parts, **settings) for parts in ("blocks", "units", "both")
-    )
-    assert {rate for one in blocks for rate in one.rates} <= {0.0, 1.0}
-    assert blocks[0].rates == (1.0, 1.0)  # nothing takes less
-    assert blocks[0].seconds < min(one.seconds for one in units)
-    assert all(1.0 not in one.rates for one in units)
-    assert any(1.0 in one.rates and any(0 < rate < 1 for rate in one.rates) for one in both)
-    with pytest.raises(ValueError, match="blocks is empty"):
-        pareto_front(DIGITS, SMALL, parts="blocks")
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -175,17 +109,6 @@ def test_wrong_jobs_are_told(wrong, said):
         Job(**{"problem": DIGITS, "compute_s": 1.0, **wrong})
 
 
-@given(st.integers(3, 9), st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
-def test_local_batches_are_the_quickest(total, sample_s):
-    found = local_batches(total, sample_s)
-    assert sum(found) == total
-    every = (one for one in itertools.product(range(1, total + 1), repeat=len(sample_s)) if sum(one) == total)
-    best = min(max(np.multiply(one, sample_s)) for one in every)
-    assert max(np.multiply(found, sample_s)) == pytest.approx(best)
-    with pytest.raises(ValueError, match="total is 2, but must be at least 3"):
-        local_batches(2, (1.0, 1.0, 1.0))
-
-
 SCENARIO = """\
 version: 1
 problem: digits-mlp
@@ -196,12 +119,6 @@ drop: [[0], [0.5]]
 exchanges: [all-reduce]
 until: {steps: 2}
 """
-
-
-def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
-    job = read(tmp_path, SCENARIO).job
-    assert (job.batch, job.drop) == ([24, 8], [[0], [0.5]])
-    assert job.compute_s[0] > job.compute_s[1]
 
 
 PIPELINES = """\
@@ -227,16 +144,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(folder):
-    scenario = read(folder, PIPELINES)
-    assert (scenario.job.compute_s, scenario.job.hosts) == ([0.25, 0.5], (0, 2))
-    (run,) = run_scenario(scenario).runs
-    assert 1.5 < run.history.end_s < 1.6
-    assert run.history.links.tolist() == [[0, 2], [2, 0]]
-    copied = read(folder, PIPELINES.replace("[wide.json, narrow.json]", "[narrow.json]\n  copies: 3"))
-    assert (copied.job.compute_s, copied.job.hosts) == ([0.5] * 3, (0, 1, 2))
-
-
 @pytest.mark.parametrize(
     ("text", "old", "new", "said"),
     [
@@ -254,3 +161,19 @@ def test_each_worker_takes_its_plans_step_on_the_hosts_after_the_one_before(fold
 )
 def test_what_cannot_be_is_said_with_its_line(folder, text, old, new, said):
     check_refused(folder, text, old, new, said)
+
+
+def test_vectors_leave_out_whole_blocks_and_units():
+    pytest.importorskip("optuna")
+    residual = problem("digits-residual").narrowed((4, 8))
+    settings = {"optimizer": DESCENT, "trials": 12, "steps": 4, "seeds": (0,)}
+    blocks, units, both = (
+        pareto_front(residual, SMALL, 8, parts=parts, **settings) for parts in ("blocks", "units", "both")
+    )
+    assert {rate for one in blocks for rate in one.rates} <= {0.0, 1.0}
+    assert blocks[0].rates == (1.0, 1.0)  # nothing takes less
+    assert blocks[0].seconds < min(one.seconds for one in units)
+    assert all(1.0 not in one.rates for one in units)
+    assert any(1.0 in one.rates and any(0 < rate < 1 for rate in one.rates) for one in both)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        pareto_front(DIGITS, SMALL, parts="blocks")

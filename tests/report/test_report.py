@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -104,13 +103,6 @@ def test_every_schedule_has_a_report(schedule):
     assert lane["laneOf"] == list(planned.plan.submesh_of)
 
 
-def test_stages_on_one_submesh_share_a_lane():
-    page = html_report(small_planned(schedule="zb_v"))
-    assert [name.partition("<br>")[0] for name in constant(page, "LANE_NAMES")] == [
-        "<b>stages 0, 5</b>", "<b>stages 1, 4</b>", "<b>stages 2, 3</b>",
-    ]  # fmt: skip
-
-
 def test_the_tables_tell_the_plan(planned, page):
     rows = Page(page).rows
     stage = planned.plan.stages[1]
@@ -178,36 +170,6 @@ def test_unlike_links_are_drawn_with_the_stages_on_them():
     }  # fmt: skip
 
 
-def test_alike_links_are_not_drawn(page):
-    assert "links" not in constant(page, "CHARTS")
-    assert "Links between hosts" not in page
-
-
-def test_memory_is_drawn_against_its_limit(planned, page):
-    chart = constant(page, "MEMORY")
-    lines = [trace["y"] for trace in chart["data"]]
-    for n, stage in enumerate(planned.plan.stages):
-        drawn = lines[n] if isinstance(lines[n], list) else floats(lines[n]["bdata"], -1)
-        assert max(drawn) == pytest.approx(stage.memory_bytes / 2**30, rel=1e-6)
-    assert chart["layout"]["shapes"][0]["y0"] == pytest.approx(planned.table.memory_limit_bytes / 2**30)
-
-
-def test_many_points_of_memory_are_thinned_to_their_peaks():
-    long = small_planned(micro_batches=1024)
-    line = constant(html_report(long), "MEMORY")["data"][0]
-    drawn = floats(line["y"]["bdata"], -1)
-    assert len(drawn) <= 800
-    assert drawn.max() == pytest.approx(long.timeline.memory_over_time(0)[1].max() / 2**30)
-
-
-def test_layers_cost_what_the_table_says_on_the_mesh_of_their_stage(planned, page):
-    bars = {trace["name"]: trace["y"] for trace in constant(page, "CHARTS")["layers"]["data"]}
-    total = np.sum([list(y) for y in bars.values()], axis=0)
-    single = planned.plan.stages[1]
-    assert total[single.layers[0]] == pytest.approx((single.compute_s + single.collective_s) * 1e3)
-    assert len(total) == planned.model.num_layers
-
-
 def test_what_users_named_is_escaped():
     evil = "<script>alert(1)</script>"
     model = chain(6, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)
@@ -235,11 +197,6 @@ def test_measured_times_stand_beside_predicted_ones(planned):
 def test_timelines_of_another_plan_are_refused(planned):
     with pytest.raises(ValueError, match="3 stages and a timeline 1"):
         html_report(planned, simulate([StageTimes(1, 1)], 8))
-
-
-def test_reports_need_no_jax():
-    check = "import sys, alpa_dejavu.report; sys.exit(bool({'jax', 'ray', 'alpa', 'sklearn'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def browsed(tmp_path, *pages):

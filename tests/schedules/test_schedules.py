@@ -76,25 +76,6 @@ def test_zb_v_has_no_bubble(devices):
         assert schedule.peak_chunks.max() == 2 * devices
 
 
-@pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize(("name", "share", "kept"), [("v_half", 1 / 2, (2, 2)), ("v_min", 2 / 3, (4, 3))])
-def test_v_schedules_keep_less_for_a_smaller_bubble_than_1f1bs(devices, name, share, kept):
-    schedule = on_devices(name, devices, 4 * devices)
-    assert schedule.peak_chunks.max() <= 2 * ((devices + kept[0]) // kept[1])
-    assert bubble(schedule) <= 1.05 * share * bubble(on_devices("1f1b", devices, 4 * devices))
-
-
-def test_pipedream_updates_after_each_micro_batch():
-    schedule = on_devices("pipedream", 3, 6)
-    made = simulate([StageTimes(1.0, 2.0, per_step_s=0.5, synchronisation_s=0.25)] * 3, 6, schedule)
-    assert made.update_s.shape == (3, 6, 2)
-    assert (made.update_s[..., 0] >= made.backward_s[..., 1]).all()
-    assert made.backward_s[..., 1] - made.backward_s[..., 0] == pytest.approx(2.25)
-    # In the middle of a stream a micro-batch takes what its slowest stage takes.
-    later = simulate([StageTimes(1.0, 2.0, per_step_s=0.5)] * 3, 12, "pipedream").step_s
-    assert later - simulate([StageTimes(1.0, 2.0, per_step_s=0.5)] * 3, 6, "pipedream").step_s == pytest.approx(6 * 3.5)
-
-
 seconds = st.floats(0.1, 5.0)
 stage = st.builds(
     lambda forward, by_input, by_weight, ahead, back: StageTimes(
@@ -145,8 +126,11 @@ def _by_hand(schedule, stages):
         """In which order the micro-batches go over a link: as their receivers want them."""
         way = 1 if kind == "F" else -1
         row = schedule.tasks[device[source + way]]
-        return [t.micro_batch for t in row if t.stage == source + way and (t.kind == "F") == (kind == "F") != "W"
-                and t.kind != "W"]
+        return [
+            t.micro_batch
+            for t in row
+            if t.stage == source + way and (t.kind == "F") == (kind == "F") != "W" and t.kind != "W"
+        ]
 
     @functools.cache
     def arrival(kind, source, target, batch):
@@ -163,19 +147,6 @@ def _by_hand(schedule, stages):
         return max(made, free) + takes_s
 
     return max(end(row[-1]) for row in schedule.tasks)
-
-
-@few
-@given(data=st.data(), name=st.sampled_from([n for n in SCHEDULES if n != "inference"]), devices=st.integers(1, 4))
-def test_memory_over_time_is_what_the_order_keeps(data, name, devices):
-    size = 2 * devices * data.draw(st.integers(1, 2))
-    schedule = on_devices(name, devices, size)
-    times = data.draw(st.lists(stage, min_size=schedule.num_stages, max_size=schedule.num_stages))
-    stages = [StageTimes(one.forward_s, one.backward_s, backward_weight_s=one.backward_weight_s, activation_bytes=1.0)
-              for one in times]  # fmt: skip
-    made = simulate(stages, size, schedule)
-    assert [made.memory_over_time(d)[1].max() for d in range(devices)] == schedule.peak_chunks.tolist()
-    assert made.busy_shares + made.bubble_shares == pytest.approx(np.ones(devices))
 
 
 def test_a_file_gives_back_what_was_written(tmp_path):

@@ -91,13 +91,6 @@ def test_products_of_a_block_wait_for_its_sums_but_gradients_of_weights_do_not()
             assert before[node, :count].any()
 
 
-def test_alike_layers_share_a_flow_and_it_is_derived_once():
-    _, whole = solved("gpt", (1, 4))
-    assert whole[1].flows is whole[2].flows
-    assert whole[1].flows.of("forward") is whole[1].flows.of("forward")
-    assert whole[1].on(1).flows.of("forward").edges is whole[1].flows.of("forward").edges
-
-
 def test_edges_of_nodes_that_there_are_not_are_refused():
     sent = (AxisCollectives("all_reduce", 1, np.ones(1), np.ones(1)),)
     assert PassFlow(2, sent, np.array([[0, 2]], dtype=np.int32)).num_nodes == 3

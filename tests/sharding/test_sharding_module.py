@@ -7,13 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.ad_checkpoint import optimization_barrier_p
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
-from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
-from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.partition import partition
 from hlo_tools import flat_module
@@ -85,8 +82,15 @@ def _many_operators(x, table, index, image, kernel):
     ordered = jnp.sort(jnp.concatenate([x, x[::-1]], axis=1), axis=1)
     counted = jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0)
     return (
-        jnp.argmax(x, axis=0), rows.sum(), convolved, ordered[:, 2:6], jnp.pad(x, ((0, 0), (1, 1))), counted,
-        jnp.cumsum(x, axis=0), jax.lax.dynamic_update_slice(x, x[:2], (1, 0)), x.at[index].add(1.0),
+        jnp.argmax(x, axis=0),
+        rows.sum(),
+        convolved,
+        ordered[:, 2:6],
+        jnp.pad(x, ((0, 0), (1, 1))),
+        counted,
+        jnp.cumsum(x, axis=0),
+        jax.lax.dynamic_update_slice(x, x[:2], (1, 0)),
+        x.at[index].add(1.0),
     )
 
 
@@ -94,8 +98,10 @@ def _many_operators(x, table, index, image, kernel):
 def test_all_kinds_of_operators_compute_the_same(shape):
     rng = np.random.default_rng(1)
     args = (
-        rng.standard_normal((8, 8)).astype(np.float32), rng.standard_normal((16, 8)).astype(np.float32),
-        np.array([3, 1, 2], np.int32), rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
+        rng.standard_normal((8, 8)).astype(np.float32),
+        rng.standard_normal((16, 8)).astype(np.float32),
+        np.array([3, 1, 2], np.int32),
+        rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
         rng.standard_normal((3, 3, 4, 8)).astype(np.float32),
     )
     mesh = LogicalMesh(shape)
@@ -130,30 +136,6 @@ def test_four_transformer_blocks_are_solved():
     assert sharded.objective < 1e13
 
 
-def test_switched_off_only_undefined_shardings_go():
-    module = flat_module(lambda a, b: a + b, np.ones((8, 4), np.float32), np.ones((8, 4), np.float32))
-    given = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=range(4))
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    first, second = (node for node in entry.instructions if node.opcode == "parameter")
-    first.sharding.CopyFrom(OpSharding(type=4))
-    second.sharding.CopyFrom(given)
-    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions(enable=False))
-    entry = next(c for c in sharded.module.computations if c.id == module.entry_computation_id)
-    first, second = (node for node in entry.instructions if node.opcode == "parameter")
-    assert not first.HasField("sharding")
-    assert second.sharding == given
-    assert sharded.solution is None
-
-
-def test_given_shardings_of_parameters_are_kept():
-    module = flat_module(lambda a, b: a @ b, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
-    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
-    given = OpSharding(type=3, tile_assignment_dimensions=[1, 4], tile_assignment_devices=range(4))
-    next(node for node in entry.instructions if node.parameter_number == 0).sharding.CopyFrom(given)
-    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions())
-    assert sharded.module.spmd_parameters_shardings[0] == given
-
-
 @pytest.mark.parametrize(
     ("heuristic", "tiles"), [("shard-largest", [2, 2]), ("shard-first", [4, 1]), ("shard-last", [1, 4])]
 )
@@ -167,15 +149,3 @@ def test_an_unknown_heuristic_is_refused():
     module = flat_module(lambda a: a + 1, np.ones((8, 16), np.float32))
     with pytest.raises(ValueError, match="there is no heuristic 'best'"):
         shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_simple_heuristic="best"))
-
-
-def test_tuples_and_barriers_are_taken_apart():
-    def function(a, b):
-        a, b = optimization_barrier_p.bind(a, b)
-        return a * 2, b
-
-    module = flat_module(function, np.ones((8, 4), np.float32), np.ones(3, np.float32))
-    program = read_program(module, LogicalMesh((2, 1)))
-    kinds = collections.Counter(operator.kind for operator in program.operators)
-    assert kinds["identity"] == kinds["parameter"] == kinds["output"] == 2
-    assert kinds["opaque"] == 0

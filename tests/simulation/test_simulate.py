@@ -22,10 +22,6 @@ pipelines = st.lists(stage, min_size=1, max_size=5)
 few = settings(max_examples=60, deadline=None)
 
 
-def alone(item: StageTimes) -> StageTimes:
-    return StageTimes(item.forward_s, item.backward_s)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_order_of_tasks_is_alpas(schedule):
     alpa_schedules = pytest.importorskip("alpa.pipeline_parallel.schedules")
@@ -55,14 +51,6 @@ def test_stages_alike_without_transfers_take_the_closed_form(schedule, forward, 
     cost = forward + (0 if schedule == "inference" else backward)
     step = simulate([StageTimes(forward, backward)] * stages, size, schedule).step_s
     assert step == pytest.approx(stages * cost + (size - 1) * cost, rel=1e-12)
-
-
-@few
-@given(pipeline=pipelines, size=st.integers(1, 9))
-def test_inference_without_transfers_takes_the_closed_form_for_uneven_stages_too(pipeline, size):
-    times = [item.forward_s for item in pipeline]
-    step = simulate([alone(item) for item in pipeline], size, "inference").step_s
-    assert step == pytest.approx(sum(times) + (size - 1) * max(times), rel=1e-12)
 
 
 @few
@@ -168,10 +156,6 @@ def test_many_micro_batches_take_as_long_as_when_all_of_them_are_simulated(pipel
     assert step_seconds(pipeline, size, schedule, sends) == pytest.approx(whole_s, rel=1e-11)
 
 
-def test_of_a_million_micro_batches_few_are_simulated():
-    assert step_seconds([StageTimes(1.0, 2.0)] * 16, 10**6) == pytest.approx(3.0 * (10**6 + 15))
-
-
 def test_transfers_hold_up_both_stages_one_or_none():
     stages = [StageTimes(1.0, 2.0, forward_send_s=0.5, backward_send_s=0.5)] * 2
     steps = {sends: simulate(stages, 100, sends=sends).step_s for sends in SENDS}
@@ -179,24 +163,6 @@ def test_transfers_hold_up_both_stages_one_or_none():
     # Two transfers are between the computations of a stage in the middle of the step.
     assert steps["blocking"] == pytest.approx(100 * 4.0, rel=0.02)
     assert simulate(stages, 100, "1f1b_overlap_friendly").step_s < simulate(stages, 100).step_s
-
-
-def test_gradients_are_synchronised_inside_the_last_backward():
-    stages = [StageTimes(1.0, 2.0, per_step_s=3.0, synchronisation_s=1.0)] * 3
-    made = simulate(stages, 4)
-    assert made.step_s == pytest.approx(6 * 3.0 + 3 * 1.0 + 2.0)
-    last = [event for event in made.events if event.stage == 1 and event.micro_batch == 3]
-    assert [event.kind for event in last] == ["forward", "backward", "collective"]
-    assert last[-1].end_s - last[-1].start_s == pytest.approx(1.0)
-
-
-def test_collectives_are_a_part_of_their_computation():
-    made = simulate([StageTimes(2.0, 4.0, forward_collective_s=0.5, backward_collective_s=1.0)], 3)
-    kinds = {}
-    for event in made.events:
-        kinds[event.kind] = kinds.get(event.kind, 0.0) + event.end_s - event.start_s
-    assert kinds == pytest.approx({"forward": 4.5, "backward": 9.0, "collective": 4.5})
-    assert made.busy_shares.tolist() == [1.0]
 
 
 def test_devices_that_share_cores_take_as_long_as_their_work():
@@ -228,17 +194,6 @@ def test_devices_of_a_process_wait_for_each_other_and_others_use_the_cores():
     assert step_s(1, 4) == pytest.approx(64 * 3.0 * 4 / (2 - idle))
     # Two such stages leave as little idle while both of them compute.
     assert 64 * 2 * 3.0 < step_s(2, 2) < 64 * 2 * 3.0 / (1 - idle / 2) + 8
-
-
-def test_memory_over_time():
-    stages = [StageTimes(1.0, 2.0, activation_bytes=10.0, resident_bytes=100.0, temporary_bytes=1.0)] * 3
-    made = simulate(stages, 8)
-    times, held = made.memory_over_time(0)
-    assert (np.diff(times) > 0).all()
-    assert held.max() == 100 + 3 * 10 + 1
-    assert held[0] == 111
-    assert held[-1] == 100
-    assert simulate(stages, 8, "inference").memory_over_time(0)[1].max() == 101
 
 
 def test_bad_numbers_are_named():

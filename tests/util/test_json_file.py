@@ -1,15 +1,17 @@
-"""How files are written, whole, where a link leads, and straight into what is no file; and which aren't read."""
+"""Files: JSON that is written whole, and YAML whose lines are known."""
 
-import errno
 import os
 import pathlib
+import re
 import stat
-import subprocess
 import threading
-import time
+from typing import Annotated
 
 import pytest
+from typing_extensions import TypedDict
 
+from alpa_dejavu._util import yaml_file
+from alpa_dejavu._util.format_fields import Index, Positive, file_format, listed
 from alpa_dejavu._util.json_file import peek, read_text, write_whole
 from alpa_dejavu._util.yaml_file import read_checked_yaml
 from alpa_dejavu.calibration import chosen_calibration
@@ -42,32 +44,6 @@ def test_what_is_no_file_is_written_to(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("path", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
-def test_an_open_file_is_written_to_and_not_replaced(tmp_path, monkeypatch, path):
-    monkeypatch.chdir(tmp_path)
-    with open("file", "wb", buffering=0) as file:
-        os.symlink(f"/dev/fd/{file.fileno()}", "link")
-        file.write(b"before ")
-        write_whole(pathlib.Path(path.format(file.fileno())), "text")
-        file.write(b" after")
-    assert pathlib.Path("file").read_text() == "before text after"
-    assert sorted(os.listdir()) == ["file", "link"]
-
-
-def test_what_another_process_has_open_is_written_behind_its_end(tmp_path):
-    file = tmp_path / "file"
-    with file.open("wb") as out:
-        shell = subprocess.Popen(["sh", "-c", "echo before; read _"], stdin=subprocess.PIPE, stdout=out)
-    try:
-        while not file.read_bytes():
-            time.sleep(0.01)
-        write_whole(pathlib.Path(f"/proc/{shell.pid}/fd/1"), "text")
-    finally:
-        shell.communicate()
-    assert file.read_text() == "before\ntext"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_a_file_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
     done = []
     replace = os.replace
@@ -83,21 +59,6 @@ def test_a_file_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", renamed)
     write_whole(tmp_path / "file", "text")
     assert done == ["file", "name", "folder"]
-
-
-def test_a_file_system_may_refuse_to_sync_a_folder_but_not_a_file(tmp_path, monkeypatch):
-    def refuses(handle):
-        if stat.S_ISREG(os.fstat(handle).st_mode) == of_files:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "fsync", refuses)
-    of_files = False
-    write_whole(tmp_path / "file", "text")
-    of_files = True
-    with pytest.raises(ValueError, match="can't be written: Invalid argument"):
-        write_whole(tmp_path / "file", "other")
-    assert (tmp_path / "file").read_text() == "text"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_folder_is_refused(tmp_path):
@@ -155,3 +116,60 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
     assert Lengths.read(tmp_path / "lengths.csv") == Lengths.fixed(64, 8)
     assert read_checked_yaml(tmp_path / "scenario.yaml", dict, "").data == {"version": 1}
     assert read_model(tmp_path / "run.sh").hidden == 8
+
+
+@file_format
+class Small(TypedDict):
+    a: Positive
+    b: Annotated[list[Index], listed("a list of whole numbers")]
+
+
+def read(tmp_path, text):
+    path = tmp_path / "small.yaml"
+    path.write_text(text)
+    return read_checked_yaml(path, Small, "look at another").data
+
+
+def test_numbers_may_be_written_as_in_json(tmp_path):
+    assert read(tmp_path, "a: 1e-3\nb: [1,\n  2]") == {"a": 0.001, "b": [1, 2]}
+    assert read(tmp_path, '{"a": 2.5E+2, "b": []}') == {"a": 250.0, "b": []}
+    assert read(tmp_path, "a: 1.4e9\nb: []") == {"a": 1.4e9, "b": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\nb: [1,\n -2]", 3, "b[1] is -2, but must be a whole number of at least 0"),
+        ("a: 1\nb: []\nc: 2", 3, "c is an unknown key (known are a, b)"),
+        ("a: .nan\nb: []", 1, "a is NaN, but must be a number above 0"),
+        ("a: .inf\nb: []", 1, "a is Infinity, but must be a number above 0"),
+        ("a: 1", 1, "the file lacks the key 'b'"),
+        ("a: 1\na: 2", 2, "the key 'a' is there twice"),
+        ("a: 1\n1: 2", 2, "the key '1' must be text"),
+        ("a: 1\nb: [&x 1,\n*x]", 2, "this is named by an anchor"),
+        ("b: []\na: !!python/object/apply:os.system [ls]", 2, "this is 'python/object/apply:os.system', but must be"),
+        ("b: []\na: 2020-01-01", 2, "this is 'timestamp', but must be"),
+        ("a: 1\nb: [", 2, "this isn't YAML"),
+        ("a: 1\nb: []\n---\na: 1", 3, "this isn't YAML"),
+        ("[" * 40 + "]" * 40, 1, "this is in lists more than 30 deep"),
+        ("[" * 5000 + "]" * 5000, None, "it has lists in lists more than 30 deep"),
+        ("a: " + "9" * 5000, None, "this isn't YAML: Exceeds the limit"),
+        ("", None, "the file is empty"),
+        ("a: \x00", None, "this isn't YAML"),
+        ("#" * 2**18, None, "it has 0.25 MiB, but must have at most 0.12 MiB"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_remedy(tmp_path, text, line, said):
+    where = "" if line is None else f", line {line}"
+    with pytest.raises(ValueError, match=rf"small\.yaml{where}: {re.escape(said)}.*; look at another$"):
+        read(tmp_path, text)
+
+
+def test_a_file_is_gone_through_once(tmp_path, monkeypatch):
+    composed = []
+    compose = yaml_file.yaml.compose
+    monkeypatch.setattr(yaml_file.yaml, "compose", lambda text, **given: composed.append(1) or compose(text, **given))
+    assert read(tmp_path, "a: 1\nb: []") == {"a": 1, "b": []}
+    with pytest.raises(ValueError, match=r"line 2: b\[1\] is -2"):
+        read(tmp_path, "a: 1\nb: [1, -2]")
+    assert composed == [1, 1]

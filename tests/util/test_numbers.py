@@ -1,30 +1,26 @@
-"""Sums over ranges of layers, intervals of means, and numbers as people read them."""
+"""Numbers, columns, what is left of a search, and packages that are needed."""
 
 from __future__ import annotations
 
+import gc
 import math
+import re
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from scipy import stats
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.columns import Head, all_blocks, drawn, fitting_block, importance, wrapped
 from alpa_dejavu._util.interval import Interval, column_intervals
-from alpa_dejavu._util.range_sums import range_max, range_sum, touched_sum
-
-amounts = st.lists(st.integers(0, 100), min_size=1, max_size=7)
-
-
-@given(amounts)
-def test_range_sum_and_max(values):
-    total, largest = range_sum(values), range_max(values)
-    for i in range(len(values)):
-        for j in range(len(values)):
-            part = values[i : j + 1]
-            assert total[i, j] == sum(part)
-            assert largest[i, j] == max(part, default=0)
+from alpa_dejavu._util.range_sums import touched_sum
+from alpa_dejavu._util.search_watch import SearchWatch, candidate_priced, is_stopped, watched
+from alpa_dejavu.playground import problem
 
 
 @given(
@@ -60,11 +56,6 @@ def test_intervals_are_students(confidence):
 
 def test_an_interval_of_three_has_the_tables_two_degrees_of_freedom():
     assert Interval.of([1.0, 2.0, 3.0]).high - 2 == pytest.approx(2.92 / math.sqrt(3), rel=1e-4)
-
-
-def test_one_value_says_nothing_of_others_and_none_is_not_a_number():
-    assert Interval.of([3.0]) == Interval(3.0, -math.inf, math.inf)
-    assert math.isnan(Interval.of([]).mean)
 
 
 def test_an_interval_of_logarithms_is_one_of_ratios():
@@ -103,10 +94,129 @@ def test_figures_are_right_to_four_digits(value, text):
     assert math.isclose(float(figure) * factor, value, rel_tol=5.1e-4)
 
 
-def test_what_rounding_leaves_of_nothing_is_nothing():
-    assert [units.seconds(value) for value in (8.882e-16, -1e-17, 1e-10)] == ["0 s", "0 s", "0.0001 us"]
+HEADS = [Head("stage", "name"), Head("hosts", "name"), Head("compute"), Head("once a step"), Head("why", "text")]
+ROWS = [
+    ["0", "p3.16xlarge-7", "141.8 ms", "42.97 ms", "0.3 % slower: +259.6 ms idle, +32.92 ms computing"],
+    ["1-14", "p3.16xlarge-[0-7]", "126.8 ms", "37.24 ms", "it has the least memory: 10.29 to 11.10 GiB"],
+]
 
 
-def test_equal_ends_of_a_span_are_one_figure():
-    assert units.span([1.0, 3.0, 2.0], units.seconds) == "1 to 3 s"
-    assert units.span([0.5, 0.25], "{:.0%}".format) == "25% to 50%"
+def text(width, heads=HEADS, rows=ROWS, leave=()):
+    head, body = drawn(heads, rows, fitting_block(heads, rows, width, importance(heads, leave)))
+    return [*head, *body]
+
+
+def test_what_fits_stands_in_one_line_for_each_row():
+    assert text(200) == [
+        "stage  hosts               compute  once a step  why",
+        "0      p3.16xlarge-7      141.8 ms     42.97 ms  0.3 % slower: +259.6 ms idle, +32.92 ms computing",
+        "1-14   p3.16xlarge-[0-7]  126.8 ms     37.24 ms  it has the least memory: 10.29 to 11.10 GiB",
+    ]
+
+
+def test_texts_become_lines_before_a_column_is_left_out():
+    assert text(70) == [
+        "stage  hosts               compute    once a  why",
+        "                                        step",
+        "0      p3.16xlarge-7      141.8 ms  42.97 ms  0.3 % slower: +259.6 ms",
+        "                                              idle, +32.92 ms",
+        "                                              computing",
+        "1-14   p3.16xlarge-[0-7]  126.8 ms  37.24 ms  it has the least memory:",
+        "                                              10.29 to 11.10 GiB",
+    ]
+
+
+def test_a_number_stays_with_its_unit():
+    assert wrapped("it takes 12.5 ms", 13) == ["it takes", "12.5 ms"]
+    assert wrapped("2 stages", 4) == ["2", "stag", "es"]
+    assert wrapped("", 4) == [""]
+    assert wrapped("  indented and long", 12) == ["  indented", "and long"]
+
+
+figures = st.builds("{} {}".format, st.integers(0, 10**6), st.sampled_from(["ms", "GiB", "%", "TFLOP/s"]))
+names = st.text("ab-", min_size=1, max_size=12)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(names, figures, figures, figures), min_size=1, max_size=4), st.integers(1, 60))
+def test_no_figure_is_cut_and_blocks_have_every_cell(rows, width):
+    heads = [Head("name", "name"), Head("first figure"), Head("second"), Head("third")]
+    shown = fitting_block(heads, rows, width, importance(heads))
+    body = "\n".join(drawn(heads, rows, shown)[1])
+    assert all(row[n] in body for row in rows for n in shown.columns)
+    blocks = all_blocks(heads, rows, width)
+    assert sorted({n for block in blocks for n in block.columns}) == [0, 1, 2, 3]
+    for block in blocks:
+        head, lines = drawn(heads, rows, block)
+        fits = len(block.columns) > 2
+        assert not fits or max(map(cell_len, [*head, *lines])) <= width
+        assert all(re.search(re.escape(row[n]), "\n".join(lines)) for row in rows for n in block.columns)
+
+
+def test_the_remaining_seconds_are_those_of_the_candidates_left():
+    now = [0.0]
+    watch = SearchWatch(lambda: now[0])
+    candidates = [(5.0, True), (0.3, False), (0.2, False), (6.0, True), (0.2, False), (4.0, True), (0.3, False)]
+    now[0] = 20.0  # until then the model is traced
+    watch.begin()
+    for n, (own_s, anew) in enumerate(candidates):
+        assert (watch.remaining_s() is None) == (n < 2)
+        now[0] += own_s
+        later = candidates[n + 1 :]
+        count = sum(of_it for _, of_it in later)
+        watch.price(n > 0, (len(later) - count, count), anew)
+        if n and later:
+            left_s = sum(seconds for seconds, _ in later)
+            assert left_s / 2 <= watch.remaining_s() <= 2 * left_s
+    assert watch.remaining_s() is None
+    assert (watch.priced, watch.left, watch.has_plan) == (7, (0, 0), True)
+
+
+def test_what_is_left_gets_less_while_a_candidate_is_priced_and_never_negative():
+    now = [0.0]
+    watch = SearchWatch(lambda: now[0])
+    for _ in range(3):
+        now[0] += 2.0
+        watch.price(True, (4, 0), False)
+    assert watch.remaining_s() == pytest.approx(8.0)
+    now[0] += 3.0
+    assert watch.remaining_s() == pytest.approx(5.0)
+    now[0] += 30.0
+    assert watch.remaining_s() == 0.0
+
+
+def test_a_search_within_the_block_is_told_to_stop():
+    watch = SearchWatch()
+    with watched(watch):
+        candidate_priced(False, (2, 0), False)
+        assert not watch.has_plan
+        candidate_priced(True, (1, 0), False)
+        assert watch.has_plan
+        assert not is_stopped()
+        watch.is_stopped = True
+        assert is_stopped()
+    assert not is_stopped()
+
+
+def test_what_is_not_installed_is_named_with_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(RuntimeError, match=r'sklearn is not installed: pip install "alpa-dejavu\[playground\]"'):
+        problem("digits-mlp")
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_collector_is_as_it_was(running):
+    before = gc.isenabled()
+    (gc.enable if running else gc.disable)()
+    try:
+        with collector_paused():
+            assert not gc.isenabled()
+            with collector_paused():
+                pass
+            assert not gc.isenabled()
+        assert gc.isenabled() is running
+        with pytest.raises(KeyError), collector_paused():
+            raise KeyError
+        assert gc.isenabled() is running
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -165,15 +165,6 @@ def test_a_map_that_is_not_current_is_found_and_drawn_again(tmp_path):
     assert old.read_text(encoding="utf-8") == text
 
 
-def test_a_map_without_marks_is_refused(tmp_path):
-    page = tmp_path / "map.md"
-    page.write_text("# A map\n", encoding="utf-8")
-    run = run_map("--map", str(page))
-    assert run.returncode == 1
-    assert "must have one line" in run.stderr
-    assert page.read_text(encoding="utf-8") == "# A map\n"
-
-
 def test_broken_links_are_found(tmp_path):
     page = tmp_path / "page.md"
     (tmp_path / "other.md").write_text("# A title\n\n## It's *one*, `two`\n\n## A title\n", encoding="utf-8")

@@ -67,11 +67,6 @@ def test_values_that_no_plan_has_are_named(tmp_path, key, value, said):
         read_plan(plan_with(tmp_path, lambda data: data.update({key: value})))
 
 
-def test_whole_numbers_may_be_written_with_a_point(tmp_path):
-    path = plan_with(tmp_path, lambda data: data.update(num_layers=4.0, num_micro_batches=4.0, batch=32.0))
-    assert read_plan(path) == example_plan()
-
-
 @pytest.mark.parametrize("depth", [101, 900, 100_000])
 @pytest.mark.parametrize("ends", ["[]", ('{"a":', "}")])
 def test_lists_in_lists_end(tmp_path, depth, ends):

@@ -1,22 +1,16 @@
 """Broken files end as they should, a few of each kind; and the benchmark that tries more of them sees what doesn't."""
 
-import gzip
 import json
 import math
 import pathlib
-import pickle
 import re
-import signal
 
-import click
 import pytest
 from hypothesis import strategies as st
 
 import fuzz
-from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.plans.plan_file import plan_data
-from fuzzing import _draw, _outcome, _runs
+from fuzzing import _draw
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
 from fuzzing._figures import contradictions_in
@@ -25,7 +19,7 @@ from fuzzing._formats import FORMATS
 from fuzzing._outcome import Ended, Limits, Watch, tally
 from fuzzing._read import READERS
 from fuzzing._right import right_files
-from fuzzing._runs import as_command, failed_at, in_process, interrupted, outcome_of
+from fuzzing._runs import as_command, in_process, interrupted, outcome_of
 from plans import example_plan
 
 # Nothing here depends on how fast the machine is: ten minutes guard against hanging alone.
@@ -106,13 +100,6 @@ def test_figures_that_contradict_one_another_are_seen(tmp_path, change, said):
     outcome = Watch(tmp_path).outcome(example, ended(), Limits())
     assert outcome.faults == (f"accepted, but {said}",)
     assert not Watch(tmp_path).outcome(example, ended(1, stderr="Error: no"), Limits()).faults
-
-
-def test_bytes_below_zero_and_times_that_fall_are_seen(tmp_path):
-    (tmp_path / "a.kept.json.gz").write_bytes(packed_json({"layers": [{"temporary_bytes": [1.0, -1.0]}]}))
-    assert [*contradictions_in(tmp_path / "a.kept.json.gz")] == ["temporary_bytes is below zero"]
-    (tmp_path / "runs.json").write_text(json.dumps({"runs": [{"time_s": [0.0, 2.0, 1.0]}]}))
-    assert [*contradictions_in(tmp_path / "runs.json")] == ["times of a run fall"]
 
 
 def test_so_do_commands(right):
@@ -198,107 +185,6 @@ def test_what_is_wrong_with_an_end_is_said(how, said, tmp_path):
     assert faults(Example("plan", ("estimate", "in.json")), how, tmp_path) == said
 
 
-def test_a_users_own_error_may_have_its_traceback_and_an_interrupt_its_status(tmp_path):
-    shown = ended(1, stderr="Traceback (most recent call last):\nKeyError: 1")
-    assert faults(Example("models", ("plan",), own_error=True), shown, tmp_path) == ()
-    interrupted = Example("plan", ("plan",), interrupted_s=0.1)
-    assert faults(interrupted, ended(130, stderr="Aborted!"), tmp_path) == ()
-    text = 'Traceback (most recent call last):\n  File "{}", line 1, in <module>\nKeyboardInterrupt\n'
-    assert faults(interrupted, ended(-2, stderr=text.format("/lib/site.py")), tmp_path) == ()
-    said = ("exit status -2", "traceback")
-    assert faults(interrupted, ended(-2, stderr=text.format("/lib/alpa_dejavu/cli/main.py")), tmp_path) == said
-
-
-GZIPPED = gzip.compress(b"{}", mtime=0)  # a time in it would give every worker of the tests other names
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("in.json", b"[]", "in.json was changed, though nobody asked for it"),
-        ("more.json", b"[]", "more.json was made, though nobody asked for it"),
-        (".out.json.x1", b"", ".out.json.x1 was made, though nobody asked for it"),
-        ("out.json", b'{"version": 1, "sta', "a .json file was written by half: "),
-        ("out.json.kept.json.gz", GZIPPED[:-9], "a .gz file was written by half: "),
-        ("trapped", b"", "code that a file names was run"),
-    ],
-)
-def test_files_that_nobody_asked_for_or_that_are_not_whole_are_faults(name, content, said, tmp_path):
-    example = Example("plan", ("estimate", "in.json", "--json", "out.json"), outputs=("out.json",))
-    (found,) = faults(example, ended(), tmp_path, after=lambda folder: (folder / name).write_bytes(content))
-    assert found.startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("out.json", b"{}"), ("out.json", b"import alpa\n"), ("out.json", b"<html></html>\n"),
-        ("out.json.kept.json.gz", GZIPPED), ("out.kept.json.gz", GZIPPED),
-        ("plots/page.html", b"<html></html>"), ("cache/a.json.gz", GZIPPED),
-    ],
-)  # fmt: skip
-def test_whole_outputs_and_what_is_kept_beside_them_are_none(name, content, tmp_path):
-    def after(folder):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(content)
-
-    assert faults(Example("plan", ("plan",), outputs=("out.json", "plots")), ended(), tmp_path, after=after) == ()
-
-
-def test_a_file_that_is_lost_is_a_fault(tmp_path):
-    found = faults(Example("plan", ("plan",)), ended(), tmp_path, after=lambda folder: (folder / "in.json").unlink())
-    assert found == ("in.json was lost, though nobody asked for it",)
-
-
-def test_examples_of_evil_files_would_run_code_where_files_are_trusted(right, tmp_path, monkeypatch):
-    found = []
-    _draw.drawn(_draw.kinds(right)["pickle"], 300, 1, found.append)
-    monkeypatch.chdir(tmp_path)
-    for example in found:
-        for file in example.files:
-            if file.name == "database.pkl" and b"touch trapped" in file.content:
-                pickle.loads(file.content)
-                assert (tmp_path / "trapped").exists()
-                return
-    pytest.fail("no example is evil")
-
-
-def test_an_example_that_takes_too_long_is_interrupted(monkeypatch, tmp_path):
-    def forever(example, folder):
-        signal.raise_signal(signal.SIGALRM)
-
-    monkeypatch.setattr(_runs, "in_process", forever)
-    before = signal.getsignal(signal.SIGALRM)
-    held = bytes(2**26)  # what the process had before isn't the example's
-    found = interrupted(Example("plan", ("plan",)), tmp_path, 600.0)
-    assert found.memory_bytes < len(held)
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert (found.code, found.stopped) == (None, True)
-    assert faults(Example("plan", ("plan",)), found, tmp_path) == ("had to be ended",)
-
-
-def test_an_interrupt_that_a_command_sees_has_its_words(monkeypatch, tmp_path):
-    def doctor(**given):
-        click.echo("this takes about 40 s", err=True)
-        signal.raise_signal(signal.SIGALRM)
-
-    monkeypatch.setattr(main.commands["doctor"], "callback", doctor)
-    found = interrupted(Example("flags", ("doctor",)), tmp_path, 600.0)
-    assert found.stopped
-    assert "this takes about 40 s" in found.stderr
-    assert "had to be ended" not in faults(Example("flags", ("doctor",)), found, tmp_path)
-
-
-def test_where_a_traceback_is_from_is_its_last_place_of_ours():
-    text = (
-        'Traceback (most recent call last):\n  File "/x/alpa_dejavu/cli/main.py", line 3, in main\n'
-        '  File "/x/alpa_dejavu/plans/plan_file.py", line 7, in read_plan\n  File "/y/json.py", line 1, in loads\n'
-        "json.decoder.JSONDecodeError: no\n"
-    )
-    assert failed_at(text) == "alpa_dejavu/plans/plan_file.py:read_plan, json.decoder.JSONDecodeError: no"
-    assert failed_at("Error: it is wrong") == ""
-
-
 @pytest.fixture
 def here(monkeypatch):
     """Examples run in this process, and every third one ends with 3."""
@@ -336,18 +222,3 @@ def test_failures_are_told_laid_out_and_written(here, tmp_path, capsys):
 
 def _names(folder):
     return (path.name for path in pathlib.Path(folder).iterdir())
-
-
-def test_kinds_get_their_shares():
-    assert _draw.shares(["plan", "flags"], 10) == {"plan": 2, "flags": 8}
-    assert _draw.shares(["plan", "kept"], 1) == {"plan": 1}
-
-
-def test_devices_that_were_made_are_taken_away(monkeypatch, tmp_path):
-    monkeypatch.setattr(_outcome, "_DEVICES", tmp_path / "dev")
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "folder").mkdir()
-    made = tmp_path / "dev" / "null.kept.json.gz"
-    found = faults(Example("plan", ("plan",)), ended(), tmp_path / "folder", after=lambda folder: made.touch())
-    assert found == (f"{made} was made",)
-    assert not made.exists()

@@ -1,14 +1,20 @@
-"""The rules of the house: who imports from whom."""
+"""Rooms of the package, and what in them is experimental."""
 
 import ast
 import collections
 import pathlib
+import re
 import subprocess
 import sys
 
+import pytest
+from click.testing import CliRunner
 from map import imported
 
 import alpa_dejavu
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.sharding import experimental as sharding
+from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS, Dynamic, experimental, slicer
 
 ROOT = pathlib.Path(alpa_dejavu.__file__).parent
 BESIDE = {"__init__.py", "__main__.py", "testing.py"}
@@ -76,3 +82,22 @@ def test_docstrings_are_understood_without_the_name_above_them():
         if (ast.get_docstring(node) or "").startswith(("What ", "Of "))
     ]
     assert found == []
+
+
+PACKAGE = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("command", ["plan", "replan"])
+def test_experimental_slicers_can_be_chosen_and_help_says_so(command):
+    assert set(EXPERIMENTAL) < set(SLICERS)
+    assert not any(isinstance(slicer(name), Dynamic) for name in EXPERIMENTAL)
+    said = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert "Experimental, no better than the default" in said
+    assert all(name in said for name in EXPERIMENTAL)
+
+
+@pytest.mark.parametrize("package", [experimental, sharding])
+def test_an_experimental_package_names_the_page_of_its_figures(package):
+    (page,) = re.findall(r"docs/results/\S+\.md", package.__doc__)
+    assert package.__doc__.startswith("Experimental: ")
+    assert (PACKAGE / page).is_file()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -38,14 +37,6 @@ def test_the_cache_has_keys_and_values_of_all_layers(name):
     assert decoder(name).cache_bytes_per_token == 2 * elements
 
 
-@pytest.mark.parametrize("name", ["gpt2-125m", "kraken-125m-4"])
-def test_sizes_of_ones_own_are_served_as_those_of_a_name(name):
-    by_name, by_size = decoder(name), decoder(model_size(name))
-    for field in ("cache_bytes_per_token", "num_blocks", "heads", "heads_are"):
-        assert getattr(by_size, field) == getattr(by_name, field)
-    assert by_size.function(2, 8)[1] == by_name.function(2, 8)[1]
-
-
 def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     """GPT-2's parameters in half precision, and the cache at the mean length, over the bandwidth of a data sheet."""
     width, blocks, vocabulary, batch = 768, 12, 50304, 8
@@ -60,12 +51,6 @@ def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     assert plan.memory.weights_bytes == pytest.approx(2 * (parameters + 511 * width), rel=0.01)
 
 
-def test_of_large_matrices_decoding_takes_hardly_longer_than_reading_them():
-    size = dataclasses.replace(STANDARD, hidden=8192, num_heads=64, num_blocks=2)
-    plan = served(small(size), tensor_parallel=1, stages=1)
-    assert plan.next_token.memory_bound_s < plan.next_token.seconds < 1.25 * plan.next_token.memory_bound_s
-
-
 def test_the_first_token_of_one_device_is_the_estimate_of_the_forward_step():
     cluster = named_cluster("dgx-a100")
     model = model_of_step(trace(forward_function("gpt2-125m", 512), batch=4), 1)
@@ -74,15 +59,6 @@ def test_the_first_token_of_one_device_is_the_estimate_of_the_forward_step():
     plan = served(known("gpt2-125m"), batch=4, tensor_parallel=1, stages=1)
     assert plan.prefill_batch == 4
     assert plan.first_token.seconds == pytest.approx(step.stages[0].forward_s, rel=1e-9)
-
-
-@pytest.mark.parametrize("size", [STANDARD, WAYS], ids=["standard", "kraken"])
-def test_with_a_link_that_costs_nothing_more_devices_are_not_slower(size):
-    plans = [served(small(size), communication="free", tensor_parallel=tp, stages=1) for tp in (1, 2, 4)]
-    for fewer, more in itertools.pairwise(plans):
-        assert more.first_token.seconds <= fewer.first_token.seconds
-        assert more.next_token.seconds <= fewer.next_token.seconds
-        assert more.memory.weights_bytes < 0.6 * fewer.memory.weights_bytes
 
 
 def test_the_chosen_first_token_is_the_soonest():
@@ -116,13 +92,6 @@ def test_a_limit_on_the_first_token_is_kept_and_one_that_cannot_be_is_told():
         served(model, objective="throughput", first_token_limit_s=1e-6)
     with pytest.raises(NoPlanError, match=r"latency_limit_s is 1e-06, but must be at least"):
         served(model, latency_limit_s=1e-6)
-
-
-def test_a_kraken_adds_up_once_a_layer_where_a_standard_transformer_does_twice():
-    kraken, standard = (served(small(size), tensor_parallel=4, stages=1) for size in (WAYS, STANDARD))
-    assert (kraken.division, standard.division) == ("engine", "even")
-    for one, two in ((kraken.first_token, standard.first_token), (kraken.next_token, standard.next_token)):
-        assert 0 < one.collectives_s < two.collectives_s
 
 
 def test_streams_hide_what_a_kraken_sends_and_not_what_a_standard_transformer_sends():

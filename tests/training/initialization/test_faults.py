@@ -1,7 +1,11 @@
-"""What goes wrong on the way: divergence, workers that die, Ctrl-C."""
+"""Candidates that fail, and files of results."""
 
+from __future__ import annotations
+
+import dataclasses
 import json
 import os
+import pathlib
 import zipfile
 
 import numpy as np
@@ -10,8 +14,9 @@ import pytest
 from alpa_dejavu.training.initialization import judge, parallel_initialize, read_result
 from alpa_dejavu.training.initialization._field import Field, RaceSetting
 from alpa_dejavu.training.initialization._layout import RacedModel, layout
-from alpa_dejavu.training.initialization._store import StateStore, read_leaves, write_leaves
+from alpa_dejavu.training.initialization._store import StateStore, read_leaves
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
+from alpa_dejavu.training.initialization.result_file import write_result
 from alpa_dejavu.training.initialization.rules import rule
 from alpa_dejavu.training.initialization.starts import start
 from small_models import regression
@@ -49,15 +54,6 @@ def test_candidates_that_diverge_are_dropped_and_counted():
     assert result.steps == 64
 
 
-def test_if_the_finalists_diverge_the_race_leaves_its_result(tmp_path):
-    path = tmp_path / "result.json"
-    with pytest.raises(RuntimeError, match="all 2 finalists are dropped after the race"):
-        parallel_initialize(*fragile(np.inf, at=20), num_candidates=4, budget_steps=64, save=path, lanes=1)
-    data = json.loads(path.read_text())
-    assert data["interrupted"]
-    assert data["steps"] == 16
-
-
 def interrupted_at(step):
     init_fn, train_step, batches = regression()
 
@@ -92,25 +88,6 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path, step, kept):
     assert all("place" in curve.why for curve in result.curves if curve.dropped_step is not None)
     state_file = f"result.step-{kept}.candidate-{best.number}.npz"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["result.json", state_file]
-
-
-def test_a_state_that_cannot_be_kept_does_not_count(tmp_path, monkeypatch):
-    put, path, puts = StateStore.put, tmp_path / "result.json", []
-
-    def failing(self, number, leaves):
-        puts.append(number)
-        if len(puts) == 13:
-            raise OSError("no space left on device")
-        put(self, number, leaves)
-
-    monkeypatch.setattr(StateStore, "put", failing)
-    init_fn, train_step, batches = regression()
-    with pytest.raises(OSError, match="no space"):
-        parallel_initialize(
-            init_fn, train_step, batches, num_candidates=4, budget_steps=64, save=path, checkpoint_steps=4, lanes=1
-        )
-    result = read_result(path, like=init_fn_shape(init_fn))
-    assert result.state["steps"] == result.steps == len(result.curves[result.chosen].losses)
 
 
 def init_fn_shape(init_fn):
@@ -172,20 +149,6 @@ def test_a_result_file_is_checked(tmp_path):
         read_result(path, like)
 
 
-def test_numbers_that_numpy_hasnt_survive_their_file(tmp_path):
-    import jax
-    import jax.numpy as jnp
-
-    state = {"a": jnp.arange(3, dtype=jnp.bfloat16), "key": jax.random.PRNGKey(1)}
-    leaves = tuple(np.asarray(leaf) for leaf in jax.tree.leaves(state))
-    write_leaves(tmp_path / "x.npz", leaves)
-    read = read_leaves(tmp_path / "x.npz", layout(state))
-    assert [leaf.dtype for leaf in read] == [leaf.dtype for leaf in leaves]
-    assert all((a == b).all() for a, b in zip(read, leaves, strict=True))
-    with pytest.raises(ValueError, match=r"is a key of jax\.random\.key"):
-        layout({"params": {"w": jnp.ones(2)}, "key": jax.random.key(0)})
-
-
 class Leaf:
     """An array that a file claims to hold: its header, and what is there of it."""
 
@@ -224,3 +187,76 @@ def test_what_is_no_state_file_is_refused(tmp_path):
     np.savez(tmp_path / "two.npz", leaf_0=np.zeros(3, np.float32), leaf_1=np.zeros(3))
     with pytest.raises(ValueError, match="holds 2 arrays, but the state has 1; give the model"):
         read_leaves(tmp_path / "two.npz", shape)
+
+
+def test_if_the_finalists_diverge_the_race_leaves_its_result(tmp_path):
+    path = tmp_path / "result.json"
+    with pytest.raises(RuntimeError, match="all 2 finalists are dropped after the race"):
+        parallel_initialize(*fragile(np.inf, at=20), num_candidates=4, budget_steps=64, save=path, lanes=1)
+    data = json.loads(path.read_text())
+    assert data["interrupted"]
+    assert data["steps"] == 16
+
+
+GOLDEN = pathlib.Path(__file__).parent / "data" / "initialization-1.json"
+
+
+def test_the_golden_file_is_what_is_written(tmp_path):
+    import jax
+
+    like = jax.eval_shape(regression()[0], jax.random.PRNGKey(0))
+    path = write_result(read_result(GOLDEN, like), tmp_path / GOLDEN.name)
+    assert path.read_bytes() == GOLDEN.read_bytes()
+    (state,) = tmp_path.glob("*.npz")
+    with np.load(state) as again, np.load(GOLDEN.with_name(state.name)) as golden:
+        assert set(again) == set(golden)
+        assert all((again[name] == golden[name]).all() for name in golden)
+
+
+def test_methods_are_kept_and_what_releases_before_wrote_is_checked(tmp_path):
+    import jax
+
+    like = jax.eval_shape(regression()[0], jax.random.PRNGKey(0))
+    golden = read_result(GOLDEN, like)
+    first, *rest = golden.curves
+    carrying = dataclasses.replace(first, method="sobol")
+    path = write_result(dataclasses.replace(golden, curves=(carrying, *rest)), tmp_path / "result.json")
+    assert [curve.method for curve in read_result(path, like).curves[:2]] == ["sobol", ""]
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["candidates"][0]["rate"] = -1
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match="rate is -1"):
+        read_result(path, like)
+
+
+def test_a_train_state_comes_back_and_trains_on():
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from flax.training.train_state import TrainState
+
+    inputs = np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
+    network = nn.Dense(2)
+
+    def init_fn(key):
+        params = network.init(key, inputs)["params"]
+        return TrainState.create(apply_fn=network.apply, params=params, tx=optax.adam(0.05))
+
+    def train_step(state, batch):
+        def loss_fn(params):
+            return jnp.mean((state.apply_fn({"params": params}, batch) - batch[:, :2]) ** 2)
+
+        loss, gradients = jax.value_and_grad(loss_fn)(state.params)
+        return state.apply_gradients(grads=gradients), loss, optax.global_norm(gradients)
+
+    result = parallel_initialize(
+        init_fn, train_step, lambda step: inputs, num_candidates=2, budget_steps=20, init="sobol", lanes=2
+    )
+    assert isinstance(result.state, TrainState)
+    assert result.state.step == 20
+    # The kernel alone is scaled, not the optimizer's moments, which look like it.
+    assert len(result.curves[0].point) == 1
+    after, loss, _ = train_step(result.state, inputs)
+    assert after.step == 21
+    assert loss < result.losses[0]

@@ -1,4 +1,6 @@
-"""A chosen state on the devices of a step that Alpa parallelizes over four devices of this process."""
+"""The best of candidates goes into Alpa."""
+
+import os
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +8,8 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.alpa.into_alpa import placed, spare_workers
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.problem import Plan, StagePlan, Submesh
 from alpa_dejavu.training.initialization import parallel_initialize
 from small_models import regression
 
@@ -55,51 +59,6 @@ def test_a_state_of_another_model_is_refused(chosen, change, said):
         placed({**chosen.state, **change}, chosen.executable)
 
 
-def test_a_step_without_a_state_is_refused(chosen):
-    class Nothing:
-        in_tree = jax.tree.structure(())
-
-    with pytest.raises(ValueError, match="holds no array"):
-        placed({"a": jnp.ones(2)}, Nothing())
-
-
-def test_functions_of_a_state_are_those_that_the_step_was_compiled_with():
-    class Unread:
-        """Of a step that reads one array of three, compiled with another optimizer's name."""
-
-        in_tree = jax.tree.structure((Named("ours", 0, 0, 0),))
-
-        class physical_mesh:
-            @staticmethod
-            def shard_args_to_arrays_ps(specs, arrays):
-                return [("sent", array.tolist()) for array in arrays]
-
-        def get_input_placement_specs(self):
-            return self.in_tree.unflatten([None, Spec(), None])
-
-    state = placed(Named("theirs", np.arange(2.0), np.ones(2, np.float32), np.arange(3)), Unread())
-    assert state.name == "ours"
-    assert state.b == ("sent", [1.0, 1.0])
-    assert state.a.tolist() == [0.0, 1.0]
-
-
-class Spec:
-    aval = jax.core.ShapedArray((2,), np.float32)
-
-
-@jax.tree_util.register_pytree_with_keys_class
-class Named:
-    def __init__(self, name, a, b, c):
-        self.name, self.a, self.b, self.c = name, a, b, c
-
-    def tree_flatten_with_keys(self):
-        return tuple((jax.tree_util.GetAttrKey(key), getattr(self, key)) for key in "abc"), self.name
-
-    @classmethod
-    def tree_unflatten(cls, name, leaves):
-        return cls(name, *leaves)
-
-
 def test_spare_workers_need_alpa_on_ray(example):
     with pytest.raises(RuntimeError, match=r'call alpa\.init\("ray"\) first'):
         spare_workers(example)
@@ -110,3 +69,102 @@ def example():
     from alpa_dejavu.problem import Plan
 
     return Plan(stages=(), step_s=1.0, num_micro_batches=1, schedule="1f1b", cluster="none", planning_s={})
+
+
+def test_a_step_without_a_state_is_refused(chosen):
+    class Nothing:
+        in_tree = jax.tree.structure(())
+
+    with pytest.raises(ValueError, match="holds no array"):
+        placed({"a": jnp.ones(2)}, Nothing())
+
+
+SIZE, STEPS = 16, 2
+
+
+def model():
+    """Its functions are closures, so that Ray sends them by value."""
+    size = SIZE
+    batches = np.random.default_rng(1).standard_normal((4, 8, size)).astype(np.float32)
+
+    def init_fn(key):
+        keys = jax.random.split(key, 4)
+        return [jax.random.normal(each, (size, size)) / size**0.5 for each in keys]
+
+    def make_step(value_and_grad):
+        def step(weights, batch):
+            def loss(weights):
+                made = batch
+                for weight in weights:
+                    made = jnp.tanh(made @ weight)
+                return jnp.mean((made - batch) ** 2)
+
+            value, gradients = value_and_grad(loss)(weights)
+            return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+        return step
+
+    return init_fn, make_step, batches
+
+
+def plan_on(host):
+    """Two stages of one device each, both on one host."""
+    stages = tuple(
+        StagePlan((n, n), Submesh(1, 1), (1, 1), (host,), compute_s=1.0, memory_bytes=1e6, memory_limit_bytes=1e9)
+        for n in range(2)
+    )
+    return Plan(
+        stages=stages, step_s=1.0, num_micro_batches=2, schedule="1f1b", cluster="CPU cluster of 2 x 2", planning_s={}
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_pipeline_goes_on_from_the_best_of_candidates_on_its_spare_devices(tmp_path):
+    init_fn, make_step, batches = model()
+    driver = os.getpid()
+
+    def batch(step):
+        if os.getpid() != driver:
+            import ray
+
+            (tmp_path / str(os.getpid())).write_text(ray.get_runtime_context().get_node_id())
+        return batches[step % 4]
+
+    with local_cluster(devices=2, hosts=2):
+        import alpa
+        from alpa.device_mesh import get_global_virtual_physical_mesh
+
+        from alpa_dejavu import DejavuStageOption
+        from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+        from alpa_dejavu.alpa.ray_cluster import alpa_hosts, host_names
+
+        alpa.init("ray")
+        mesh = get_global_virtual_physical_mesh()
+        plan = plan_on(host_names(mesh)[0])
+        with pytest.raises(ValueError, match=r"isn't for this cluster: .*'elsewhere'"):
+            spare_workers(plan_on("elsewhere"))
+        method = alpa.PipeshardParallel(
+            num_micro_batches=2, layer_option=DejavuLayerOption(2), stage_option=DejavuStageOption(plan=plan)
+        )
+        step = alpa.parallelize(make_step(alpa.value_and_grad), method=method, donate_argnums=())
+        executable = step.get_executable(jax.eval_shape(init_fn, jax.random.PRNGKey(0)), batches[0])
+        options = spare_workers(plan)
+        result = parallel_initialize(
+            init_fn, make_step(jax.value_and_grad), batch, num_candidates=2, budget_steps=16, lanes=1,
+            workers=len(options), worker_options=options,
+        )  # fmt: skip
+        spare_node = alpa_hosts(mesh)[1].info["NodeID"]
+        state, losses = placed(result.state, executable), []
+        for n in range(STEPS):
+            state, loss = step(state, batches[n])
+            losses.append(float(np.asarray(loss)))
+        assert step.get_last_executable() is executable
+        assert len(executable.mesh_group) == 2
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert written == [spare_node] * 2, "a process for each device of the other host"
+    alone, state, expected = jax.jit(make_step(jax.value_and_grad)), result.state, []
+    for n in range(STEPS):
+        state, loss = alone(state, batches[n])
+        expected.append(float(loss))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)

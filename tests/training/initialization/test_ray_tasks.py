@@ -6,7 +6,6 @@ import contextlib
 import os
 import types
 
-import numpy as np
 import pytest
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
@@ -67,29 +66,6 @@ class Ray:
 
         methods = {"train": train, "fitting": fitting}
         return types.SimpleNamespace(**{name: types.SimpleNamespace(remote=each) for name, each in methods.items()})
-
-
-@pytest.mark.parametrize("dies_in", [None, 9])
-def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch):
-    ray = Ray(dies_in)
-    monkeypatch.setattr(_ray, "connected", lambda options: ray)
-    options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}
-    alone = parallel_initialize(*regression(), **options)
-    together = parallel_initialize(*regression(), workers=2, **options)
-    assert together.restarts == (dies_in is not None)
-    for one, other in zip(together.curves, alone.curves, strict=True):
-        assert (one.losses == other.losses).all()
-        assert one.why == other.why
-    assert (together.state["params"]["matrix"] == alone.state["params"]["matrix"]).all()
-    # After the race the chosen one stays where it is.
-    last = [(worker, is_sent) for worker, task, is_sent in ray.sent if task.first_step >= 14]
-    assert len({worker for worker, _ in last}) == 1
-    assert sum(is_sent for _, is_sent in last) <= 1
-    left = {}
-    for worker, task, is_sent in ray.sent:
-        assert is_sent == (left.get(worker) != (task.numbers, task.first_step))
-        left[worker] = task.numbers, task.first_step + task.num_steps
-    assert np.mean([is_sent for _, _, is_sent in ray.sent]) < 0.7
 
 
 def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch, caplog):

@@ -1,6 +1,5 @@
 """Estimates: kernels and posteriors as scikit-learn has them, histories as NumPy does, layers as problems apart."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -11,8 +10,7 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex._posterior import Seen, fitted, log_likelihood, weights_at
 from alpa_dejavu.training.optex.evaluators import OneByOne
-from alpa_dejavu.training.optex.kernels import KERNELS, RBF, kernel
-from alpa_dejavu.training.optex.scales import Fixed, Likelihood, MedianDistance
+from alpa_dejavu.training.optex.kernels import KERNELS, kernel
 from alpa_dejavu.training.optex.testing import check_kernel
 from optex_steps import trained
 
@@ -71,21 +69,6 @@ def test_a_posterior_is_the_one_of_scikit_learn(name):
     np.testing.assert_allclose(log_likelihood(process, seen), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_length_scales_are_those_that_were_asked_for():
-    points = np.linspace(0, 6, 12)[:, None] * np.ones(2)
-    smooth, rough = np.sin(points[:, :1] / 3 + np.arange(30)), DRAW.standard_normal((12, 30))
-    noises = jnp.array([1e-4, 1.0])
-    middle = np.median(np.sqrt(squared(points, points))[np.triu_indices(12, 1)])
-    seen = seen_of(points, smooth, np.zeros(2))
-    assert float(Fixed(0.3).choose(RBF(), seen, noises)[0]) == np.float32(0.3)
-    np.testing.assert_allclose(MedianDistance(2.0).choose(RBF(), seen, noises)[0], 2 * middle, rtol=1e-5)
-    scale, noise = Likelihood().choose(RBF(), seen, noises)
-    assert float(noise) == np.float32(1e-4)
-    assert middle / 2 <= float(scale) <= 4 * middle
-    # What is noise alone is told from a signal.
-    assert float(Likelihood().choose(RBF(), seen_of(points, rough, np.zeros(2)), noises)[1]) == 1.0
-
-
 PARAMS = {"one": {"w": DRAW.standard_normal(6).astype(np.float32)}, "two": {"w": np.ones((2, 3), np.float32)}}
 
 
@@ -132,28 +115,3 @@ def test_stages_are_estimated_as_problems_apart():
     np.testing.assert_allclose(together[0]["one"]["w"], alone[0]["one"]["w"], rtol=1e-4)
     apart = [state.history.distances[0] for state in (together[1], alone[1])]
     np.testing.assert_allclose(*apart, rtol=1e-3, atol=1e-6)
-
-
-def test_bfloat16_refits_and_reused_arrays_train_nearly_alike(usual):
-    expected = usual[1][0]
-    side_by_side = optex(optax.sgd(0.3), 3, 7, trust=np.inf, dtype="bfloat16", refit=4, in_place=True)
-    found, state, _ = trained(side_by_side, OneByOne(loss), PARAMS, BATCHES)
-    assert {leaf.dtype for leaf in state.history.gradients} == {jnp.dtype("bfloat16")}
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, atol=0.02)
-
-
-def test_how_far_a_walk_goes_is_up_to_the_kernel():
-    def rough(params, batch):
-        # Gradients of points that are near have nothing to do with each other.
-        return jnp.sum(jnp.sin(1e4 * params)) / 1e4 + 0 * jnp.sum(batch)
-
-    def smooth(params, batch):
-        return jnp.sum(jnp.cosh(params)) + 0 * jnp.sum(batch)
-
-    walked, side_by_side = {}, optex(optax.sgd(0.01), 3, 9, trust=0.7)
-    for name, own in (("rough", rough), ("smooth", smooth)):
-        reports = trained(side_by_side, OneByOne(own), np.linspace(0.1, 1, 40, dtype=np.float32), BATCHES)[2]
-        walked[name] = [int(report.walked) for report in reports[2:]]
-    assert walked["smooth"] == [3] * 7
-    assert walked["rough"] == [1] * 7

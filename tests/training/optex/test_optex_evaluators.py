@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.optex import optex
@@ -48,18 +47,6 @@ def test_noise_is_the_variance_of_the_mean_gradient_and_fits_a_history_of_it():
     assert (np.asarray(state.noise) > 0).all()
     with pytest.raises(ValueError, match="batch is 16 samples, but must divide by the 3 replicas"):
         trained(side_by_side, Vmapped(loss, replicas=3), PARAMS, BATCHES)
-
-
-def test_the_history_is_sharded_as_the_parameters_are(expected):
-    mesh = Mesh(np.array(jax.devices()[:2]), ("model",))
-    specs = {"a": PartitionSpec(None, "model"), "b": PartitionSpec("model")}
-    params = {name: jax.device_put(p, NamedSharding(mesh, specs[name])) for name, p in PARAMS.items()}
-    assert ADAM.history_bytes(params) < 0.7 * ADAM.history_bytes(PARAMS)
-    found, state, _ = trained(ADAM, OneByOne(loss), params, BATCHES)
-    assert_same(found, expected)
-    for kept in (state.history.gradients, state.history.offsets):
-        assert [leaf.sharding.shard_shape(leaf.shape) for leaf in kept] == [(8, 5, 4), (8, 4)]
-    assert found["a"].sharding.shard_shape((5, 8)) == (5, 4)
 
 
 @pytest.mark.ray

@@ -1,6 +1,5 @@
 """Which parts matter, training for it, and outages: each against brute force or by hand."""
 
-import dataclasses
 import itertools
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from alpa_dejavu.training.resilience import cross_entropy, find_parts, resilience
+from alpa_dejavu.training.resilience import cross_entropy, find_parts
 from alpa_dejavu.training.resilience.critical import chosen_parts, harms
 from alpa_dejavu.training.resilience.faults import Removed
 from alpa_dejavu.training.resilience.hardening import Drill, hardened, weight_noise
@@ -83,19 +82,6 @@ def test_scores_are_measured_harm_and_taylors_sums():
     np.testing.assert_allclose(sloped, -np.sum(gradient * params["out"], axis=0), rtol=1e-4)
 
 
-def test_training_under_removed_neurons_keeps_more_accuracy():
-    params = start(2, 24)
-    parts = find_parts(params, but="out")
-    given = {"steps": 400, "batch": 30, "seed": 4}
-    plain = hardened(model, cross_entropy, params, DATA, optax.adam(0.02), **given)
-    drills = [Drill(Removed(), parts, 0.4)]
-    trained = hardened(model, cross_entropy, params, DATA, optax.adam(0.02), drills=drills, averaged=0.3, **given)
-    one, other = (
-        resilience(model, each, DATA, parts=parts, shares=(0.4,), masks=40).points[0].mean for each in (plain, trained)
-    )
-    assert other > one
-
-
 def test_averaged_weights_are_the_mean_of_the_last_ones_and_no_fault_is_plain_training():
     params, parts = start(), find_parts(start(), but="out")
     given = {"batch": 8, "seed": 1}
@@ -132,15 +118,6 @@ def test_a_stage_that_is_lost_all_the_time_is_as_if_it_werent_there():
     alone = disturbed(residual, cross_entropy, smaller, DATA, DATA, optax.sgd(0.1), parts, steps=30, batch=12, looks=6)
     np.testing.assert_allclose(found.answered, alone.loss, rtol=1e-4)
     assert found.steps.tolist() == [0, 5, 10, 15, 20, 25, 30]
-
-
-def test_nothing_differs_before_an_outage_and_training_is_behind_after_it():
-    plain, late = run(), run(Outage(0, 15, 15))
-    np.testing.assert_allclose(late.loss[:4], plain.loss[:4], rtol=1e-5)
-    assert late.answered[-1] != late.loss[-1]
-    assert plain.behind(plain) == 0
-    made = dataclasses.replace(plain, loss=np.array([7.0, 6, 5, 4, 3, 2, 2.5]))
-    assert made.behind(dataclasses.replace(plain, loss=np.array([7.0, 4, 3, 2, 1, 1, 1]))) == pytest.approx(30 - 12.5)
 
 
 def test_a_lost_replica_takes_its_rows_with_it():

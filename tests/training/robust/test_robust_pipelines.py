@@ -63,6 +63,7 @@ def test_stages_train_as_plain_jax(known, replicas, micro_batches, option):
         assert meshes[0] == meshes[1] != meshes[2] == meshes[3]
 
 
+@pytest.mark.slow
 def test_zeno_scores_by_forward_passes_and_updates_each_stage():
     known = rule("zeno", wrong=1, rate=0.5, penalty=0.0)
     plain = robust_value_and_grad(loss, known, 4)

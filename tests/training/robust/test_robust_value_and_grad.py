@@ -1,6 +1,5 @@
 """Robust gradients in a train step: plain JAX against loops over replicas, under ShardParallel, and through files."""
 
-import math
 import re
 
 import alpa
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.robust import Suspects, robust_value_and_grad, rule
-from alpa_dejavu.training.robust.attacks import SignFlip, wrong_stage
+from alpa_dejavu.training.robust.attacks import SignFlip
 from tampered_steps import layers, loss, make_step, one_after_another, trained
 
 N, WIDTH = 4, 16
@@ -40,18 +39,6 @@ def test_gradients_are_those_of_a_loop(scope, offsets, joined):
     for one, other in zip(*map(jax.tree.leaves, (judged.gradients, expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
     assert len(judged.suspicion) == len(groups)
-
-
-@pytest.mark.parametrize("name", ["zeno", "zeno++"])
-def test_fresh_samples_find_who_ascends(name):
-    gradient = robust_value_and_grad(loss, rule(name, rate=0.5, penalty=0.0), N, "whole")
-    state, wrong = gradient.init(PARAMS), jnp.arange(N) == 2
-    tampered = jax.jit(lambda b: gradient(PARAMS, b, state, fresh=b, tamper=lambda g: SignFlip().send(g, wrong, 0)[0]))
-    _, judged, _ = tampered(BATCH)
-    assert judged.weights["whole"][2] == 0
-    assert (np.delete(np.asarray(judged.weights["whole"]), 2) > 0).all()
-    with pytest.raises(ValueError, match="fresh is None"):
-        gradient(PARAMS, BATCH, state)
 
 
 @pytest.mark.parametrize(("made", "said"), [
@@ -122,46 +109,6 @@ def test_suspects_that_are_right_are_named_as_rarely_as_was_asked():
     assert names <= 8  # 4 are expected at most
 
 
-def test_descents_are_those_of_a_step_on_fresh_samples():
-    gradient = robust_value_and_grad(loss, "mean", N)
-    each = each_gradient(PARAMS, BATCH)
-    fresh = {name: 1.1 * x[:8] for name, x in BATCH.items()}
-    found = gradient.descents(PARAMS, each, fresh, 0.5)
-    for n in range(N):
-        moved = jax.tree.map(lambda p, g, n=n: p - 0.5 * g[n], PARAMS, each)
-        assert float(found[n]) == pytest.approx(float(loss(PARAMS, fresh) - loss(moved, fresh)), abs=1e-6)
-
-
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-def test_replicas_that_dont_descend_on_fresh_samples_are_named_and_others_not(scale, caplog):
-    # Common to all replicas of a step is how fresh samples fall out; the second and third ones push backwards.
-    draw, log, right = np.random.default_rng(0), Suspects(8), Suspects(8)
-    for _ in range(60):
-        descent = scale * (1 + draw.normal() + 0.3 * draw.standard_normal(8))
-        right = right.seen({"whole": np.ones(8)}, None, descent)
-        log = log.seen({"whole": np.ones(8)}, None, descent - scale * np.array([0, 3, 3, 0, 0, 0, 0, 0]))
-    assert (log.named, right.named) == ((1, 2), ())
-    assert "replica 1 is a suspect: it is not descending, most in fresh samples" in caplog.text
-    for value in (math.nan, math.inf, -math.inf):
-        log = Suspects(4)
-        for _ in range(12):
-            log = log.seen({"whole": np.ones(4)}, None, np.array([1.0, 1.1, value, 0.9]))
-        assert log.named == (2,)
-
-
-def test_agreement_is_with_the_others():
-    rows = each_gradient(PARAMS, BATCH)
-    rows = jax.tree.map(lambda x: x.at[2].multiply(-1.0).at[3].set(jnp.nan), rows)
-    gradient = robust_value_and_grad(loss, "mean", N, "whole")
-    judged, _ = jax.jit(gradient.judge)(PARAMS, rows, gradient.init(PARAMS))
-    flat = np.concatenate([np.asarray(x).reshape(N, -1) for x in jax.tree.leaves(rows)], axis=1)
-    for one, others in ((0, [1, 2]), (1, [0, 2]), (2, [0, 1])):
-        rest = flat[others].sum(axis=0)
-        expected = flat[one] @ rest / np.linalg.norm(flat[one]) / np.linalg.norm(rest)
-        assert float(judged.agreement["whole"][one]) == pytest.approx(expected, abs=1e-4)
-    assert float(judged.agreement["whole"][3]) == 0
-
-
 def test_rules_per_stage_survive_faults_in_the_exchange_not_in_computing():
     # Three stages; in each another of seven replicas sends a wrong gradient: each stage has one wrong, all together 3.
     size = 7
@@ -178,18 +125,13 @@ def test_rules_per_stage_survive_faults_in_the_exchange_not_in_computing():
     assert np.count_nonzero(by_scope["whole"].weights["whole"]) == size - 1  # one left out, two wrong ones still in
 
 
-def test_a_wrongly_computed_stage_spoils_its_whole_replica():
-    def faulty(params, batch):
-        made = jnp.tanh(batch["x"] @ params["layer0"]["w"] + params["layer0"]["b"])
-        made = jnp.tanh(made @ params["layer1"]["w"] + params["layer1"]["b"])
-        made = wrong_stage(made, batch["forward"][:, None], jnp.float32(1))
-        return jnp.mean((jnp.tanh(made @ params["layer2"]["w"] + params["layer2"]["b"]) - batch["y"]) ** 2)
-
-    forward = np.repeat(np.array([1, 1, 5, 1], np.float32), 8)
-    gradient = robust_value_and_grad(faulty, "mean", N)
-    spoilt = gradient.of_each(PARAMS, {**BATCH, "forward": forward}, gradient.init(PARAMS))[1]
-    right = each_gradient(PARAMS, BATCH)
-    for layer in PARAMS:  # before and after the stage that is wrong
-        apart = np.abs(np.asarray(spoilt[layer]["w"] - right[layer]["w"])).max(axis=(1, 2))
-        assert apart[2] > 1e-3
-        assert np.delete(apart, 2).max() < 1e-6
+@pytest.mark.parametrize("name", ["zeno", "zeno++"])
+def test_fresh_samples_find_who_ascends(name):
+    gradient = robust_value_and_grad(loss, rule(name, rate=0.5, penalty=0.0), N, "whole")
+    state, wrong = gradient.init(PARAMS), jnp.arange(N) == 2
+    tampered = jax.jit(lambda b: gradient(PARAMS, b, state, fresh=b, tamper=lambda g: SignFlip().send(g, wrong, 0)[0]))
+    _, judged, _ = tampered(BATCH)
+    assert judged.weights["whole"][2] == 0
+    assert (np.delete(np.asarray(judged.weights["whole"]), 2) > 0).all()
+    with pytest.raises(ValueError, match="fresh is None"):
+        gradient(PARAMS, BATCH, state)

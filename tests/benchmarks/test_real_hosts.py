@@ -1,9 +1,10 @@
-"""Clusters of unlike hosts on one machine: their plans, their rates, and one small one for real."""
+"""Hosts made of one machine: their plans, and what is left of them."""
 
 import contextlib
 import dataclasses
 import itertools
 import os
+import pathlib
 import statistics
 from functools import partial
 
@@ -18,10 +19,9 @@ from alpa_dejavu.problem import Device, Link
 from hetero import _layouts
 from hetero._bench import bench
 from hetero._cases import CASES, Case
-from hetero._layouts import Layout, amps_plan, cluster_of, enumeration, label
-from hetero._report import figures, finalists, misses
-from real_hosts import HostNetwork, NotShownError, Quotas, network, shape
-from real_hosts._leftovers import own_name
+from hetero._layouts import Layout, cluster_of, enumeration, label
+from real_hosts import HostNetwork, NotShownError, Quotas, shape
+from real_hosts._leftovers import is_leftover, own_directory, own_name
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -48,13 +48,6 @@ def test_an_enumeration_covers_the_layers_and_has_each_plan_once(case, models):
     assert len(some) == min(12, len(every)) == len(set(some))
 
 
-def test_equal_hosts_are_interchangeable_and_others_are_not(models):
-    uniform, slow = (enumeration(CASES[name], models[name]) for name in ("uniform", "slow link"))
-    assert {layout.places for layout in uniform if len(layout.places) == 4} == {((0,), (1,), (2,), (3,))}
-    positions = {layout.places.index((1,)) for layout in slow if len(layout.places) == 4}
-    assert positions == {0, 1, 2, 3}
-
-
 def links_of(case):
     """As they would be measured."""
     rows = enumerate(case.bytes_per_s)
@@ -75,59 +68,11 @@ def test_the_planners_cluster_is_the_cases(monkeypatch):
     assert [link.sending[1] for link in cluster.links[0][1:]] == [4e6, 40e6, 4e6]
 
 
-def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
-    core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
-    monkeypatch.setattr(_layouts, "measured_cpu", lambda count: core)
-    plan = amps_plan(case, models[case.name], cluster_of(case, links_of(case)))
-    assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
-    assert case.job.batch % plan.num_micro_batches == 0
-    assert label(plan, NAMES).startswith(f"{plan.num_micro_batches} micro-batches: ")
-    assert {host for stage in plan.stages for host in stage.hosts} == set(NAMES)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        ({"ours": 1.0, "alpa": 2.0, "best": 0.95, "worst": 3.0}, []),
-        ({"ours": 1.1, "alpa": 1.0, "best": 1.05, "worst": 3.0}, ["1.10 times Alpa's", "no plan is 1.5 times"]),
-        ({"ours": 1.5, "alpa": 2.0, "best": 1.0, "worst": 3.0}, ["1.50 times the best one's", "1.33 times as fast"]),
-    ],
-)
-def test_a_missed_figure_is_told(seconds, said):
-    case = {
-        "name": "made up",
-        "about": "nothing",
-        "to_win": True,
-        "plans_in_all": 2,
-        "listed": ["best", "worst"],
-        "roles": {"ours": "ours", "alpa": "alpa", "amp": "worst"},
-        "errors": {"broken": "a long story\nand its end"},
-        "steps_s": {label: [[value, value], [value]] for label, value in {**seconds, "best": 0.1}.items()},
-    }
-    assert finalists(case) == ["ours", "alpa", "best", "worst"]
-    # The machine is twice as slow in the second of the finals, and at times in the others.
-    case["finals_s"] = {label: [[value, value, 9.0], [2 * value], [value]] for label, value in seconds.items()}
-    assert figures(case)["ours_s"] == seconds["ours"]
-    assert figures(case)["ours_to_alpa"] == pytest.approx(seconds["ours"] / seconds["alpa"])
-    found = misses(case)
-    assert len(found) == len(said)
-    assert all(part in line for part, line in zip(said, found, strict=True))
-    broken = {"roles": {"ours": "ours", "alpa": "broken", "amp": "best"}, "errors": {"broken": "and its end"}}
-    with pytest.raises(RuntimeError, match="the plan of alpa could not be run: and its end"):
-        figures({**case, **broken})
-
-
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"from host 1 to host 0 has -1 B/s"):
         shape(HostNetwork(2), [[0.0, 1.0], [-1.0, 0.0]])
     with pytest.raises(ValueError, match="below the"):
         Quotas([tmp_path]).limit([float(os.cpu_count())])
-
-
-def test_without_root_it_says_so(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NotShownError, match="need root"), network(2):
-        pytest.fail("the block must not run")
 
 
 @contextlib.contextmanager
@@ -167,3 +112,22 @@ def test_two_hosts_and_a_slow_link(monkeypatch):
     assert [measured.links[a][b].sending[1] for a, b in ((0, 1), (1, 0))] == pytest.approx([4e6, 4e6], rel=0.3)
     assert list(measured.hosts) == cluster.names
     assert not any(name.startswith(own_name("")) for name in os.listdir("/run/netns"))
+
+
+def test_what_a_process_that_is_gone_has_made_is_left_over():
+    name = own_name("0")
+    assert not is_leftover(name)
+    prefix, pid, started, rest = name.split("-")
+    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
+    assert not is_leftover("somebody's")
+
+
+def test_a_directory_goes_with_its_block_and_takes_leftovers_along():
+    prefix, pid, started, _ = own_name("").split("-")
+    left = pathlib.Path("/tmp", f"{prefix}-{pid}-{int(started) - 1}-left")
+    left.mkdir()
+    with own_directory() as one, own_directory() as other:
+        assert one != other
+        assert one.is_dir()
+        assert not left.exists()
+    assert not one.exists()
