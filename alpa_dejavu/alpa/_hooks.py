@@ -28,8 +28,7 @@ class Hook:
     name: str
     modules: tuple[str, ...]  # the modules that hold the function under its name
     parameters: tuple[str, ...]  # the names of the parameters that the function must have
-    # A function that takes Alpa's function, and returns this package's version of it.
-    replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
+    replacement: Callable[[Callable[..., Any]], Callable[..., Any]]  # takes Alpa's function, and returns ours
 
     def install(self) -> None:
         """Replaces one of Alpa's functions; raises HookError, and changes nothing, if its parameters are others."""
@@ -107,16 +106,11 @@ DEFAULT = ("stages", "submeshes", "checks")
 
 
 def install(*names: str) -> None:
-    """Puts hooks into Alpa: some of its functions are replaced by this package's.
+    """Puts hooks into Alpa, by which some of its functions are replaced by this package's: "stages", "submeshes" and
+    "checks", which `DejavuStageOption` needs, by default; "shutdown", which records runs; "get_compute_cost",
+    "training_dp" and "inference_dp" for Alpa's functions of these names, for plain `AutoStageOption` too.
 
-    Args:
-        names: the names of the hooks. "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the
-            default. "shutdown" records runs when Alpa shuts down. "get_compute_cost", "training_dp" and "inference_dp"
-            replace Alpa's functions of these names, for plain `AutoStageOption` too.
-
-    Raises:
-        ValueError: there is no hook of such a name.
-        HookError: a function of Alpa hasn't the expected parameters; it isn't replaced.
+    Raises ValueError for another name, and HookError, with nothing replaced, if a function has other parameters.
     """
     for hook in _chosen(names or DEFAULT):
         hook.install()

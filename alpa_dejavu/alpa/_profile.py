@@ -22,19 +22,10 @@ _WARM_UP = 3
 
 @final
 class PlanRun:
-    """A training by a plan, on the Ray cluster that Alpa is connected to.
+    """A training by a plan, on the Ray cluster that Alpa is connected to, with the `state` for its next step. The model
+    is a known name, "module:function", or that function; None: the plan's, whose function is called only if trusted.
 
-    Args:
-        plan: the plan, which must say its batch.
-        model: the model's name, "module:function", or that function; None: the plan's model, a known name.
-        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
-
-    Attributes:
-        state: the first argument of the next training step; if a step returns a new one, that.
-
-    Raises:
-        ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch; or its model is a
-            function that isn't trusted.
+    Raises ValueError if plan, model and cluster don't fit, the batch isn't known, or a function isn't trusted.
     """
 
     def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:

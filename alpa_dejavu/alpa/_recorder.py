@@ -65,15 +65,12 @@ def recording(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(executable: Any) -> int:
-    """Appends the times of an executable's steps to its file of past runs; those in the file already aren't appended.
+    """Appends the times of an executable's steps, but for the first three and those that are there, to its file of past
+    runs; waits for them, and returns how many.
 
-    It waits for these steps, and returns how many were appended; the first three warm up. The executable is what
-    `parallelized_step.get_executable(...)` returns, compiled with `DejavuStageOption(history=...)`.
-
-    Raises:
-        ValueError: the executable has no file of past runs, or the file can't be written.
-        RuntimeError: Alpa doesn't wait for steps (`pipeline_sync_for_timer`), so that their times aren't known; or Ray
-            has ended.
+    The executable is that of `parallelized_step.get_executable(...)`, compiled with `DejavuStageOption(history=...)`.
+    Raises ValueError if it has no history, and RuntimeError if Alpa doesn't time steps (`pipeline_sync_for_timer`), or
+    Ray has ended.
     """
     for watched in _watched:
         if watched.executable() is executable:

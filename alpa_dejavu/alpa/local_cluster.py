@@ -174,13 +174,7 @@ def _ray() -> Any:
 def _start(ray: Any, devices: int, hosts: int) -> Any:
     resources = _resources(devices)
     if hosts == 1:
-        ray.init(
-            address="local",
-            _system_config=_SYSTEM_CONFIG,
-            logging_level=logging.WARNING,
-            **resources,
-            **_COMMON,
-        )
+        ray.init(address="local", _system_config=_SYSTEM_CONFIG, logging_level=logging.WARNING, **resources, **_COMMON)
         return None
     from ray.cluster_utils import Cluster
 

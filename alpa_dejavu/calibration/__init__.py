@@ -8,8 +8,17 @@ devices by their data sheets; "none" is data sheets for all.
 """
 
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.calibration._file import calibration_format, chosen_calibration, read_calibration, write_calibration
-from alpa_dejavu.calibration._prices import NONE, Prices, check_choice, models_of, prices
+from alpa_dejavu.calibration._prices import (
+    NONE,
+    Prices,
+    calibration_format,
+    check_choice,
+    chosen_calibration,
+    models_of,
+    prices,
+    read_calibration,
+    write_calibration,
+)
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 

@@ -98,8 +98,7 @@ class HostProbe:
     # "memory" (how much there is), "update" (Adam on the host's processors), "copies" (to devices and back), "update
     # beside copies", or "files" (written, read, and both at a time)
     name: str
-    # The bytes of the updated parameters, in float32; of the array that each device gets; or of the file
-    num_bytes: int = 1
+    num_bytes: int = 1  # of the updated parameters, in float32; of the array that each device gets; of the file
     num_devices: int = 1  # how many devices copy at a time
     folder: str = ""  # the folder of the file; empty: the system's for temporary files
 

@@ -71,13 +71,11 @@ def calibrate(
     database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
-    """Measures a cluster until all predictions are sure or the time is over; returns the calibration fitted to that.
-    ValueError if the budget isn't above zero, or the database is of other hosts.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration fitted to that,
+    and to a `database` of Alpa's. ValueError if the budget isn't above zero, or the database is of other hosts.
 
-    Hosts have equally many devices, with the figures known before. Measurements are added to those that there are;
-    `progress` is told what is measured next; `clock` tells seconds, within which one that was begun is finished.
-    Collectives and products are fitted to a `database` of Alpa's; drives are measured in `folder`, or if empty the
-    system's.
+    Hosts have equally many devices, with the figures known before; `progress` is told what is measured next; the drives
+    of `folder` are measured, or of the system's if it is empty.
     """
     if not budget_s > 0:
         enough = f"{units.seconds(150)} are enough for a small cluster"

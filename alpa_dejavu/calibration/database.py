@@ -131,12 +131,7 @@ def _mesh(path: pathlib.Path, key: Any, result: Any) -> MeshData:
     if memory is not None and not (_is_number(memory) and math.isfinite(memory) and memory > 0):
         raise ValueError(f"{where}: available_memory_per_device is {memory!r}, but must be above 0; measure again")
     available = None if memory is None else float(memory)
-    return {
-        "cluster": cluster,
-        "mesh": [hosts, devices],
-        "available_bytes_per_device": available,
-        "series": series,
-    }
+    return {"cluster": cluster, "mesh": [hosts, devices], "available_bytes_per_device": available, "series": series}
 
 
 def _costs(where: str, result: Result, name: str) -> Mapping[tuple[Any, Any], Any]:

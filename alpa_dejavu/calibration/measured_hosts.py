@@ -23,13 +23,10 @@ class MeasuredHostMemory:
     """The measured memory of a kind of host, None what wasn't; ValueError for wrong figures, spreads or slowdowns."""
 
     num_bytes: _Figure = None  # the bytes of it that training may use
-    # Its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter
-    bytes_per_s: _Figure = None
-    # The rate of copies between it and one device, each way, while the others copy nothing
-    device_bytes_per_s: _Figure = None
+    bytes_per_s: _Figure = None  # its bandwidth, as Adam's update on the host's processors reaches it
+    device_bytes_per_s: _Figure = None  # copies between it and one device, each way, while others copy nothing
     shared_bytes_per_s: _Figure = None  # the rate of such copies of all devices of the host together, each way
-    # read_bytes_per_s, write_bytes_per_s: rates of reads and writes of a large file, one of them at a time
-    read_bytes_per_s: _Figure = None
+    read_bytes_per_s: _Figure = None  # `read_bytes_per_s`, `write_bytes_per_s`: of a large file, one at a time
     write_bytes_per_s: _Figure = None
     free_bytes: _Figure = None  # the bytes of the file's drives that training may use
     folder: Rare[Text] = ""  # the folder of that file; empty: the system's for temporary files

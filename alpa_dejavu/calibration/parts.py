@@ -90,8 +90,7 @@ class MeasuredLink:
     """The measured latency and rate of a kind of link, within a host or across, and the spread of each by its field."""
 
     devices: Annotated[
-        tuple[Words, Words],
-        listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2),
+        tuple[Words, Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
     ]
     within: Annotated[bool, stated("true (both ends in one host) or false")]
     link: Annotated[Link, stated("an object with the figures of a link")]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.calibration import host_link_table, host_memory_table
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.host_tables import host_link_table, host_memory_table
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
@@ -21,7 +21,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration import Calibration, Fit
+    from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.problem import Cluster
 
 _log = logging.getLogger(__name__)
@@ -32,10 +32,7 @@ _LEAST_S = 1.0
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu calibrate --output here.json",
-        "alpa-dejavu calibrate --output here.json --links",
-    ),
+    examples=("alpa-dejavu calibrate --output here.json", "alpa-dejavu calibrate --output here.json --links"),
     rests_on="All figures are measured on the cluster that Ray has; errors are those of measurements that fits left "
     "out.",
 )
@@ -116,7 +113,11 @@ def calibrate(
     measured.applied_to(cluster)
     write_calibration(measured, output)
     tables = device_table(cluster, measured), link_table(measured), host_memory_table(measured)
-    _print_written(measured, output, kept, *tables, *map(_fit_line, measured.fits))
+    fits = []
+    for fit in measured.fits:
+        error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
+        fits.append(f"{fit.part}: {fit.rows} measured{error}")
+    _print_written(measured, output, kept, *tables, *fits)
 
 
 def _calibrated_before(output: pathlib.Path) -> Calibration | None:
@@ -157,11 +158,6 @@ def _print_written(calibration: Calibration, output: pathlib.Path, kept: pathlib
     missing = (f"missing: {sentence}" for sentence in calibration.missing)
     for shown in (*measured, *missing, f"wrote {output} (measurements: {kept})"):
         to.print(shown)
-
-
-def _fit_line(fit: Fit) -> str:
-    error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
-    return f"{fit.part}: {fit.rows} measured{error}"
 
 
 def device_table(cluster: Cluster, calibration: Calibration) -> Table:

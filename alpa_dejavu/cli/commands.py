@@ -90,13 +90,9 @@ def sentences_of(commands: Mapping[str, click.Command]) -> Mapping[str, str]:
     """Returns the first sentence of each command's help, by the command's name."""
     if isinstance(commands, LateCommands):
         return commands.sentences
-    return {name: _sentence(command) for name, command in commands.items()}
-
-
-def _sentence(command: click.Command) -> str:
-    """The first sentence of a command's help, without an end that only explains it."""
-    text = " ".join((command.help or "").partition("\n\n")[0].split())
-    return text.partition(". ")[0].partition(";")[0].rstrip(".") + "."
+    texts = {name: " ".join((command.help or "").partition("\n\n")[0].split()) for name, command in commands.items()}
+    # Without an end that only explains it.
+    return {name: text.partition(". ")[0].partition(";")[0].rstrip(".") + "." for name, text in texts.items()}
 
 
 def _lines(example: str) -> list[str]:

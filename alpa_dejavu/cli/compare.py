@@ -22,7 +22,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.given.comparison import Cell, Comparison, Figures, Order, OrderChange
+    from alpa_dejavu.planning.given.comparison import Cell, Comparison, Figures, Order
 
 _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 
@@ -142,7 +142,9 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
             yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
     changes = [change for measure in ("seconds", "price") for change in comparison.changes(measure)]
     for change in changes:
-        yield "the order changes" if change.sure else "it may change", _change_text(change)
+        before, behind = ", ".join(change.before), ", ".join(change.behind)
+        text = f"by {change.measure} {change.one} is before {change.other} with {before}, and behind it with {behind}"
+        yield "the order changes" if change.sure else "it may change", text
     if not changes:
         yield "the order stays", "the same with every saving"
     then = "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be"
@@ -165,13 +167,6 @@ def _order_text(comparison: Comparison, order: Order) -> str:
     unpriced = ", ".join(name for name in planned if name not in order.clusters)
     unpriced = unpriced and f"no price is known of {unpriced}"
     return "; ".join(filter(None, (text, unfit, unpriced))) or "nothing is known"
-
-
-def _change_text(change: OrderChange) -> str:
-    return (
-        f"by {change.measure} {change.one} is before {change.other} with {', '.join(change.before)}, and behind it "
-        f"with {', '.join(change.behind)}"
-    )
 
 
 def _footing_text(figures: Figures) -> str:

@@ -32,10 +32,7 @@ _signed = functools.partial(units.seconds, signed=True)
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu diff plan.json other.json",
-        "alpa-dejavu diff plan.json other.json --cluster mine.json",
-    ),
+    examples=("alpa-dejavu diff plan.json other.json", "alpa-dejavu diff plan.json other.json --cluster mine.json"),
     rests_on="Plans in between are estimated by what the plans' files were priced by: no difference is measured.",
 )
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")

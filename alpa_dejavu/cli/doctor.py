@@ -25,10 +25,7 @@ from alpa_dejavu.cli.working import working
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu doctor",
-        "alpa-dejavu doctor --compile",
-    ),
+    examples=("alpa-dejavu doctor", "alpa-dejavu doctor --compile"),
     rests_on="Packages are really imported, in processes of their own, on the CPU; no GPU is tried.",
 )
 @click.option("--compile", "compiles", is_flag=True, help="Compile all that the first plan would wait for, too.")

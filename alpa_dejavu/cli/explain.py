@@ -30,10 +30,7 @@ _MOST = 16
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu explain plan.json",
-        "alpa-dejavu explain plan.json --calibration here.json",
-    ),
+    examples=("alpa-dejavu explain plan.json", "alpa-dejavu explain plan.json --calibration here.json"),
     rests_on="The plan's step is simulated anew with one thing changed, from the predicted seconds in its file.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")

@@ -18,7 +18,7 @@ from alpa_dejavu.cli.output import console, write_stdout
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
-from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
+from alpa_dejavu.problem import Plan, StepCorrection
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Correction, PastRun
@@ -28,10 +28,7 @@ _MOST_STAGES = 3
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu history",
-        "alpa-dejavu history --history runs.sqlite --json",
-    ),
+    examples=("alpa-dejavu history", "alpa-dejavu history --history runs.sqlite --json"),
     rests_on="Runs are those that `alpa-dejavu profile` measured. Corrections are fitted to them, and are near 1 where "
     "they are few.",
 )
@@ -62,7 +59,10 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
         return
     to.print(f"{store.path}: {units.counted(len(runs), 'run')}")
     to.print(_runs_table(runs))
-    to.print(_corrections_table(corrections))
+    table = new_table(("a new plan for", "on"), ("is multiplied by", "give or take", "runs", "of its own"))
+    for model, cluster, by in corrections:
+        table.add_row(model, cluster, f"{by.factor:.3f}", f"{100 * by.spread:.1f} %", str(by.runs), str(by.own_runs))
+    to.print(table)
     old = sum(run.origin.calibration == UNKNOWN for run in runs)
     if old:
         to.print(
@@ -96,24 +96,15 @@ def _runs_table(runs: Sequence[PastRun]) -> Table:
     return table
 
 
-def _corrections_table(corrections: Sequence[tuple[str, str, StepCorrection]]) -> Table:
-    table = new_table(("a new plan for", "on"), ("is multiplied by", "give or take", "runs", "of its own"))
-    for model, cluster, by in corrections:
-        table.add_row(model, cluster, f"{by.factor:.3f}", f"{100 * by.spread:.1f} %", str(by.runs), str(by.own_runs))
-    return table
-
-
 def short_plan(plan: Plan) -> str:
     """Returns a plan in a few words: its number of micro-batches and its first stages."""
-    stages = [_short_stage(stage) for stage in plan.stages[:_MOST_STAGES]]
+    stages = []
+    for stage in plan.stages[:_MOST_STAGES]:
+        extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
+        stages.append(" ".join([layers_text(stage), "on", mesh_text(stage.logical_mesh), *extra]))
     more = len(plan.stages) - len(stages)
     rest = [f"{units.counted(more, 'stage')} more"] if more else []
     return f"{units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}: {', '.join([*stages, *rest])}"
-
-
-def _short_stage(stage: StagePlan) -> str:
-    extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
-    return " ".join([layers_text(stage), "on", mesh_text(stage.logical_mesh), *extra])
 
 
 def _run_data(run: PastRun) -> dict[str, Any]:

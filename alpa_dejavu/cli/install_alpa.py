@@ -18,14 +18,7 @@ from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 
 
-@click.command(
-    "install-alpa",
-    cls=Command,
-    examples=(
-        "alpa-dejavu install-alpa --dry-run",
-        "alpa-dejavu install-alpa",
-    ),
-)
+@click.command("install-alpa", cls=Command, examples=("alpa-dejavu install-alpa --dry-run", "alpa-dejavu install-alpa"))
 @click.option("--dry-run", is_flag=True, help="Print the two commands, and run nothing.")
 def install_alpa(dry_run: bool) -> None:
     """Adds Alpa 0.2.3, Ray and our patches to this Python environment, so that plans can run.

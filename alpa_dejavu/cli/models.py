@@ -31,10 +31,7 @@ _SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu models",
-        "alpa-dejavu models llama",
-    ),
+    examples=("alpa-dejavu models", "alpa-dejavu models llama"),
     rests_on="Parameters are counted, not rounded: those of the arrays that a train step is traced with.",
 )
 @click.argument("family", required=False)

@@ -89,11 +89,11 @@ def _of(stream: TextIO, width: int | None = None) -> Pages:
 
 def _sane() -> dict[str, str]:
     """The environment, without sizes that no terminal has: these are as good as none."""
-    return {name: value for name, value in os.environ.items() if name not in _SIZES or _is_size(value)}
-
-
-def _is_size(value: str) -> bool:
-    return value.isdecimal() and len(value) <= _DIGITS and int(value) >= _LEAST
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _SIZES or (value.isdecimal() and len(value) <= _DIGITS and int(value) >= _LEAST)
+    }
 
 
 def printable(text: str, kept: str = "") -> str:

@@ -38,12 +38,7 @@ def playground() -> None:
 
 
 @playground.command(
-    "list",
-    cls=Command,
-    examples=(
-        "alpa-dejavu playground list",
-        "alpa-dejavu playground list | grep gossip",
-    ),
+    "list", cls=Command, examples=("alpa-dejavu playground list", "alpa-dejavu playground list | grep gossip")
 )
 def list_names() -> None:
     """Prints the names that a scenario may have, and scheduling policies, with a line and the settings of each."""
@@ -164,14 +159,7 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
 
 
 def _print_table(every: Sequence[Runs], to: Pages) -> None:
-    from alpa_dejavu.playground.scenarios import (
-        NOTE,
-        answer_lines,
-        compared,
-        details,
-        tables,
-        target_text,
-    )
+    from alpa_dejavu.playground.scenarios import NOTE, answer_lines, compared, details, tables, target_text
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}")
     exchanges = compared(every)

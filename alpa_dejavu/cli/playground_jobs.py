@@ -79,10 +79,7 @@ def jobs(
 @click.command(
     "draw-jobs",
     cls=Command,
-    examples=(
-        "alpa-dejavu playground draw-jobs trace.csv --seed 1",
-        "alpa-dejavu playground draw-jobs - --jobs 10",
-    ),
+    examples=("alpa-dejavu playground draw-jobs trace.csv --seed 1", "alpa-dejavu playground draw-jobs - --jobs 10"),
     rests_on="Jobs are drawn by the seed, not taken from a cluster.",
 )
 @click.argument("path", type=OUTPUT, metavar="FILE")

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu profile plan.json --local 4",
-        "alpa-dejavu profile plan.json --steps 20 --html run.html",
-    ),
+    examples=("alpa-dejavu profile plan.json --local 4", "alpa-dejavu profile plan.json --steps 20 --html run.html"),
     rests_on="MeasuredPlan seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")

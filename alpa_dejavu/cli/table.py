@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 import click
 from rich.console import Console, ConsoleOptions
@@ -80,12 +80,9 @@ def with_wide(command: click.Command) -> click.Command:
     elif all("--wide" not in parameter.opts for parameter in command.params):
         command.params.append(
             click.Option(
-                ["--wide"], is_flag=True, expose_value=False, callback=_remember,
+                ["--wide"], is_flag=True, expose_value=False,
+                callback=lambda context, _, value: context.meta.update({_WIDE: value}),
                 help="Show all columns and rows of tables, if need be below each other.",
             )
         )  # fmt: skip
     return command
-
-
-def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    context.meta[_WIDE] = value

@@ -29,9 +29,7 @@ class Imported:
     """A plan that another runtime's configuration says."""
 
     result: PlanningResult  # the plan, estimated
-    # Sentences on what of the configuration was left aside, with its line. What is priced otherwise than it runs is
-    # among the plan's notes.
-    ignored: tuple[str, ...]
+    ignored: tuple[str, ...]  # sentences, with lines, on what was left aside; notes say what is priced otherwise
 
 
 def import_plan(

@@ -36,17 +36,13 @@ class Outline:
     batch: int
     num_micro_batches: int  # the parts of the batch that go through the pipeline
     schedule: str
-    # data_parallel, tensor_parallel: how many ways each stage divides the batch, and operators.
-    data_parallel: int
+    data_parallel: int  # `data_parallel`, `tensor_parallel`: how many ways stages divide batch and operators
     tensor_parallel: int
-    # The number of blocks of each stage, in the order of the layers; embeddings are in the first stage, and the head is
-    # in the last one.
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # of each stage in order; embeddings are in the first one, the head is in the last
     remat: tuple[bool, ...]  # for each stage whether its blocks are computed again for their backward pass
     zero: int = 0
     offload: Offload = NO_OFFLOAD
-    # Whether blocks that aren't computed again as a whole are where the runtime finds it cheap.
-    selective: bool = False
+    selective: bool = False  # whether other blocks are computed again where the runtime finds it cheap
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:

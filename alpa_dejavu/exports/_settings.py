@@ -39,8 +39,7 @@ class Setting(NamedTuple):
     # "applied"; "off", which is refused but for some values; "refused"; "aside", which is without effect; or "default",
     # which is what a class has where nothing is said.
     use: str
-    # The values that leave all as it is, of one that is off; none: those that switch a feature off.
-    allowed: tuple[Any, ...] = ()
+    allowed: tuple[Any, ...] = ()  # values that leave all as it is, of one that is off; none: those that switch it off
     words: int = 0  # how many values an argument of a command line has: none, one, or (2) any number
     why: str = ""  # why it is refused, as the end of a sentence
     default: Any = None  # its value where nothing is said

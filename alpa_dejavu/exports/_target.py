@@ -51,8 +51,7 @@ class CostedWriter(Writer):
     """A writer of files that follow from a plan and the costs of its model's layers."""
 
     files: Callable[[Plan, StageCostModel], Files]
-    # The model of costs; None: the plan's model, which must be a known one, is traced and priced afresh.
-    costs: StageCostModel | None = None
+    costs: StageCostModel | None = None  # None: the plan's model, a known one, is traced and priced afresh
 
     def knowing(self, plan: Plan, kept: Kept | None) -> CostedWriter:
         """Returns the writer with the costs that follow from what is kept beside the plan."""
@@ -79,14 +78,11 @@ class Foreign:
 
     outline: Outline
     model: Transformer | None  # the sizes of its model; None: the configuration doesn't say them
-    # Sentences on what was left aside, with its line: what changes neither the model nor its division, its memory or
-    # its price.
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # sentences, with lines, on what was left aside as it has no effect on the plan
     # How it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
     priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
     otherwise: tuple[str, ...] = ()  # sentences on what is priced otherwise than it runs, and by how much
-    # Whether tensor-parallel devices divide norms and residuals, where the runtime can choose.
-    sequence_parallel: bool = True
+    sequence_parallel: bool = True  # whether norms and residuals are divided, where a runtime can choose
 
 
 Reader: TypeAlias = Callable[[pathlib.Path, int, Transformer | None], Foreign]
@@ -106,7 +102,6 @@ class Target:
     name: str
     release: str  # the release that its files are for
     writer: Writer
-    # What it can run; None: a simulator, which takes every plan that its writer can write.
-    runtime: Runtime | None = None
+    runtime: Runtime | None = None  # what it can run; None: a simulator, which takes what its writer can write
     tried: str = "nothing was tried with the real thing"  # a sentence on what was tried with the real thing
     reader: Reader | None = None  # the reader of its configurations; None: they aren't read

@@ -33,8 +33,7 @@ _WAYS = {"forward send": 1, "backward send": -1}
 class _Ranks:
     """The ranks of a plan's devices, host by host; devices of a logical mesh are neighbours along its last axis."""
 
-    # The ranks of each submesh of the pipeline, in the order of its logical mesh.
-    of_submesh: tuple[tuple[int, ...], ...]
+    of_submesh: tuple[tuple[int, ...], ...]  # of each submesh, in the order of its logical mesh
     _groups: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
     @classmethod

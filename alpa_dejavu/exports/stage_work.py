@@ -43,9 +43,7 @@ class StageWork:
     """The parts of all passes of a stage, in order."""
 
     config: MeshConfig  # the mesh config that says which devices form the groups of each axis
-    # The parts of each kind of task of the simulated step, by the task's name, and those of "synchronise", which follow
-    # the last backward pass.
-    parts: dict[str, tuple[WorkPart, ...]]
+    parts: dict[str, tuple[WorkPart, ...]]  # of each kind of simulated task, and of "synchronise" after the last one
 
 
 def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) -> list[StageWork]:

@@ -26,18 +26,9 @@ def plan(
 ) -> PlanningResult:
     """Returns the best plan for a planning task, with the next best ones and what they were made from.
 
-    Args:
-        task: all that the plan follows from: the model, the cluster, and what may be chosen.
-        annotations: what is added to the chosen plan: its confidence, unused hosts, risk of running out of memory, and
-            contingencies if the task asks for them.
-        clock: a stopwatch that has the seconds of steps of the planning that came before; None: there were none.
-        more: further annotations, behind these.
-        search: what the task's chooser has answered already; None: it is asked.
-
-    Raises:
-        KeyboardInterrupt: somebody has stopped the search before it had a plan.
-        NoPlanError: nothing fits; says what is missing where, and what would help.
-        ValueError: the task contradicts itself, or asks for what its chooser can't do.
+    `clock` has the seconds of steps that came before; `more` annotations come behind the others; `search` is what the
+    task's chooser has answered already. Raises NoPlanError, which says what is missing and would help, if nothing fits;
+    KeyboardInterrupt if the search was stopped before it had a plan; ValueError if the task contradicts itself.
     """
     clock, annotations = clock or Clock(), (*annotations, *more)
     try:

@@ -40,14 +40,10 @@ class PlanningResult:
     run: Run  # the plan's number of micro-batches, and its schedule
     table: CostTable  # what every range of layers costs on every submesh
     timeline: Timeline  # the plan's step, simulated
-    # The plan's stages as indices into `table`: first and last layer, submesh, config.
-    choices: tuple[StageChoice, ...] = ()
+    choices: tuple[StageChoice, ...] = ()  # the plan's stages as indices into `table`: layers, submesh, config
     runners_up: tuple[RunnerUp, ...] = ()
-    # For the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first.
-    front: tuple[PricedPlan, ...] = ()
-    # Where a task asks for them, other plans that may be the fastest on real devices, as far as the errors of
-    # predictions tell, the one that is most worth trying first.
-    contenders: tuple[Plan, ...] = ()
+    front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
+    contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
 
     @property
     def confidence(self) -> Confidence | None:

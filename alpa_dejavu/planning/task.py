@@ -48,14 +48,12 @@ class SpaceRules(StageSpace):
     # "power_of_two" (1, 2, 4 ... devices of a host, or a number that divides its own, then 1, 2, 4 ... hosts),
     # "small_power_of_two" (at most 4 hosts) or "all".
     submeshes: str = "power_of_two"
-    # The choices of rematerialisation that stages have, "none" or "layer" or both.
-    remat: tuple[str, ...] = ("none", "layer")
+    remat: tuple[str, ...] = ("none", "layer")  # the choices of rematerialisation that stages have
     zero: tuple[int, ...] = (0, 2, 3)  # the ZeRO levels that stages may have, among 0, 2 and 3
     imbalance: float = math.inf  # Alpa's `stage_imbalance_tolerance`; infinite allows everything
     offload: str = "none"  # where stages may offload what they keep: "none", "cpu", "nvme" or "auto"
     replicas: int = 1  # the least number of data-parallel replicas of each stage, as robust training needs them
-    # What the training framework that is to run the plan can run; None: anything.
-    restriction: Restriction | None = None
+    restriction: Restriction | None = None  # what the framework that runs the plan can run; None: anything
     # Whether stages have only what keeps least on devices, and may offload any quarters of that: for what doesn't fit
     # where whole kinds of tensors are offloaded.
     lean: bool = False
@@ -103,16 +101,12 @@ class GivenSpace(StageSpace):
 class Found:
     """The candidate plans that a search, or another chooser, found for a planning task, with notes on them."""
 
-    # The plans worth comparing, each simulated, the best one by the chooser's own judgement first.
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Candidate]  # those worth comparing, simulated, the best by the chooser's judgement first
     notes: tuple[str, ...] = ()  # sentences that the chosen plan has to carry
-    # The name of the strategy that chose, as `alpa_dejavu.planning.rivals` has it; empty: this package's own search.
-    strategy: str = ""
+    strategy: str = ""  # the name of the strategy that chose; empty: this package's own search
     runs_on_alpa: bool = True  # whether Alpa can run the plans; if not, they are estimated only
-    # The rule for how much memory stays free, as measured peaks have changed it; None: the task's.
-    margin: MemoryMargin | None = None
-    # The distribution of prediction errors after stages were measured; None: nothing was measured.
-    errors: Errors | None = None
+    margin: MemoryMargin | None = None  # how much memory stays free, by measured peaks; None: as the task has it
+    errors: Errors | None = None  # of predictions, after stages were measured; None: none was
     measured: frozenset[StageChoice] = frozenset()  # the stages whose peaks of memory were measured
 
 
@@ -148,17 +142,11 @@ class PlanningTask:
     slicer: Slicer = dataclasses.field(default_factory=Dynamic)
     margin: MemoryMargin = UNMEASURED  # the rule for how much of each device's memory plans leave free
     objective: str = "time"  # what the plan is to be best in: "time", "price" or "pareto" (both)
-    # A model, from past runs, that corrects predicted seconds; None: nothing corrects them.
-    correction: Correction | None = None
-    # The plan that runs now; the new one takes those hosts that already hold most of the training state that it needs.
-    # None: none runs.
-    before: Plan | None = None
-    # The options of the planning, to be written into the plan; None: they aren't known.
-    priced_by: PricedBy | None = None
-    # How many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
-    factors: tuple[float, ...] | None = None
-    # Past runs of this model on this cluster whose stages were measured, by which costs are corrected.
-    learned: tuple[PastRun, ...] = ()
+    correction: Correction | None = None  # by past runs, of predicted seconds; None: nothing corrects them
+    before: Plan | None = None  # the plan that runs now, whose state stays on its hosts where it can; None: none
+    priced_by: PricedBy | None = None  # the options of the planning, to be written into the plan; None: not known
+    factors: tuple[float, ...] | None = None  # by which operators of each layer take longer, (L,); None: as predicted
+    learned: tuple[PastRun, ...] = ()  # past runs with measured stages, by which costs are corrected
     contenders: int = 1  # so many plans that may be the best are handed over at most, the chosen one among them
     contingencies: bool = False  # whether plans are made ahead for the loss of each host
 

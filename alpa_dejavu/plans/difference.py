@@ -23,8 +23,7 @@ class Difference:
     """A difference between two plans, and by how many seconds it makes the second plan's step longer."""
 
     what: str  # the name of the choice that differs, such as "schedule"
-    # first, second: the value of the choice in the first and in the second plan, in words.
-    first: str
+    first: str  # `first`, `second`: the choice in the first and in the second plan, in words
     second: str
     # How many seconds longer a step takes with the second value, on the mean over the orders in which the differences
     # can be made; None where it can't be told. Costs add up to the difference of the steps.

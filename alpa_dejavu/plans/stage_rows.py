@@ -49,14 +49,11 @@ class StageRow:
 
     number: int  # the stage's number in the plan, from 0
     stage: StagePlan  # the stage, as the plan has it
-    # busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
-    busy_share: float | None = None
+    busy_share: float | None = None  # `busy_share`, `bubble_share`: of the simulated step it computes, and waits
     bubble_share: float | None = None
-    # predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
-    predicted: ShownTimes | None = None
+    predicted: ShownTimes | None = None  # `predicted`, `measured`: seconds of a micro-batch, and once a step
     measured: ShownTimes | None = None
-    # The measured seconds of its computation alone, in a forward and in a backward pass.
-    computing_s: tuple[float, float] | None = None
+    computing_s: tuple[float, float] | None = None  # measured, of its computation alone, forward and backward
 
 
 @final
@@ -65,8 +62,7 @@ class Column:
     """A column of a table of a plan's stages."""
 
     name: str  # the heading above the column
-    # A function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
-    cell: Callable[[StageRow], str]
+    cell: Callable[[StageRow], str]  # returns the text of a row's cell, with its unit; "" if the row lacks the value
     is_figure: bool = True  # whether cells are figures, which are aligned to the right
     # A function that returns the text of the cell of many stages in one row; None: stages in whose cells it differs
     # don't stand in one row.
@@ -197,10 +193,7 @@ _MESHES = (
     Column("logical", lambda row: mesh_text(row.stage.logical_mesh), False),
 )
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
-_CHOICES = (
-    Column("remat", lambda row: row.stage.remat, False),
-    Column("ZeRO", lambda row: str(row.stage.zero), False),
-)
+_CHOICES = (Column("remat", lambda row: row.stage.remat, False), Column("ZeRO", lambda row: str(row.stage.zero), False))
 _TIMES = (
     _figure("compute", lambda row: row.stage.compute_s),
     _figure("collectives", lambda row: row.stage.collective_s),

@@ -37,8 +37,7 @@ class MemoryParts:
     """The parts of a stage's memory."""
 
     stage: int
-    # What it keeps on each device, in bytes by name; they add up to its peak, unless other stages share its devices.
-    parts: tuple[tuple[str, float], ...]
+    parts: tuple[tuple[str, float], ...]  # bytes by name on each device; they add up to its peak, if it has one stage
     limit_bytes: float  # what a device has for it
 
 

@@ -18,12 +18,7 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.simulation.step import Timeline
 
-COLORS = {
-    "forward": "#5b8def",
-    "backward": "#1f9e89",
-    "collective": "#f2a33a",
-    "limit": "#d1495b",
-}
+COLORS = {"forward": "#5b8def", "backward": "#1f9e89", "collective": "#f2a33a", "limit": "#d1495b"}
 
 
 def finished(figure: go.Figure, height: int) -> dict[str, Any]:
@@ -105,11 +100,7 @@ def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | Non
 def layer_costs(planned: PlanningResult) -> dict[str, Any]:
     """Returns a bar chart of each layer's seconds in one micro-batch: forward, backward and collectives, stacked."""
     table = planned.table
-    parts = {
-        "forward": table.compute_forward_s,
-        "backward": table.compute_backward_s,
-        "collective": table.collective_s,
-    }
+    parts = {"forward": table.compute_forward_s, "backward": table.compute_backward_s, "collective": table.collective_s}
     seconds: dict[str, list[float | None]] = {name: [] for name in parts}
     for stage in planned.plan.stages:
         entry = entry_of(stage, planned)

@@ -47,13 +47,10 @@ class Explanation:
 
     plan: Plan  # the plan, with what is run once a host is lost, if that is known
     bound: str  # a sentence that says on what most of the step is spent
-    # How many seconds of the step the average device spends on computing, collectives, transfers, work once a step, and
-    # waiting, by the name of each.
-    parts: Mapping[str, float]
+    parts: Mapping[str, float]  # seconds of the step that the average device computes, waits ..., by the part's name
     notes: tuple[str, ...]  # sentences about the slowest stage and the fullest memory
     what_if: tuple[WhatIf, ...]  # changes to the plan with the step after each, the one that helps most first
-    # How the step depends on the speed of devices, links and layers, what helps most first.
-    sensitivities: tuple[Sensitivity, ...] = ()
+    sensitivities: tuple[Sensitivity, ...] = ()  # on the speed of devices, links and layers, what helps most first
 
 
 def explain(

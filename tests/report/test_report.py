@@ -16,7 +16,7 @@ import pytest
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
-from alpa_dejavu.report.serving import serving_report
+from alpa_dejavu.report._page import serving_report
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from models import chain

@@ -16,9 +16,8 @@ from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
 from alpa_dejavu.problem import Host, MeshConfig, PricedBy, Run, Submesh
-from alpa_dejavu.report._upgrade_figures import resources
 from alpa_dejavu.report.explanation import explain
-from alpa_dejavu.report.upgrades import upgrades
+from alpa_dejavu.report.upgrades import resources, upgrades
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, product

@@ -29,12 +29,10 @@ class Following:
     """The plan of now, and what has become of the cluster since the first one."""
 
     first: Plan  # the plan that training began with
-    # The record of what it was made from; None: it isn't known, and only the first's contingencies are left.
-    kept: Kept | None
+    kept: Kept | None  # what it was made from; None: not known, and only the first's contingencies are left
     plan: Plan  # the plan of now
     lost: tuple[str, ...] = ()  # the hosts and devices that are gone
-    # The hosts that have joined and are planned with, and the number of their devices.
-    joined: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    joined: Mapping[str, int] = dataclasses.field(default_factory=dict)  # planned with, by number of devices
     spared: float = 0.0  # the share of each device's memory that plans do without
 
     def without(self, gone: Sequence[str]) -> Following:

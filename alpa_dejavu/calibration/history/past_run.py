@@ -36,9 +36,7 @@ class Origin:
     model: Annotated[Words, Key("model_fingerprint")]
     cluster: Annotated[Words, Key("cluster_fingerprint")]  # a fingerprint of the cluster's hosts, devices and links
     devices: Words  # the names of the kinds of devices; corrections never go from one to another
-    # The names of the latency and the communication model, and of the runtime profile unless it is Alpa's, since each
-    # is wrong by other factors.
-    predictor: Words
+    predictor: Words  # the names of the cost models, and of the runtime profile unless it is Alpa's
     # The `identity` of the calibration that the models come from, since each makes them wrong by other factors; empty
     # without one, and `UNKNOWN` for runs that were kept before it was.
     calibration: Needed[Words] = ""

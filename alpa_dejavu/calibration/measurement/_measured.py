@@ -30,8 +30,7 @@ class MeasuredPlan:
     computing_s: tuple[tuple[float, float], ...]
     answer_s: float  # the seconds from the end of a step's last stage until the program knows it
     timeline: Timeline  # the timeline of the noted step of median length
-    # The seconds that each stage computed in each noted step, shape (noted steps, S)
-    computing_steps_s: tuple[tuple[float, ...], ...] = ()
+    computing_steps_s: tuple[tuple[float, ...], ...] = ()  # of each stage in each noted step, (noted steps, S)
 
     @property
     def step_s(self) -> float:

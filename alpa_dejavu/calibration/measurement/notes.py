@@ -83,12 +83,8 @@ class TaskTime:
 
     start_s: float  # start_s, end_s: when the computation began and ended
     end_s: float
-    # The seconds that the stage's worker was busy with the task: the computation and what is done for it, but for
-    # sending
-    busy_s: float
-    # The seconds that the worker was busy with sending the task's results; it sends them when the receiver is due, not
-    # at once
-    post_s: float
+    busy_s: float  # that the worker was busy with the task: the computation, and what is done for it but sending
+    post_s: float  # that it was busy with sending the results, which it does when the receiver is due
     # When the task's input from another stage was sent and when it was there, of several messages the one that was
     # under way for the longest; None where it takes nothing from other stages
     transfer: tuple[float, float] | None
@@ -107,9 +103,7 @@ class StageTasks:
 
     forwards: tuple[TaskTime, ...]  # forwards, backwards: the times of each micro-batch's forward and backward pass
     backwards: tuple[TaskTime, ...]
-    # before_s, after_s: the seconds that the worker was busy with other work, before the first and after the last of
-    # these passes
-    before_s: float
+    before_s: float  # `before_s`, `after_s`: busy with other work, before the first and after the last of these passes
     after_s: float
     update: tuple[float, float]  # start and end, in seconds, of what comes after the last of them
 

@@ -40,14 +40,11 @@ VERSION = 1
 class Kept:
     """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models."""
 
-    # The model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that planning
-    # looked at.
-    model: Model
+    model: Model  # the layers, for a micro-batch of the run, with their sharding on the meshes that were looked at
     cluster: Cluster
     run: Run
     batch: int
-    # remat, zero, submeshes, imbalance, offload, replicas: the choices that stages have, as `SpaceRules` has them.
-    remat: tuple[str, ...]
+    remat: tuple[str, ...]  # this, and `zero` to `replicas`: stages' choices, as `SpaceRules` has them
     zero: tuple[int, ...]
     submeshes: str = "power_of_two"
     imbalance: float = float("inf")

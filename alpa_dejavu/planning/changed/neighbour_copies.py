@@ -52,14 +52,12 @@ class NeighbourCopies:
 def neighbour_copies(
     plan: Plan, cluster: Cluster, state: FloatArray, host_fails_every_s: float, every: int | None = None
 ) -> NeighbourCopies:
-    """Returns what copies of the training state in neighbours' memory cost, and after how many steps they cost least.
+    """Returns what copies of the training state in neighbours' memory cost, and after how many steps they cost least;
+    `state` has the bytes of L layers' parameters and optimizer's state, (L, 2). ValueError if the plan is on one host,
+    hosts have too little memory, or a number isn't above 0.
 
-    Each host sends its stages' state to the host that has it soonest; nothing where data-parallel hosts have the same.
-    All send at the same time, over the links and media of the cluster, after their devices have given the state to the
-    host's memory. Hosts whose memory isn't known are taken to have enough. `state` has the bytes of each of L layers'
-    parameters and optimizer's state, shape (L, 2). Copies are made `every` so many steps; None: what costs least.
-
-    Raises ValueError if the plan is on one host, hosts have too little memory, or a number isn't above 0.
+    Each host sends its stages' state to the host that has it soonest, but what data-parallel hosts have too; all at the
+    same time, after their devices have given it to the host's memory. Hosts of unknown memory are taken to have enough.
 
     References:
         Chen et al., FTPipeHD: A Fault-Tolerant Pipeline-Parallel Distributed Training Framework for Heterogeneous Edge

@@ -39,8 +39,7 @@ class Replanned:
     plan: Plan  # the new plan, with the same layers and schedule
     moves: Moves  # the layers and bytes of training state that its hosts take in, coming from the plan before
     seconds: float
-    # The record of what the new plan was made from, for planning once more; None for a contingency.
-    kept: Kept | None = None
+    kept: Kept | None = None  # what the new plan was made from, for planning once more; None for a contingency
 
     @property
     def kept_layers(self) -> tuple[int, ...]:

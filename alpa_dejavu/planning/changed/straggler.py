@@ -27,10 +27,8 @@ _AGREE = 0.75
 class Straggler:
     """A host that takes longer than it should, or several that can't be told apart."""
 
-    # The host's name, or those of hosts that share all their stages: which of them is slow can't be told.
-    hosts: tuple[str, ...]
-    # How many times as long as they should their stages take, if other hosts' stages take as long as they should.
-    factor: float
+    hosts: tuple[str, ...]  # the host's name, or several if they share all their stages and can't be told apart
+    factor: float  # how many times as long as they should its stages take, if other hosts' take as long as they should
     stages: tuple[int, ...]  # the indices of these stages
 
     def __str__(self) -> str:
@@ -53,21 +51,12 @@ def stragglers(
     least_factor: float = 1.25,
     least_steps: int = 5,
 ) -> tuple[Straggler, ...]:
-    """Returns the hosts that are stragglers: in most steps their stages take longer than expected, compared with other
-    hosts' stages; the slowest first.
+    """Returns the hosts whose stages take at least `least_factor` times as long as expected in most steps, compared
+    with other hosts' stages; the slowest first.
 
-    Args:
-        plan: the plan that ran, on at least two hosts.
-        steps_s: the seconds for which each of S stages computed in each of some steps, shape (steps, S); waiting for
-            other stages must not be in them.
-        usual_s: the seconds of each stage when all was well, shape (S,); None: what the plan predicts. If there are
-            only two hosts, a prediction that is wrong for one of them looks like a straggler; these seconds prevent it.
-        least_factor: how many times as long as expected a straggler's stages take at least.
-        least_steps: how many steps must be given at least.
-
-    Raises:
-        ValueError: seconds of another number of stages, too few steps, seconds that aren't finite and above 0, or a
-            least_factor that isn't above 1.
+    `steps_s` are the seconds that each of S stages computed in at least `least_steps` steps, without waiting, (steps,
+    S); `usual_s` those when all was well, (S,), without which the plan's prediction stands (which may be wrong for one
+    of two hosts). ValueError for other shapes, fewer steps, and seconds that aren't finite and above 0.
     """
     measured, usual = np.asarray(steps_s, dtype=np.float64), np.asarray(usual_s or expected_s(plan), dtype=np.float64)
     count = len(plan.stages)

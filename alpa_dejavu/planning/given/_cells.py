@@ -35,8 +35,7 @@ class Saving:
     """A way by which stages may keep less in memory; a plan goes it only in stages where that pays."""
 
     name: str
-    # remat, zero, offload: the choices that stages have, as `alpa_dejavu.planning.plan_model` takes them.
-    remat: tuple[str, ...] = ("none", "layer")
+    remat: tuple[str, ...] = ("none", "layer")  # `remat`, `zero` and `offload` as `plan_model` takes them
     zero: tuple[int, ...] = (0, 2, 3)
     offload: str = "none"
 
@@ -103,8 +102,7 @@ class Figures:
     """The figures of a plan."""
 
     step_s: SecondsAboveZero  # the seconds of a step if every prediction is right
-    # Those of the expected step, by which clusters are ordered, and prices and trainings reckoned.
-    expected_step_s: SecondsAboveZero
+    expected_step_s: SecondsAboveZero  # of the expected step, which orders clusters, prices and trainings go by
     # The ends of its 90 % interval; None: it isn't known.
     interval_s: Annotated[
         Annotated[tuple[SecondsAboveZero, SecondsAboveZero], stated("the two ends of an interval")] | None,
@@ -138,10 +136,8 @@ class Cell:
     # figures, why_not: those of the best plan; or None and why there is no plan, as `plan` says it.
     figures: Annotated[Figures | None, stated("an object: the figures of the plan, or null")]
     why_not: Needed[Words] = ""
-    # Whether something fits, as far as that was found out.
-    fits: Needed[Annotated[bool, stated("true or false")]] = True
-    # Where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
-    remedies: Needed[Names] = ()
+    fits: Needed[Annotated[bool, stated("true or false")]] = True  # whether something fits, as far as was found out
+    remedies: Needed[Names] = ()  # where nothing fits, the smallest changes that are enough, as flags of `plan`
 
     @property
     def place(self) -> tuple[str, str]:

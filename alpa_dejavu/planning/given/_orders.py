@@ -62,11 +62,9 @@ class OrderChange:
     measure: Annotated[Literal["seconds", "price"], stated('"seconds" or "price"')]
     one: Text  # pylint: disable=disallowed-name  # a key of the file
     other: Text
-    # before, behind: the names of the savings with which `one` is before `other`, and of those with which it isn't.
-    before: Names
+    before: Names  # `before`, `behind`: the savings with which `one` is before `other`, and those with which it isn't
     behind: Names
-    # Whether both orders are sure; else they are those that are predicted.
-    sure: Needed[Annotated[bool, stated("true or false")]] = True
+    sure: Needed[Annotated[bool, stated("true or false")]] = True  # whether both orders are sure; else predicted
 
 
 def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[OrderChange]:

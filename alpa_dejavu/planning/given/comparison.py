@@ -25,15 +25,7 @@ from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
 from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
-from alpa_dejavu.planning.given._orders import (
-    MEASURES,
-    Order,
-    OrderChange,
-    changes,
-    joint_draws,
-    orders,
-    stages_alone,
-)
+from alpa_dejavu.planning.given._orders import MEASURES, Order, OrderChange, changes, joint_draws, orders, stages_alone
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
@@ -66,8 +58,7 @@ class Comparison:
     ]
     # A cell for each saving and cluster, all clusters of the first saving first.
     cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
-    # The order of the clusters by seconds and by price, with each saving.
-    orders: Annotated[tuple[Order, ...], listed("a list of orders")]
+    orders: Annotated[tuple[Order, ...], listed("a list of orders")]  # of the clusters, by seconds and by price
 
     def cell(self, cluster: str, saving: str) -> Cell:
         """Returns the cell of a cluster and a saving, by their names. Raises KeyError if there is none."""
@@ -102,13 +93,10 @@ def compare(
 ) -> Comparison:
     """Returns what a step of a model takes and costs on each of several clusters, by each way to keep less in memory.
 
-    Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. The model is traced and
-    sharded once. There must be two clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`.
-    With `steps` cells say the hours and price of a training.
-
-    Raises:
-        ValueError: fewer than two clusters, one that is given twice, an unknown name, a broken file, sizes that can't
-            be, or no cell could be planned. What hinders only some is told by their cells.
+    Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. There must be two
+    clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`. With `steps` cells say the hours
+    and price of a training. Raises ValueError for what can't be planned anywhere; what hinders only some is told by
+    their cells.
     """
     one_of("compare", "objective", objective, ("time", "price"))
     check_sizes(batch, layers, micro_batches)

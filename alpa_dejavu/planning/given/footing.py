@@ -41,9 +41,7 @@ class Footing:
     work: str  # the part: "products", "convolutions", "other operators", or collectives within or between hosts
     rests_on: str  # "measured", "measured on its generation", "fitted to" something else, or "data sheet"
     share: float  # its share of the seconds for which the stages compute and run collectives
-    # How far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones, as it was
-    # for what fits had left out.
-    spread: float
+    spread: float  # how far off its seconds may be: the spread of log(actual / predicted), of what fits leave out
 
     @property
     def unmeasured(self) -> bool:

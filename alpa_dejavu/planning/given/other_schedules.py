@@ -30,16 +30,12 @@ if TYPE_CHECKING:
 class OtherSchedule:
     """A plan's step by another schedule on the same submeshes."""
 
-    # name, chunks: the schedule, and the stages of each submesh.
-    name: str
+    name: str  # `name`, `chunks`: the schedule, and the stages of each submesh
     chunks: int
-    # step_s, memory_bytes: the seconds of its simulated step, and the largest peak of memory of a device; None where it
-    # can't be had.
-    step_s: float | None = None
+    step_s: float | None = None  # `step_s`, `memory_bytes`: the simulated step, and the largest peak; None: not known
     memory_bytes: float | None = None
     fits: bool = False  # whether every device's peak leaves free what the plan's memory margin asks for
-    # layers, submesh_of: the first and the last layer of each stage, and the number of its submesh among the plan's.
-    layers: tuple[tuple[int, int], ...] = ()
+    layers: tuple[tuple[int, int], ...] = ()  # `layers`, `submesh_of`: each stage's first and last layer, and submesh
     submesh_of: tuple[int, ...] = ()
     runtimes: tuple[str, ...] = ()  # who can run the schedule, by name
     why: str = ""  # what stands against it, in a few words; empty if nothing does

@@ -16,12 +16,9 @@ from alpa_dejavu.simulation.plan_times import plan_times
 class Spare:
     """The devices and seconds that a plan leaves idle; the seconds are 0 where devices are parts of one CPU."""
 
-    # How many devices no stage is on, by the host's name; hosts without such devices are left out.
-    devices: Mapping[str, int] = dataclasses.field(hash=False)
+    devices: Mapping[str, int] = dataclasses.field(hash=False)  # by host, those that no stage is on; no host without
     unused_device_s: float  # the device-seconds of these devices in a step: the whole step for each
-    # For each submesh, the seconds of a step in which its devices wait for others; transfers that hold a device up
-    # aren't counted.
-    bubble_s: tuple[float, ...]
+    bubble_s: tuple[float, ...]  # for each submesh, the seconds of a step in which its devices wait for others
     bubble_device_s: float  # the device-seconds of a step in all bubbles
 
 

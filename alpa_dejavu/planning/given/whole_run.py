@@ -26,17 +26,11 @@ class WholeRun:
 
     steps: int
     seconds: float  # the seconds of all steps, by the expected one
-    # Their standard deviation by how far off predictions may be, which are as far off in every step; None: it isn't
-    # known.
-    deviation_s: float | None
+    deviation_s: float | None  # their standard deviation, as far as predictions err alike in all steps; None: unknown
     device_s: float  # the seconds of all devices of the hosts that the plan uses, which are paid for as a whole
     price: float | None  # what these hosts cost meanwhile, in US dollars; None where a host's price isn't known
-    # The bytes that all steps send, by the names of the hosts that send and receive; a host with itself are its devices
-    # among themselves.
-    sent_bytes: Mapping[Ends, float]
-    # The peak of what each host's own memory keeps of the training, by its name; only what plans offload is counted,
-    # not the framework itself.
-    host_bytes: Mapping[str, float]
+    sent_bytes: Mapping[Ends, float]  # by the names of sending and receiving host; one with itself: among its devices
+    host_bytes: Mapping[str, float]  # by the host's name, the peak of what its own memory keeps that plans offload
     device_bytes: float  # the peak of the fullest device's memory
 
 

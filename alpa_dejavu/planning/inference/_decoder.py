@@ -28,12 +28,10 @@ class Decoder:
     """A language model for inference, whose forward step is traced for the batches and lengths that are asked for."""
 
     name: str
-    # Takes a batch size and a number of tokens, and returns a step without gradients, with its arguments.
-    function: StepFunction
+    function: StepFunction  # takes a batch size and a number of tokens; returns a forward step with its arguments
     cache_bytes_per_token: float  # the bytes of the keys and values of one token in all layers
     num_blocks: int | None = None  # the transformer layers, which stages divide; None: not known
-    # What the devices of a stage must divide: attention heads, or the ways of a Kraken; None: not known.
-    heads: int | None = None
+    heads: int | None = None  # what devices of a stage must divide: attention heads, or a Kraken's ways; None: unknown
     heads_are: str = "heads"  # what `heads` are, for people
     _models: dict[tuple[int, int, int], Model] = dataclasses.field(default_factory=dict, init=False, repr=False)
     _steps: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict, init=False, repr=False)
@@ -107,17 +105,13 @@ class Decoder:
 
 
 def decoder(model: str | Kraken | Transformer | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
-    """Returns a language model as inference sees it.
+    """Returns a language model as inference sees it: a known one's name, the sizes of a Kraken or a transformer, or a
+    function or its "module:function", which takes a batch size and a number of tokens and returns a step without
+    gradients with its abstract arguments.
 
-    Args:
-        model: the name of a known language model, in half precision, or the sizes of a Kraken or a transformer;
-            or a function, or its "module:function", that takes a batch size and a number of tokens and returns a step
-            without gradients with its abstract arguments.
-        cache_bytes_per_token: the bytes of keys and values of one token in all layers; None: those of the known model.
-
-    Raises:
-        ValueError: the model isn't known, is no language model or takes other arguments; or the bytes aren't above 0,
-            are lacking, or are given for a known model.
+    `cache_bytes_per_token`, the keys and values of a token in all layers, is for functions alone. ValueError for what
+    isn't known, is no language model, or takes other arguments, or for bytes that are lacking, wrong, or of a known
+    model.
     """
     if cache_bytes_per_token is not None and not 0 < cache_bytes_per_token <= _MOST_CACHE:
         raise ValueError(

@@ -26,8 +26,7 @@ class Lengths:
     Raises ValueError for no request, a length that isn't a whole number of at least 1, or a weight that isn't above 0.
     """
 
-    # For each kind of request the tokens of its prompt, those of its output, and its weight.
-    requests: tuple[tuple[int, int, float], ...]
+    requests: tuple[tuple[int, int, float], ...]  # of each kind: tokens of prompt and output, and its weight
 
     def __post_init__(self) -> None:
         if not self.requests:

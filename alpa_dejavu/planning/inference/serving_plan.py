@@ -79,22 +79,18 @@ class ServingPlan:
     sequences of their own where it has too few.
     """
 
-    # model, cluster, latency, communication, calibration, runtime: names; `calibration` may be empty.
-    model: Text
+    model: Text  # and `cluster`, `latency`, `communication`, `calibration` (may be empty), `runtime`: names
     cluster: Text
     # What it was chosen for, one of `OBJECTIVES`.
     objective: Annotated[str, chosen(OBJECTIVES), stated('"latency" or "throughput"')]
-    # prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
-    prompt_tokens: Count
+    prompt_tokens: Count  # `prompt_tokens`, `output_tokens`: the mean lengths of prompts and outputs
     output_tokens: Count
     high_prompt_tokens: Count  # the length that 95 % of the prompts don't exceed
-    # The tokens of each sequence that the cache has room for: 95 % of the requests need no more.
-    reserved_tokens: Count
+    reserved_tokens: Count  # the tokens of each sequence that the cache has room for: enough for 95 % of the requests
     tensor_parallel: Count
     stages: Count
     replicas: Count
-    # batch, prefill_batch: the sequences that a replica decodes together, and the prompts that a stage reads at a time.
-    batch: Count
+    batch: Count  # `batch`, `prefill_batch`: sequences that a replica decodes together, prompts read at a time
     prefill_batch: Count
     # Who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for a single
     # token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.

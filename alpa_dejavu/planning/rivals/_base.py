@@ -36,20 +36,16 @@ class StrategyPlan:
     """The plan that a strategy makes, priced by the same cost model for all strategies."""
 
     strategy: str  # the name of the strategy that made it
-    # One pipeline, or several data-parallel ones, such as the virtual workers of HetPipe.
-    pipelines: tuple[Pipeline, ...]
+    pipelines: tuple[Pipeline, ...]  # several are data-parallel ones, such as HetPipe's virtual workers
     batch: int
-    # Seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace that they
-    # keep.
-    step_s: float
+    step_s: float  # of a step, simulated on the cluster as it is; for virtual workers an estimate of their pace
     own_s: float | None  # seconds of a step by the strategy's own cost model; None where it has none
     fits: bool  # whether every stage fits into its devices' memory, by the same count for all strategies
     runs_on_alpa: bool  # whether Alpa's runtime can run it as it is
     tried: int  # how many plans the strategy compared
     seconds: float
     notes: tuple[str, ...] = ()  # sentences on what isn't known, or why the plan can't be run
-    # For each pipeline the seconds of its micro-batches in a step, without what is done once a step.
-    computing_s: tuple[float, ...] = ()
+    computing_s: tuple[float, ...] = ()  # for each pipeline, of a step's micro-batches without what comes once
 
     @property
     def samples_per_s(self) -> float:

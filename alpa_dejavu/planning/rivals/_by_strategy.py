@@ -103,15 +103,12 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns a strategy's answer as a planning result, its stages costed as those of any other plan.
+    """Returns a strategy's answer as a planning result, its stages costed as those of any other plan; the arguments are
+    those of `Strategy.plan`. A step that Alpa can't run takes `StrategyPlan.step_s`, its timeline is of synchronous
+    steps.
 
-    The step of a plan that Alpa can't run takes as long as `StrategyPlan.step_s` says; its stages and timeline are
-    those of the same division with synchronous steps. The arguments are those of `Strategy.plan`.
-
-    Raises:
-        UnlikePipelinesError: the plan has several pipelines that aren't alike.
-        ValueError: a stage is on devices that make no mesh; says which.
-        NoPlanError: a stage doesn't fit into memory.
+    Raises UnlikePipelinesError for pipelines that aren't alike, ValueError for devices that make no mesh, and
+    NoPlanError if a stage doesn't fit into memory.
     """
     task = PlanningTask(
         source=GivenModel(model, samples, name),

@@ -64,8 +64,7 @@ class Computed:
     """The computation of a pipeline's step before gradients are summed with other pipelines, for each of S stages."""
 
     free_s: FloatArray  # when the stage is done with all but its last backward pass, shape (S,)
-    # The seconds of the transfer that this pass waits for, from the next stage, shape (S,); 0 where there is none.
-    arriving_s: FloatArray
+    arriving_s: FloatArray  # of the transfer from the next stage that this pass waits for, shape (S,); 0 without one
     last_s: FloatArray  # the seconds of that pass, shape (S,)
     update_s: FloatArray  # the seconds of the update, shape (S,)
     computing_s: float  # when all micro-batches are computed, if nothing is summed

@@ -78,18 +78,13 @@ class HetPipe(Strategy):
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
-    """Returns for each of HetPipe's virtual workers the index of the host of each of its devices.
+    """Returns for each of HetPipe's virtual workers the index of the host of each of its devices; ValueError for an
+    unknown allocation, or hosts that it can't be made of.
 
-    By "np", node partition, a host is a virtual worker, so its devices are alike and near each other. By "ed", equal
-    distribution, each has one device of every host, so the virtual workers are alike. By "hd", hybrid distribution,
-    hosts are in pairs, the fastest with the slowest, and two virtual workers of a pair have half of the devices of both
-    each. (The paper pairs its four kinds of GPU by performance and memory; pairs by performance are the same there.)
-
-    Raises:
-        ValueError: an unknown allocation, or hosts that it can't be made of.
-
-    References:
-        Park et al., HetPipe, ATC 2020, section 8.
+    By "np", node partition, a host is a virtual worker. By "ed", equal distribution, each has one device of every host.
+    By "hd", hybrid distribution, hosts are in pairs, the fastest with the slowest, and two virtual workers of a pair
+    have half of the devices of both each (Park et al., HetPipe, ATC 2020, section 8; it pairs its GPUs by performance
+    and memory).
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> virtual_workers(example_cluster(2, 2), "ed")

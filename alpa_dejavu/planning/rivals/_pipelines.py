@@ -43,10 +43,8 @@ class DataParallelPipelines(Strategy):
         Automating Distributed Training over Dynamic, Heterogeneous, and Geo-distributed Clusters, SOSP 2025.
     """
 
-    # The choices of rematerialisation that stages have, "none" or "layer" or both.
-    remat: tuple[str, ...] = ("none", "layer")
-    # The ZeRO levels that the stages of a single pipeline may have, among 0, 2 and 3.
-    zero: tuple[int, ...] = (0, 2, 3)
+    remat: tuple[str, ...] = ("none", "layer")  # the choices of rematerialisation that stages have
+    zero: tuple[int, ...] = (0, 2, 3)  # the ZeRO levels that the stages of a single pipeline may have
     groupings: int = 256  # how many ways to group the hosts are tried at most for a size of micro-batch
 
     def __post_init__(self) -> None:

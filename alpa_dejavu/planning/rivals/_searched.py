@@ -23,8 +23,7 @@ from alpa_dejavu.problem import Cluster, Plan
 class Dejavu(Strategy):
     """A strategy that plans by alpa-dejavu's own search; of all numbers of micro-batches it takes the fastest plan."""
 
-    # The choices of rematerialisation that stages have, "none" or "layer" or both.
-    remat: tuple[str, ...] = ("none", "layer")
+    remat: tuple[str, ...] = ("none", "layer")  # the choices of rematerialisation that stages have
     zero: tuple[int, ...] = (0, 2, 3)  # the ZeRO levels that stages may have, among 0, 2 and 3
 
     @property

@@ -34,11 +34,9 @@ def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
 class PlacedStage:
     """A stage: layers on certain devices. Raises ValueError where the config is for another number of devices."""
 
-    # first, last: the layers, inclusive.
-    first: int
+    first: int  # `first`, `last`: the layers, inclusive
     last: int
-    # For each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
-    hosts: tuple[int, ...]
+    hosts: tuple[int, ...]  # for each device its host's number in the cluster, tensor-parallel neighbours side by side
     config: MeshConfig  # how the devices divide the work
 
     def __post_init__(self) -> None:

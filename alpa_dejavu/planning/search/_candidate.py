@@ -57,8 +57,7 @@ class Costs:
     run: Run  # the number of micro-batches, and the schedule
     table: CostTable  # the costs of all stages, shape (L, L, S, C) for layers i..j on each submesh with each config
     exact: bool = True  # whether the model was traced at just this micro-batch; else it was scaled from another one
-    # Whether the space lacks stages that a search would look at, such as where it has one plan's only.
-    partial: bool = False
+    partial: bool = False  # whether the space lacks stages that a search would look at, as where it has one plan's
 
     @property
     def problem(self) -> SlicingProblem:
@@ -179,11 +178,9 @@ class Candidate:
 
     costs: Costs  # the model, the cluster, and the costs of all possible stages
     slicing: Slicing  # the stages that were chosen, one for each submesh
-    # The hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
-    hosts: tuple[tuple[int, ...], ...] | None = None
+    hosts: tuple[tuple[int, ...], ...] | None = None  # of each submesh, by index; None: Alpa's default placement
     simulated_s: float | None = None  # the seconds of the simulated step; None: it wasn't simulated
-    # Where the schedule has several stages on each submesh, these stages in the order of the layers; else empty.
-    chunks: tuple[StageChoice, ...] = ()
+    chunks: tuple[StageChoice, ...] = ()  # the stages in the order of the layers, where submeshes have several
 
     @property
     def stages(self) -> tuple[StageChoice, ...]:

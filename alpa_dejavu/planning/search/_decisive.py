@@ -58,10 +58,8 @@ class _MeasuringSearch:
     slicer: Slicer
     errors: Errors  # the distribution of prediction errors after the measurements
     seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)  # the stages of all candidates so far
-    # The seconds of the stages that were tried; None: it failed.
-    tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)
-    # Logarithms of measured over counted peaks of memory.
-    peaks: dict[StageChoice, float] = dataclasses.field(default_factory=dict)
+    tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)  # seconds; None: failed
+    peaks: dict[StageChoice, float] = dataclasses.field(default_factory=dict)  # logs of measured over counted
     spent_s: float = 0.0  # the seconds of measuring
 
     @property
@@ -180,13 +178,9 @@ class _MeasuringSearch:
 class Decisive(Chooser):
     """A chooser of plans that first measures those stages whose errors, once known, could change the choice."""
 
-    # A function that runs one stage alone on its submesh and returns its seconds for a micro-batch, with or without its
-    # peak of memory; None if that fails.
-    measure: Measure
+    measure: Measure  # runs a stage alone; returns its seconds, with or without its peak of memory; None: it failed
     budget_s: float  # the seconds that all measurements together may take
-    # The part that they may take, at most, of the seconds in which all stages that the search offers would be measured
-    # one by one; None: any.
-    share: float | None = None
+    share: float | None = None  # the most they may take of what measuring all offered stages would take; None: any
     # The probability of being nearly the best at which a plan is taken without further measurements; until then stages
     # are measured also where they promise little. None: stages are measured for as long as that promises a clearly
     # shorter step, however sure the plan is.

@@ -31,9 +31,7 @@ class Ranked:
 
     plan: Plan  # the finished plan, its seconds corrected by past runs, if there are any
     candidate: Candidate  # the stages with the costs by which they were found
-    # Whether the plan is among those over which the best one's probability of being best is computed: where the price
-    # counts, plans on dearer hosts aren't.
-    rivals: bool = True
+    rivals: bool = True  # whether the best one's probability counts it: by price, dearer hosts' plans aren't
 
     @property
     def timeline(self) -> Timeline:

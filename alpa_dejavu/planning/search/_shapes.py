@@ -58,17 +58,9 @@ class ShapeSearch:
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them, and the best shape's number of
     stages, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
-    begins at a given shape goes from there to neighbouring numbers of micro-batches as long as steps get shorter, and
-    keeps the number of layers.
-
-    Args:
-        layers: the numbers of layers that may be tried, the fewest first.
-        micro_batches: the numbers of micro-batches that may be tried, ascending.
-        begin: a shape that is known to be good; None: none is known.
-        thorough: whether all numbers of micro-batches and of layers are tried, and all numbers of stages with the best
-            shapes.
-        rival_s: the seconds of a step that is known elsewhere: other numbers of stages are tried with shapes that
-            aren't far from it only.
+    begins at a known good shape goes from there to neighbouring numbers of micro-batches as long as steps get shorter.
+    A thorough one tries all numbers of layers and micro-batches, and all of stages with the best shapes. Other numbers
+    of stages aren't tried with shapes far from `rival_s`, a step that is known elsewhere.
 
     >>> search = ShapeSearch([4], [1, 2])
     >>> while (shape := search.ask()) is not None:

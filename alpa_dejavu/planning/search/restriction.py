@@ -17,8 +17,7 @@ class Restriction:
 
     limits: Runtime
     batch: int | None
-    # The sizes of the transformer, whose heads tensor-parallel devices divide; None: it isn't known to be one.
-    model: Transformer | None
+    model: Transformer | None  # whose heads tensor-parallel devices divide; None: it isn't known to be one
     alone: bool = False  # whether plans must have one stage
 
     def of(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:

@@ -29,22 +29,17 @@ class Runtime:
     unlike_remat: bool = True  # whether some stages may compute activations again and others not
     unlike_zero: bool = False  # whether stages may have unlike ZeRO levels
     cuts: Cuts = ANY_CUTS  # where blocks of a transformer may be cut into stages
-    # The ZeRO levels that stages may have under a pipeline; a plan of one stage may have any.
-    zero: tuple[int, ...] = (0, 2, 3)
+    zero: tuple[int, ...] = (0, 2, 3)  # levels under a pipeline; a plan of one stage may have any
     tensor_parallel: bool = True  # whether devices may divide the operators of a layer
-    # The kinds of tensors that it can offload to the memory of hosts, each set that goes together.
-    offload: tuple[tuple[str, ...], ...] = ()
-    # The ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
-    offload_parts: tuple[int, ...] = ()
+    offload: tuple[tuple[str, ...], ...] = ()  # sets of tensors that it can offload together to hosts' memory
+    offload_parts: tuple[int, ...] = ()  # the ZeRO levels at which a part of the optimizer's state may be offloaded
     offload_in_pipeline: bool = True  # whether it can do so where there are several stages
     drives: bool = False  # whether it can offload them to NVMe drives, too
     streams: bool = True  # whether its devices communicate while they compute
     whole_rounds: bool = False  # whether the number of micro-batches must be a multiple of the number of stages
     power_of_two: bool = False  # whether the number of stages must be a power of two
-    # The schedules that it has for one stage only, where they are an order of gradients' adding up.
-    schedules_alone: tuple[str, ...] = ()
-    # Whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
-    frozen: bool = False
+    schedules_alone: tuple[str, ...] = ()  # for one stage only: an order in which gradients are added up
+    frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
     models: tuple[Mapping[str, tuple[object, ...]], ...] = ()

@@ -94,16 +94,11 @@ def confidence_of_draws(
 
 def gain_s(steps_s: FloatArray, *log_errors: FloatArray) -> float:
     """Returns how many seconds a training step gets shorter on average if the plan is chosen after measuring one stage,
-    or several.
+    or several: of K joint draws of steps, shape (K, candidates), and of the logarithms of each stage's error, shape
+    (K,).
 
-    The expected step of each candidate plan is regressed on the stages' prediction errors. The regression is made on
-    one half of the draws and its choices of plans are judged on the other, in turn, so that what is chosen by chance
-    gains nothing; so the result may be negative.
-
-    Args:
-        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
-        log_errors: each stage's error in the same draws: the logarithm of its seconds, or of the factor by which they
-            are off, shape (K,).
+    The expected step of each plan is regressed on the stages' errors on one half of the draws, and the choices are
+    judged on the other, in turn, so that what is chosen by chance gains nothing; the result may be negative.
 
     References:
         Strong, Oakley and Brennan, Estimating Multiparameter Partial Expected Value of Perfect Information from a
@@ -131,11 +126,10 @@ def most_worthwhile(
     steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
 ) -> int | None:
     """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
+    Two stages may be worth it where none is alone.
 
-    The gain is how much shorter the step of the plan that is chosen afterwards is on average; two stages may be worth
-    it where none is alone. `steps_s` has shape (K, candidates); `log_errors`, the logarithms of stages' seconds in the
-    same draws, (K, stages); `takes_s`, what measuring each takes, (stages,). Gains are at least `least` of the best
-    step, which may be negative, as computed gains are where draws show none.
+    `steps_s` has shape (K, candidates); `log_errors`, the logarithms of stages' seconds in the same draws, (K, stages);
+    `takes_s`, what measuring each takes, (stages,). Gains are at least `least` of the best step, which may be negative.
     """
     if not log_errors.shape[1]:
         return None

@@ -25,8 +25,7 @@ class Factors:
     # The further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and on its
     # other operators, shape (K, M, 2).
     own: FloatArray
-    # The powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
-    weights: tuple[float, float] = (1.0, 1.0)
+    weights: tuple[float, float] = (1.0, 1.0)  # powers of a layer's two factors: on any mesh, and on its own
 
     def __len__(self) -> int:
         return len(self.common)
@@ -64,8 +63,7 @@ class Errors:
     resolver: Resolver  # the object that has numbered the errors
     spreads: Spreads  # what one standard deviation of each error is, as the logarithm of a factor on seconds
     mean: FloatArray  # the mean of each error in standard deviations, shape (N + M,)
-    # Shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
-    root: FloatArray | None = None
+    root: FloatArray | None = None  # times its transpose it is the covariance, (N + M, N + M); None: the identity
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
@@ -90,16 +88,12 @@ class Errors:
     def measured(
         self, seconds: WorkSeconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
     ) -> Errors:
-        """Returns the distribution of prediction errors after a stage was measured, which took `ratio` times as long as
-        predicted.
+        """Returns the distribution of prediction errors after a stage of layers first..last, with predicted `seconds`
+        split by `resolved`, took `ratio` times as long; `noise` is the standard deviation of the ratio's logarithm.
 
-        The stage has the layers first..last (inclusive); `seconds` and `resolved` have its predicted seconds, split by
-        what errs together. `noise` is the standard deviation of the ratio's logarithm.
-
-        The logarithm of the stage's seconds is linearised in the errors where these are most probable, as an iterated
-        Kalman filter does. A root of the covariance is updated, not the covariance: no variance falls below zero by
-        roundoff, and draws depend on the measurements continuously, where directions of equal variance would turn by a
-        last bit.
+        The logarithm of its seconds is linearised where errors are most probable, as an iterated Kalman filter does. A
+        root of the covariance is updated: no variance falls below zero by roundoff, and draws depend on measurements
+        continuously.
 
         References:
             Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.

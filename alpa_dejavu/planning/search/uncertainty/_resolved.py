@@ -36,8 +36,7 @@ from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Ope
 class WorkSeconds:
     """The seconds of stages of any range of L layers, by class of work (products, collectives of a kind, ...)."""
 
-    # The seconds of each of V layer variants (ways to shard a layer) in each of N classes, shape (V, N).
-    of_variants: FloatArray
+    of_variants: FloatArray  # of each of V ways to shard a layer in each of N classes, shape (V, N)
     # By the number of a class, the further seconds of a stage of layers i..j that aren't a sum over its layers, such as
     # kernel launches and combined collectives, shape (L, L).
     of_ranges: Mapping[int, FloatArray]
@@ -51,9 +50,7 @@ class Resolved:
     # For each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it have: on
     # any mesh, and on this logical mesh; shape (V, 2).
     own: NDArray[np.intp]
-    # For each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of the L layers
-    # has one variant.
-    of_stages: NDArray[np.intp] | None
+    of_stages: NDArray[np.intp] | None  # the variants of layers i..j, (L, L, L), -1 outside; None: one each
     micro_batch: WorkSeconds  # the seconds of forward and backward of one micro-batch, collectives included
     step: WorkSeconds  # the seconds of what is computed and sent once a step
     # The logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU, which computes

@@ -92,12 +92,9 @@ class Spreads:
     """
 
     common: FloatArray  # the spread of the factor that all work of a class has in common, shape (N,)
-    # The spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
-    # launches.
-    own: FloatArray
+    own: FloatArray  # the spread of a layer's own further factor, shape (N,); 0 for collectives, sends and launches
     stated: NDArray[np.bool_]  # whether the cost models themselves told the spread, shape (N,); else it is assumed
-    # The share of the variance of a layer's own error that it has on any mesh; it has the rest on one mesh.
-    alike: float = DIVIDED_ALIKE
+    alike: float = DIVIDED_ALIKE  # the share of a layer's own variance that it has on any mesh; the rest is of one
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray, runtime: float = 0.0) -> Spreads:

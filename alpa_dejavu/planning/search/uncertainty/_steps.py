@@ -38,16 +38,11 @@ def step_draws(candidates: Sequence[Candidate], errors: Errors, factors: Factors
 def closed_form(
     micro_batch_s: FloatArray, boundary_s: FloatArray, once_s: FloatArray, run: Run, shares: FloatArray | None = None
 ) -> FloatArray:
-    """Returns a step's seconds by Alpa's formula in each of K draws, from those of its submeshes, shape (K, submeshes).
+    """Returns a step's seconds by Alpa's formula in each of K draws, from those of its submeshes, shape (K, submeshes):
+    of a micro-batch's passes, of its transfers, and of what comes once a step.
 
-    Under a schedule with a smaller bubble than 1F1B's, what fills the pipeline counts by that share.
-
-    Args:
-        micro_batch_s: seconds of forward and backward of one micro-batch, in all stages of a submesh.
-        boundary_s: seconds of one micro-batch's interstage transfers.
-        once_s: seconds of what comes once a step, such as the optimizer.
-        run: the number of micro-batches, and the schedule.
-        shares: where all devices share a CPU, each stage's share of it: a step is then as long as the work of all.
+    Under a schedule with a smaller bubble than 1F1B's, what fills the pipeline counts by that share. Where all devices
+    share a CPU, by `shares`, a step is as long as the work of all.
 
     >>> one = np.ones((1, 2))
     >>> closed_form(one, 0 * one, 0.5 * one, Run(3)), closed_form(one, one, one, Run(3), np.array([0.5, 0.5]))
