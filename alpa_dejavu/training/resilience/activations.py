@@ -320,12 +320,8 @@ def _outputs(equation: jax.core.JaxprEqn, side: int) -> dict[int, int]:
 
 def _features(equation: jax.core.JaxprEqn, side: int) -> int:
     """Returns the axis of a product's output that comes from the weights' free axes: the last of them."""
-    rank = len(equation.outvars[0].aval.shape)
+    numbers = equation.params["dimension_numbers"]
     if equation.primitive.name == "conv_general_dilated":
-        return int(equation.params["dimension_numbers"].out_spec[1])
-    (contracted, batched) = equation.params["dimension_numbers"]
-    weights = equation.invars[side].aval.shape
-    free = len(weights) - len(contracted[side]) - len(batched[side])
-    if not free:
-        return rank - 1
-    return rank - 1 if side == 1 else len(batched[0]) + free - 1
+        return int(numbers.out_spec[1])
+    last = max(_outputs(equation, side).values(), default=-1)
+    return last if last >= len(numbers[1][0]) else len(equation.outvars[0].aval.shape) - 1
