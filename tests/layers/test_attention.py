@@ -325,22 +325,6 @@ def test_a_bias_is_read_once_and_has_a_gradient_without_a_batch():
     assert back.written_bytes == 3 * size + bias
 
 
-def test_scores_are_neither_kept_nor_temporary():
-    function = attending(causal, blocks=3)
-    kept, fused = (model_of_step(trace(function, batch=BATCH), 3, attention=how) for how in ("plain", "fused"))
-    scores, rows = BATCH * HEADS * TOKENS * TOKENS * 4, BATCH * HEADS * TOKENS * 4
-    plainly, fusedly = (sorted(t.num_bytes for t in model.tensors if t.role == "activation") for model in (kept, fused))
-    assert scores in plainly
-    assert scores not in fusedly
-    assert fusedly.count(rows) == 3
-    for layer, other in zip(kept.layers, fused.layers, strict=True):
-        assert other.forward_temporary_bytes < layer.forward_temporary_bytes
-        assert other.backward_temporary_bytes <= layer.backward_temporary_bytes
-        assert other.exchanged_bytes == layer.exchanged_bytes
-    other = model_of_step(trace(function, batch=BATCH), 3)
-    assert [t for t in other.tensors if t.role != "activation"] == [t for t in fused.tensors if t.role != "activation"]
-
-
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_a_scan_over_layers(is_checkpointed, num_layers):

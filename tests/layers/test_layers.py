@@ -147,19 +147,6 @@ def test_frozen_layers_have_no_backward(gradient, used):
     assert {t.producer for t in kept_for_backward} == {1, 2}
 
 
-def test_inference_has_forward_layers_alone():
-    def function(batch_size=16):
-        weights, batch = weights_and_data(batch_size)
-        return jax.jit(lambda weights, batch: predict(weights, batch["x"])), (weights, batch)
-
-    traced = trace(function)
-    assert not traced.training
-    model = model_of_step(traced, 3)
-    assert not model.training
-    assert [layer.forward.product_flop for layer in model.layers] == [2 * 2 * 16 * 64] * 3
-    assert bytes_of(model, "parameter") == 6 * 64 * 4
-
-
 def test_the_number_of_layers_may_be_left_open():
     layered = cut_into_layers(trace(plain), "auto")
     assert len(layered.forward) == len(layered.backward) >= 1

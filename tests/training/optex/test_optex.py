@@ -143,15 +143,6 @@ def test_points_that_do_not_arrive_are_left_out(walking):
         np.testing.assert_allclose(found[name], params[name] - 0.1 * applied, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("scale", ["median", "likelihood"])
-def test_points_that_are_the_same_do_not_make_it_singular(scale):
-    side_by_side = optex(optax.sgd(0.0), parallel=3, history=6, kernel="rbf", scale=scale, noise=0.0, trust=np.inf)
-    params, state, reports = trained(side_by_side, Vmapped(loss), PARAMS, BATCHES[:5])
-    assert same(params, PARAMS)
-    assert int(reports[-1].walked) == 3
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state, reports[-1].expected[:2])))
-
-
 def test_a_history_that_does_not_fit_is_refused_with_its_bytes():
     side_by_side = optex(optax.sgd(0.1), parallel=2, history=10, memory_bytes=1000)
     values = 10 * 48 * 4 + 11 * 48 * 4 + (2 * 100 + 10) * 4 + 11 * 4
