@@ -24,7 +24,6 @@ def same(one, other):
     ("inside", "settings"),
     [
         (optax.sgd(0.1, momentum=0.9), {"parallel": 1}),
-        (optax.adamw(optax.cosine_decay_schedule(1e-2, 50), weight_decay=0.1), {"parallel": 1}),
         (optax.adamw(optax.cosine_decay_schedule(1e-2, 50), weight_decay=0.1), {"parallel": 3, "trust": 0.0}),
         (optax.chain(optax.clip_by_global_norm(0.1), optax.rmsprop(1e-2)), {"parallel": 3, "trust": 0.0}),
         (optax.lion(1e-2), {"parallel": 3, "trust": 0.0, "applied": "last"}),
