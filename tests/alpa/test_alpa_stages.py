@@ -13,21 +13,18 @@ from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.alpa._profile import _kind_differences
-from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
 from alpa_dejavu.planning.search.given_stages import stage_differences
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, MeshConfig, ReductionServer, Submesh
+from alpa_dejavu.problem import Link, MeshConfig, Submesh
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
-from plans import example_plan, hardware
+from plans import hardware
 from train_steps import predict_in_stages
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -269,16 +266,6 @@ def test_hosts_of_another_cluster_are_not_guessed(tmp_path, held):
         planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 4))
 
 
-def test_alpas_cpu_cluster_is_that_of_this_machine():
-    """One machine's, in whichever number of Ray nodes: its plans can be estimated by the name of its type."""
-    option = DejavuStageOption()
-    planned(option)
-    held = option.last_plan.hardware
-    assert (held.machine, held.shared, [host.name for host in held.hosts]) == ("local-cpu", True, ["node-0"])
-    again = summary_of(cluster_of_plan(option.last_plan))
-    assert (again.machine, again.shared, again.hosts[0].name) == ("local-cpu", True, "node-0")
-
-
 def test_a_plan_of_ours_says_its_cluster_and_what_was_asked_for():
     option = DejavuStageOption("manual", [(1, 2)], cluster="p3.8xlarge", communication="links", slicer="exhaustive")
     planned(option)
@@ -409,27 +396,6 @@ def test_a_plan_that_is_estimated_only_is_not_run(tmp_path):
         planned_fails(DejavuStageOption(plan=plan))
     with pytest.raises(ValueError, match=r"it is estimated only, since Alpa's runtime has no reduction servers"):
         planned_fails(DejavuStageOption(plan=dataclasses.replace(plan, strategy="")))
-
-
-def test_inside_alpa_there_are_no_reduction_servers():
-    bare = example_cluster(2, 2)
-    beside = dataclasses.replace(bare, reduction_servers=(ReductionServer("s", 1e9),))
-    assert cluster_of(virtual_mesh(2, 2), beside) == bare
-
-
-@pytest.mark.parametrize(
-    ("held", "differences"),
-    [
-        (hardware(), ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
-        (hardware(machine="local-cpu"), []),
-        (hardware(machine=""), []),
-        (None, ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
-    ],
-    ids=["cards", "CPUs", "not known", "an old plan on hosts of a machine's names"],
-)
-def test_what_a_plan_is_for_is_what_its_cluster_says_not_its_name(held, differences):
-    plan = example_plan(cluster="1 x g4dn.12xlarge", hardware=held)
-    assert list(_kind_differences(plan)) == differences
 
 
 def test_a_calibration_prices_what_alpa_plans():

@@ -116,19 +116,6 @@ def test_a_plan_that_fails_in_its_workers_is_not_the_fastest():
     assert devices.played() == 0
 
 
-def test_an_interrupt_stops_the_workers():
-    devices = Devices([0.3, 0.1])
-
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    devices.forget = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        devices.played()
-    assert devices.stopped == 1
-    assert devices.mesh.launched_physical_mesh_group is None
-
-
 def test_where_no_plan_runs_the_error_of_the_chosen_one_is_raised():
     devices = Devices([None, None])
     with pytest.raises(RuntimeError, match="out of memory"):

@@ -20,7 +20,7 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.rivals import Amp, HetPipe, Megatron, StrategyTask
+from alpa_dejavu.planning.rivals import StrategyTask
 from alpa_dejavu.testing import example_cluster
 from races._models import TASKS
 from races._ways import row, ways
@@ -81,15 +81,6 @@ def profiled(folder, model, rows):
     return ProfiledLayers.of(folder)
 
 
-@pytest.fixture
-def few_layers(monkeypatch):
-    case = dataclasses.replace(UNEVEN, layers=[*UNEVEN.layers[:3], *UNEVEN.layers[13:16]], batch=8)
-    monkeypatch.setattr(strategies, "cases", lambda: [case])
-    monkeypatch.setattr(strategies, "STRATEGIES", (Megatron(), Amp(), HetPipe("ed"), HetPipe("np")))
-    monkeypatch.setattr(strategies, "LOGGED", {})
-    return case
-
-
 @pytest.mark.parametrize("degree", [1, 2, 4])
 def test_a_layer_takes_what_its_profile_says(tmp_path, degree):
     latency = profiled(tmp_path, "gpt2", 30)
@@ -100,17 +91,6 @@ def test_a_layer_takes_what_its_profile_says(tmp_path, degree):
         once = (layer + 1) / degree * 16 / 4
         assert latency.predict(division.operators("forward")[layer], device).total_s == pytest.approx(once)
         assert latency.predict(division.operators("backward")[layer], device).total_s == pytest.approx(2 * once)
-
-
-def test_the_table_is_written(few_layers, tmp_path, capsys):
-    out = tmp_path / "out.json"
-    assert strategies.main(["--json", str(out)]) == 0
-    written = json.loads(out.read_text(encoding="utf-8"))["cases"]["unlike layers"]["strategies"]
-    assert list(written) == ["megatron", "amp (paper)", "hetpipe (ed)", "hetpipe (np)"]
-    assert written["megatron"]["over_megatron"] == 1.0
-    assert written["amp (paper)"]["plan"][0]["stages"][0]["layers"][0] == 0
-    assert not written["hetpipe (ed)"]["runs_on_alpa"]
-    assert "unlike layers" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not PROFILES.is_dir(), reason=f"AMP's profiles are to be in {PROFILES}")
@@ -184,13 +164,3 @@ def test_a_run_is_cold_and_then_warm_with_its_figures(tree):
     assert runs["cold"]["step_s"] == 2.0
     assert runs["cold"]["cpu_s"] > 0
     assert runs["cold"]["peak_bytes"] > 2**20
-
-
-def test_ratios_are_medians_of_pairs(tree):
-    def of(*seconds):
-        return [{"cold": {"s": s} if s else {"error": "none"}} for s in seconds]
-
-    row = {"ours": of(1.0, 2.0, 9.0), "first": of(2.0, 2.0, 3.0)}
-    assert bench.ratio(row, "cold", "s") == 1.0
-    assert bench.ratio({"ours": of(1.0), "first": of(0)}, "cold", "s") is None
-    assert bench.ratio({"ours": of(1.0)}, "cold", "s") is None

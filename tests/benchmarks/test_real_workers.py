@@ -16,6 +16,7 @@ from alpa_dejavu.testing import example_cluster
 from real_hosts import NotShownError, network, quotas
 from real_hosts.workers import real_workers
 
+pytestmark = pytest.mark.slow
 STEPS = Until(steps=4)
 WORKERS = 3
 SYNCHRONOUS = [*playground_real.SYNCHRONOUS, "stale-server"]

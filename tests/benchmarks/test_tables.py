@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +12,12 @@ from hypothesis import strategies as st
 import confidence
 import gpu_steps
 import kraken
-import playground_real
 from _confidence_choices import Choice, Option, gpt
-from _conformance import count
 from _resilience_training import bound_of_counts
 from alpa_dejavu.planning import GivenStage
 from alpa_dejavu.planning.rivals.stages import config_of
-from alpa_dejavu.playground import Job, Until, simulate
 from alpa_dejavu.problem import Submesh
 from alpa_dejavu.testing import example_cluster
-
-
-def rows(*pairs):
-    return [{"said": said, "right": right} for said, right in pairs]
-
-
-def test_scores_by_hand():
-    each = rows((0.9, True), (0.5, False), (0.1, False), (0.7, True))
-    assert confidence.brier(each) == pytest.approx(((0.01 + 0.25 + 0.01 + 0.09) / 4, 0.25))
 
 
 def example(measured_s):
@@ -67,27 +54,6 @@ def tests(tmp_path: Path) -> Path:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(source)
     return tmp_path
-
-
-def _lines(*lines: dict[str, object]) -> list[str]:
-    return [json.dumps(line) for line in lines]
-
-
-def test_what_did_not_finish_failed(tests: Path) -> None:
-    record = _lines(
-        {"collected": ["a", "b", "c"]},
-        {"test": "a", "when": "call", "outcome": "passed", "cause": ""},
-        {"test": "b", "when": "call", "outcome": "skipped", "cause": "no | device"},
-    )
-    result = count(tests, "runtime/test_x.py", record, "out of time after 5 s")
-    assert (result.passed, result.failed, result.skipped) == (1, 1, 1)
-    assert result.cause == "out of time after 5 s; no | device"
-
-
-def test_what_cannot_be_collected_failed_as_often_as_it_has_tests(tests: Path) -> None:
-    result = count(tests, "runtime/test_x.py", _lines({"uncollected": "Traceback\nImportError: no"}), "")
-    assert (result.passed, result.failed, result.skipped) == (0, 3, 0)
-    assert "ImportError: no" in result.cause
 
 
 TINY = "transformer:hidden=32,blocks=1,heads=2,vocabulary=64,sequence=16"
@@ -150,32 +116,3 @@ def test_no_fault_of_neurons_exceeds_the_bounds(seed, counts):
             values = np.tanh(inputs @ kernels[0]) * ~hits[0]
             wrong = (np.tanh(values @ kernels[1]) * ~hits[1]) @ kernels[2]
             assert np.abs(wrong - right).max() <= bound + 1e-9
-
-
-@pytest.fixture(scope="module")
-def histories():
-    """A predicted and a measured run of time alone, of which the measured one takes 25 % longer."""
-    return [simulate(Job(None, seconds, num_bytes=0), example_cluster(), "all-reduce", until=Until(steps=4))
-            for seconds in (1.0, 1.25)]  # fmt: skip
-
-
-def rows_of(histories, losses_s):
-    found = []
-    for n, (predicted, measured) in enumerate(losses_s):
-        row = {"policy": playground_real.SYNCHRONOUS[n % 2], "condition": "equal", **playground_real._row(*histories)}
-        found.append({**row, "predicted_loss_s": predicted, "measured_loss_s": measured, "apart": 1e-8})
-    return found
-
-
-def test_figures_are_the_median_and_the_ranks(histories):
-    rows = rows_of(histories, [(1.0, 2.0), (2.0, 3.0), (None, None), (3.0, 4.0)])
-    off, ranks, losses, ends = playground_real._figures(rows)
-    assert (off.held, ranks.held, losses.held, ends.held) == (False, True, True, True)
-    assert off.measured == "20.0%"
-    assert ranks.measured == "1.000"
-    rows[1] |= {"off": 0.1, "measured_end": "stalled"}
-    rows[2] |= {"off": -0.1, "measured_loss_s": 1.0, "apart": 1e-3}
-    rows[3] |= {"off": 0.05}
-    off, ranks, losses, ends = playground_real._figures(rows)
-    assert (off.held, ranks.held, losses.held, ends.held) == (True, False, False, False)
-    assert math.isclose(float(ranks.measured), -0.2, abs_tol=1e-3)

@@ -61,11 +61,6 @@ Twenty-four layers of the encoder and the decoder: three attentions of four matr
 five norms. Then the embedding that all share, relative positions, and the last norms.
 """
 
-CPU_ADAM_S = {1e9: 0.22, 2e9: 0.51, 4e9: 1.03, 8e9: 2.41, 10e9: 2.57}
-"""Seconds of an update by parameters: ZeRO-Offload, table 4, on a DGX-2."""
-DGX_2_BYTES_PER_S = 2 * 6 * 8 * 2666e6
-"""Peak of the memory of a DGX-2: two Xeon Platinum 8168 with six channels each of DDR4-2666, eight bytes wide."""
-
 
 def adam_bytes(params, weight=FP16, gradient=FP16, state=3 * FP32):
     """Returns the bytes that an update on the host's processors reads and writes: the states both ways, the gradients

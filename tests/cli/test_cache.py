@@ -1,6 +1,5 @@
 """What is kept from one process to the next: read as it was written, or as if it weren't there."""
 
-import concurrent.futures
 import errno
 import gzip
 import json
@@ -114,21 +113,6 @@ def test_the_least_recently_used_go_first(tmp_path):
     assert cache.read({"n": 0}, same) == 1
     cache.write({"n": 3}, 1)
     assert [n for n in range(4) if cache.read({"n": n}, same) == 1] == [0, 2, 3]
-
-
-def test_readers_never_meet_half_an_entry(cache, caplog):
-    data = list(range(20_000))
-    cache.write(KEY, data)
-
-    def at_work(_):
-        own = ModelCache(cache.folder)
-        own.write(KEY, data)
-        return own.read(KEY, same)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        assert all(found == data for found in pool.map(at_work, range(40)))
-    assert not caplog.records
-    assert cache.size()[0] == 1
 
 
 def test_the_folder_is_the_users(monkeypatch, tmp_path):

@@ -143,16 +143,6 @@ def test_a_dash_is_standard_output_and_the_table_is_aside(run, tmp_path, monkeyp
     assert sorted(os.listdir()) == ["given.json", "link", "read.json", "trace.json"]
 
 
-def test_an_open_file_that_is_only_read_is_found_before_planning(run, tmp_path):
-    (tmp_path / "in").write_text("as it was")
-    with open(tmp_path / "in", "rb") as file:
-        path = f"/dev/fd/{file.fileno()}"
-        result = run(*ASKED, "--html", path)
-    assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
-    assert f"{path} can't be written: Bad file descriptor" in result.stderr
-    assert (tmp_path / "in").read_text() == "as it was"
-
-
 def test_the_plan_is_kept_where_another_file_cannot_be_written(run, tmp_path, monkeypatch):
     replaced = json_file._replace
 

@@ -108,6 +108,14 @@ def test_patches_come_with_what_alpa_runs_with_and_alpa_comes_alone(calls):
     assert second[4:] == ["--no-deps", "alpa==0.2.3"]
 
 
+def test_nothing_goes_on_after_pip_has_failed(calls):
+    calls[1].append(3)
+    result = CliRunner().invoke(main, ["install-alpa"])
+    assert result.exit_code == 1
+    assert "pip ended with 3" in result.stderr
+    assert len(calls[0]) == 1
+
+
 def test_a_wheel_holds_the_wheel_of_the_patches(tmp_path, monkeypatch):
     monkeypatch.setattr(install_alpa, "_ROOT", tmp_path)
     with pytest.raises(ValueError, match="which hold the patches; install it by pip"):
@@ -116,11 +124,3 @@ def test_a_wheel_holds_the_wheel_of_the_patches(tmp_path, monkeypatch):
     wheel.parent.mkdir()
     wheel.touch()
     assert str(wheel) in install_alpa.pip_commands()[0]
-
-
-def test_nothing_goes_on_after_pip_has_failed(calls):
-    calls[1].append(3)
-    result = CliRunner().invoke(main, ["install-alpa"])
-    assert result.exit_code == 1
-    assert "pip ended with 3" in result.stderr
-    assert len(calls[0]) == 1

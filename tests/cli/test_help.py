@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu._util.phases import phase, progress_bar
+from alpa_dejavu._util.phases import phase
 from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.main import main
@@ -162,14 +162,3 @@ def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch
     lines = stream.getvalue().splitlines()
     assert re.fullmatch(r"planning: sharding\\r4 layers, \d+ s", lines[-1])
     assert "\r" not in stream.getvalue()
-
-
-def test_a_bar_is_lines_without_a_terminal():
-    stream = io.StringIO()
-    with progress_bar(stream, total=4, desc="simulating", unit=" steps", delay=0, mininterval=0) as bar:
-        for _ in range(4):
-            bar.update(1)
-    lines = stream.getvalue().splitlines()
-    assert len(lines) >= 4
-    assert all(line.startswith("simulating: ") for line in lines)
-    assert "4/4" in lines[-1]

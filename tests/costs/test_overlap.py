@@ -1,6 +1,5 @@
 """Two streams of a device: what hides behind computing, by hand, by brute force, and on layers that the engine cut."""
 
-import dataclasses
 import functools
 import itertools
 
@@ -175,20 +174,6 @@ def test_gradients_go_in_buckets_behind_the_backward_pass_of_earlier_layers():
     assert found["synchronisation_s"][0, 3] < 4 * bucket
     ((_, whole),) = costs.combined(devices, DATA, "step")
     assert costs.hidden_s(devices, DATA)[2] == pytest.approx(whole - found["synchronisation_s"], abs=1e-12)
-
-
-@pytest.mark.parametrize("overlap", [STREAMS, SLOW])
-def test_parameters_come_behind_the_layer_before_and_gradients_go_behind_those_after(overlap):
-    model = chain(3, flop=4e9, parameter_bytes=4e6, exchanged=())
-    config = dataclasses.replace(DATA, zero=3)
-    _, _, found = priced(model, config, overlap)
-    once = 3 * (1e-5 + 4e6 / 4 / 1e10)
-    assert once * 2 * 1.5 < 4e9 / 4 / 1e12  # all of it fits behind a layer
-    slower = once * overlap.transfer_slowdown * (1 - 1 / overlap.compute_slowdown)
-    assert found["collective_forward_s"][0, 2] == pytest.approx(once + 2 * slower)
-    assert found["collective_forward_s"][1, 1] == pytest.approx(once)
-    assert found["collective_backward_s"][0, 2] == pytest.approx(2 * once + 4 * slower)
-    assert found["collective_backward_s"][2, 2] == pytest.approx(2 * once)
 
 
 @pytest.mark.parametrize("zero", [0, 2, 3])

@@ -1,22 +1,16 @@
 """The Python that runs a plan: Alpa makes of it the option that it says."""
 
 import ast
-import dataclasses
 import os
 import subprocess
 import sys
 
 import alpa
 import pytest
-from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuLayerOption, DejavuStageOption
 from alpa_dejavu.exports.alpa_code import alpa_code, alpa_options
-from alpa_dejavu.problem import Run
-from alpa_dejavu.testing import example_cluster
-from models import chain, planned
 from plans import example_plan, hardware, stage
 
 
@@ -53,14 +47,6 @@ def test_alpa_is_given_exactly_the_plan(monkeypatch):
     assert (method.layer_option.layer_num, method.layer_option.remat_mode) == (4, "none")
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
-def test_options_are_fields_of_alpas_and_say_the_zero_level(zero):
-    options = alpa_options(stage((0, 0), zero=zero))
-    made = dataclasses.replace(alpa.AutoShardingOption(prefer_reduce_scatter=True, force_zero_stage_3=True), **options)
-    assert (made.prefer_reduce_scatter, made.force_zero_stage_3) == (zero == 2, zero == 3)
-    assert made.force_batch_dim_to_mesh_dim == 0
-
-
 SOME = ("none", "layer", "layer", "none")
 
 
@@ -84,20 +70,6 @@ def test_remat_goes_into_the_layer_option(monkeypatch, layers, remat, expected):
 def test_no_name_of_a_model_breaks_the_code():
     for name in ("", '"""', "\\", "a\nb", "größe"):
         assert "predicted" in ast.get_docstring(ast.parse(alpa_code(example_plan(model=name))))
-
-
-def test_where_alpa_places_stages_itself_they_are_on_the_hosts_of_the_plan(monkeypatch):
-    """A planned one: what is crossed by little is cut, so that there are as many stages as hosts."""
-    cluster = example_cluster(4, 1)
-    model = chain(4, activation_bytes=1.0, parameter_bytes=1e7)
-    plan = planned(model, cluster, 8, Run(8)).plan
-    assert len(plan.stages) > 1
-    option = method_of(plan, monkeypatch).stage_option
-    assert isinstance(option, alpa.ManualStageOption)
-    mesh = VirtualPhysicalMesh([*range(4)], [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(4)], 1)
-    sliced = stage_construction.get_sliced_virtual_submeshes(mesh, option.submesh_physical_shapes)
-    names = [host.name for host in cluster.hosts]
-    assert [tuple(names[host] for host in own.host_ids) for own in sliced] == [one.hosts for one in plan.stages]
 
 
 def on(*hosts, **changes):

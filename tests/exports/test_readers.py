@@ -6,7 +6,7 @@ import pytest
 
 from alpa_dejavu._util import units
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
 
@@ -327,12 +327,3 @@ def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expecte
 def test_what_a_config_has_and_is_not_planned_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         config(tmp_path, LLAMA | changes)
-
-
-def test_sizes_as_text_are_the_sizes_again():
-    for name in ("gpt-39b", "gpt2-125m"):
-        size = transformer_size(name)
-        assert Transformer.of_text(size.text) == size
-    for text, said in (("heads=two", "heads=two, but must have a whole number"), ("hiden=8", "did you mean 'hidden'")):
-        with pytest.raises(ValueError, match=said):
-            transformer_size(f"transformer:{text}")

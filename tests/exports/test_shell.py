@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -114,32 +113,6 @@ def test_what_bash_decides_as_it_runs_is_unknown_with_its_line(tmp_path, text, l
 def test_what_is_wrong_is_said_by_its_line(tmp_path, text, said):
     with pytest.raises(ValueError, match=said):
         arguments(tmp_path, text)
-
-
-def calls(text):
-    """How many functions are called as a script is read."""
-    count = 0
-
-    def called(frame, event, _):
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(called)
-    try:
-        Script(text)
-    finally:
-        sys.setprofile(before)
-    return count
-
-
-@pytest.mark.parametrize(
-    "word",
-    ["w ", "'a' ", '"a$B" ', "$A ", "${a:-b} ", "`a` ", "$(a) ", "A=1\n", "true;", "# x\n", "\\\n", "{a,b}"],
-)
-def test_reading_takes_as_many_steps_as_there_are_words(word):
-    few, many = calls("A=1 ; x " + 100 * word), calls("A=1 ; x " + 1000 * word)
-    assert many <= 10 * few
 
 
 @pytest.mark.parametrize(

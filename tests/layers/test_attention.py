@@ -100,10 +100,6 @@ def with_a_gradient_rule(query, key, value, weights, data):
     return mixed(query, key, value, softmax=softmax)
 
 
-def from_logarithms(query, key, value, weights, data):
-    return mixed(query, key, value, softmax=lambda x: jnp.exp(jax.nn.log_softmax(x)))
-
-
 def with_dropout(query, key, value, weights, data):
     def softmax(scores):
         weight = jax.nn.softmax(scores)
@@ -131,24 +127,10 @@ def capped(query, key, value, weights, data):
     return mixed(query, key, value, softmax=lambda s: jax.nn.softmax(jnp.where(past(), 50 * jnp.tanh(s / 50), -2e38)))
 
 
-def masked_by_numbers(query, key, value, weights, data):
-    return mixed(query, key, value, np.tril(np.ones((TOKENS, TOKENS), bool)))
-
-
-def masked_by_products(query, key, value, weights, data):
-    mask = jnp.tril(jnp.ones((TOKENS, TOKENS)))
-    return mixed(query, key, value, softmax=lambda scores: jax.nn.softmax(scores * mask - 1e10 * (1 - mask)))
-
-
 def grouped(query, key, value, weights, data):
     query = query.reshape(*query.shape[:2], key.shape[2], -1, HEAD)
     scores = jnp.einsum("bqgrd,bkgd->bgrqk", query, key) + jnp.where(past(), 0, -1e9)
     return jnp.einsum("bgrqk,bkgd->bqgrd", jax.nn.softmax(scores), value)
-
-
-def with_one_head_of_keys(query, key, value, weights, data):
-    scores = jnp.einsum("bqhd,bkd->bhqk", query, key[:, :, 0])
-    return jnp.einsum("bhqk,bkd->bqhd", jax.nn.softmax(scores), value[:, :, 0])
 
 
 def as_later_versions_of_jax(query, key, value, weights, data):
@@ -167,11 +149,6 @@ def heads_first(query, key, value, weights, data):
     query, key, value = (x.transpose(0, 2, 1, 3) for x in (query, key, value))
     weight = jax.nn.softmax(jnp.matmul(query, key.swapaxes(-1, -2)) / math.sqrt(HEAD))
     return jnp.matmul(weight, value).transpose(0, 2, 1, 3)
-
-
-def keys_first(query, key, value, weights, data):
-    weight = jax.nn.softmax(jnp.einsum("bkhd,bqhd->bkqh", key, query), axis=1)
-    return jnp.einsum("bkhd,bkqh->bqhd", value, weight)
 
 
 def mapped(query, key, value, weights, data):
@@ -204,24 +181,17 @@ WRITTEN = {
     "plain": (plain, {}, (False, 2, 16, 16, 4, 4)),
     "causal": (causal, {}, (True, 2, 16, 16, 4, 4)),
     "single precision": (in_single_precision, half, (True, 2, 16, 16, 4, 4)),
-    "by hand": (lambda q, k, v, *_: mixed(q, k, v, softmax=by_hand), {}, (False, 2, 16, 16, 4, 4)),
     "gradient rule": (with_a_gradient_rule, {}, (False, 2, 16, 16, 4, 4)),
-    "logarithms": (from_logarithms, {}, (False, 2, 16, 16, 4, 4)),
     "dropout": (with_dropout, {}, (False, 2, 16, 16, 4, 4)),
     "bias": (with_bias, {"more": {"bias": (HEADS, TOKENS, TOKENS)}}, (False, 2, 16, 16, 4, 4)),
     "slopes": (with_slopes, {}, (True, 2, 16, 16, 4, 4)),
     "padded": (padded, {}, (True, 2, 16, 16, 4, 4)),
     "capped": (capped, {}, (True, 2, 16, 16, 4, 4)),
-    "numbers": (masked_by_numbers, {}, (True, 2, 16, 16, 4, 4)),
-    "products": (masked_by_products, {}, (True, 2, 16, 16, 4, 4)),
     "grouped": (grouped, {"key_heads": 2}, (True, 2, 16, 16, 4, 2)),
-    "one head of keys": (with_one_head_of_keys, {"key_heads": 1}, (False, 2, 16, 16, 4, 1)),
     "later jax": (as_later_versions_of_jax, {"key_heads": 2}, (True, 2, 16, 16, 4, 2)),
     "heads first": (heads_first, {}, (False, 2, 16, 16, 4, 4)),
-    "keys first": (keys_first, {}, (False, 2, 16, 16, 4, 4)),
     "mapped": (mapped, {}, (False, 2, 16, 16, 4, 4)),
     "windows": (in_windows, {}, (False, 8, 4, 4, 4, 4)),
-    "flax": (functools.partial(flax, is_causal=False), {}, (False, 2, 16, 16, 4, 4)),
     "flax causal": (flax, half, (True, 2, 16, 16, 4, 4)),
     "flax dropout": (functools.partial(flax, dropout=0.1), {}, (True, 2, 16, 16, 4, 4)),
     "cross": (plain, {"key_tokens": 32}, (False, 2, 16, 32, 4, 4)),
@@ -323,46 +293,6 @@ def test_a_bias_is_read_once_and_has_a_gradient_without_a_batch():
     assert ahead.parameter_bytes == ahead.unbatched_read_bytes == back.unbatched_read_bytes == bias
     assert ahead.read_bytes == 3 * size + bias
     assert back.written_bytes == 3 * size + bias
-
-
-def test_scores_are_neither_kept_nor_temporary():
-    function = attending(causal, blocks=3)
-    kept, fused = (model_of_step(trace(function, batch=BATCH), 3, attention=how) for how in ("plain", "fused"))
-    scores, rows = BATCH * HEADS * TOKENS * TOKENS * 4, BATCH * HEADS * TOKENS * 4
-    plainly, fusedly = (sorted(t.num_bytes for t in model.tensors if t.role == "activation") for model in (kept, fused))
-    assert scores in plainly
-    assert scores not in fusedly
-    assert fusedly.count(rows) == 3
-    for layer, other in zip(kept.layers, fused.layers, strict=True):
-        assert other.forward_temporary_bytes < layer.forward_temporary_bytes
-        assert other.backward_temporary_bytes <= layer.backward_temporary_bytes
-        assert other.exchanged_bytes == layer.exchanged_bytes
-    other = model_of_step(trace(function, batch=BATCH), 3)
-    assert [t for t in other.tensors if t.role != "activation"] == [t for t in fused.tensors if t.role != "activation"]
-
-
-@pytest.mark.parametrize("is_checkpointed", [False, True])
-@pytest.mark.parametrize("num_layers", [1, 3])
-def test_a_scan_over_layers(is_checkpointed, num_layers):
-    def function(batch_size):
-        def block(x, weights):
-            query, key, value = ((x @ weights[name]).reshape(-1, TOKENS, HEADS, HEAD) for name in "qkv")
-            return x + mixed(query, key, value, past()).reshape(x.shape) @ weights["o"], None
-
-        def step(weights, x):
-            def loss(weights):
-                return (jax.lax.scan(jax.checkpoint(block) if is_checkpointed else block, x, weights)[0] ** 2).mean()
-
-            return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
-
-        weights = {name: jax.ShapeDtypeStruct((3, HIDDEN, HIDDEN), jnp.float32) for name in "qkvo"}
-        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
-
-    traced = trace(function, batch=BATCH)
-    assert attention_of(traced).by_pattern == 3
-    ahead, back = records(model_of_step(traced, num_layers, attention="fused"))
-    assert [record.kernel for record in ahead] == ["cudnn causal"] * 3
-    assert [record.kernel for record in back].count("cudnn causal backward") == 3
 
 
 class Block(nn.Module):

@@ -34,8 +34,6 @@ STEPS = {
     "gpt": transformer_step(GPT(128, 2, 4, vocabulary=512, sequence=64), 4),
     "moe": transformer_step(MoE(128, 2, 4, num_heads=4, vocabulary=256, sequence=64, group=64), 4),
     "wresnet": wresnet_step(WideResNet(8, 2, (1, 1, 1, 1), classes=16, image=64), 4),
-    "bert": train_step(jax_models.bert, *jax_models.bert_arguments()),
-    "vit": train_step(jax_models.vit, *jax_models.vit_arguments()),
     "convolutions": train_step(jax_models.convolutions, *jax_models.convolution_arguments()),
     "unrolled": train_step(jax_models.unrolled, *jax_models.stacked_arguments()),
 }

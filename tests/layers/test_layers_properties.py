@@ -75,21 +75,6 @@ def test_counts_are_those_by_hand(drawn, remat):
     assert num_bytes(model, "gradient") == num_bytes(model, "optimizer") == trained_bytes
 
 
-@settings(max_examples=25, deadline=None)
-@given(networks())
-def test_what_is_before_all_that_is_trained_has_forward_alone(drawn):
-    widths, trained, num_layers = drawn
-    model = model_of_step(trace(network(widths, trained)), num_layers)
-    before, first = 0, trained.index(True)
-    for n, layer in enumerate(model.layers):
-        before += round(layer.forward.product_flop / (2 * BATCH * widths[0] ** 2))
-        kept = [t for t in model.tensors if t.role in ("gradient", "optimizer") and n in t.users]
-        if before <= first:
-            assert len(layer.backward) == len(layer.update) == len(kept) == 0
-        else:
-            assert len(layer.backward) > 0
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from([1, 2, 3, 5]), st.sampled_from([1, 2, 4]))
 def test_what_a_micro_batch_takes_grows_with_it(num_layers, parts):

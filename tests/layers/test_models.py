@@ -14,7 +14,6 @@ from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._training import TrainedGroups
 from alpa_dejavu.layers.models._transformer import _activations, transformer_forward, transformer_step
-from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.sharding import model_of_step
 
 
@@ -133,16 +132,6 @@ def test_a_forward_step_gives_the_logits_that_the_loss_is_made_of():
 def test_a_forward_step_that_there_is_not(name, sequence, message):
     with pytest.raises(ValueError, match=message):
         forward_function(name, sequence)
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_image_classifiers_run(half):
-    step, arguments = wresnet_step(WideResNet(8, 2, (1, 1), classes=8, image=32, half=half), 4)
-    state, batch = filled(arguments)
-    (trained, statistics), accuracy = jax.jit(step)(state, batch)
-    assert 0 <= float(accuracy) <= 1
-    assert jax.tree.structure((trained, statistics)) == jax.tree.structure(state)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(statistics))
 
 
 def test_frozen_blocks_have_no_gradients_no_state_and_no_backward_pass():

@@ -1,4 +1,4 @@
-"""Offload as the planner prices it, beside the published formulas and figures."""
+"""Offload: the published formulas by themselves, by hand, and beside them what the planner prices."""
 
 import dataclasses
 
@@ -11,6 +11,77 @@ from alpa_dejavu.costs.offload import added_s, copies, with_offload
 from alpa_dejavu.problem import NO_OFFLOAD, HostMemory, Layer, MemoryShares, Model, Nvme, Offload, Operators, Tensor
 from published_estimates import FP16, FP32, T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
 from published_formulas import CONFIGURATIONS, stage
+
+# DeepSpeed's page, in GiB: of the host, of a GPU. "cold": from counts rounded to 2851 M and 32 M; "live": from T5-3B.
+PAGE_2 = {
+    True: {"cold": (127.45, 5.31), "live": (127.48, 5.31)},
+    False: {"cold": (127.45, 15.93), "live": (127.48, 15.93)},
+}
+PAGE_3 = {
+    # The optimizer, and the parameters, are offloaded; zero.Init.
+    (True, True, True): {"cold": (71.69, 0.12), "live": (71.71, 0.12)},
+    (True, True, False): {"cold": (127.45, 0.12), "live": (127.48, 0.12)},
+    (True, False, True): {"cold": (63.72, 0.78), "live": (63.74, 0.79)},
+    (True, False, False): {"cold": (127.45, 0.78), "live": (127.48, 0.79)},
+    (False, False, True): {"cold": (1.43, 6.09), "live": (1.47, 6.10)},
+    (False, False, False): {"cold": (127.45, 6.09), "live": (127.48, 6.10)},
+}
+COUNTS = {"cold": (2851e6, 32e6), "live": (T5_3B, T5_3B_LARGEST)}
+
+
+def gib(num_bytes):
+    return round(num_bytes / 2**30, 2)
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_deepspeed_s_estimates_come_out_to_their_last_digit(counts):
+    params, largest = COUNTS[counts]
+    for offload, figures in PAGE_2.items():
+        gpu, host = deepspeed_zero2(params, 8, offload)
+        assert (gib(host), gib(gpu)) == figures[counts]
+    for options, figures in PAGE_3.items():
+        gpu, host = deepspeed_zero3(params, largest, 8, *options)
+        assert (gib(host), gib(gpu)) == figures[counts]
+
+
+# By hand. Bytes of a device, of the host, on drives; seconds overlapped, and not.
+BY_HAND = {
+    # 26 + 26/8 + 0.4; 156 + 26. Each link: 48/8 = 6 GB/s. Passes 4 x 2 s; Adam 13 x 30/110 s; 3.25/6 s down, and up.
+    "13B, ZeRO-2, optimizer": (29.65e9, 182e9, 0, 8 + 390 / 110, 8 + 390 / 110 + 6.5 / 6),
+    # 26 + 3.25/40 + 0.4. The gradients go four times, behind 1.5 s.
+    "13B, ZeRO-2, optimizer and gradients": (26.48125e9, 182e9, 0, 8 + 390 / 110, 8 + 390 / 110 + (4 + 1) * 3.25 / 6),
+    # 3.75 x (1 + 2/48) + 7.5 + 0.7; 360 + 60 + 30. Passes 2 x 10 s, and 4 times 3.75/6 s up; then 7.5 down, 3.75 up.
+    "30B, ZeRO-3, optimizer and half of the parameters": (
+        12.10625e9,
+        450e9,
+        0,
+        20 + 900 / 110,
+        20 + 900 / 110 + (4 * 3.75 + 7.5 + 3.75) / 6,
+    ),
+    # 5.2 + 5.2/8 + 31.2/8 + 12 x (1 + 1/32); 8 x 12. Each link: 96/8 = 12 GB/s, so 1 s each way for 0.3 and 0.9 s.
+    "2.6B, ZeRO-2, half of the activations": (22.125e9, 96e9, 0, 2 * (1 + 1), 2 * (1.3 + 1.9)),
+    # 26 GB of gradients wait in the host's memory. Read 156/16 s, written 156/8 s, Adam 390/126 s; 3.25/12 s each way.
+    "13B, ZeRO-2, optimizer on NVMe": (
+        29.65e9,
+        26e9,
+        156e9,
+        8 * 0.6 + 19.5,
+        8 * 0.6 + 19.5 + 9.75 + 390 / 126 + 6.5 / 12,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_five_configurations_are_what_they_are_by_hand(name):
+    job, shares, host = CONFIGURATIONS[name]
+    device_bytes, host_bytes, nvme_bytes, overlapped_s, serial_s = BY_HAND[name]
+    overlapped, serial = stage(job, shares, host, True), stage(job, shares, host, False)
+    assert overlapped.device_bytes == pytest.approx(device_bytes)
+    assert overlapped.host_bytes == pytest.approx(host_bytes)
+    assert overlapped.nvme_bytes == pytest.approx(nvme_bytes)
+    assert (overlapped.seconds, serial.seconds) == pytest.approx((overlapped_s, serial_s))
+    assert (serial.device, serial.host) == (overlapped.device, overlapped.host)
+
 
 MIXED = {"parameter": FP16, "gradient": FP16, "optimizer": 3 * FP32}
 

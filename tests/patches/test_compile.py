@@ -65,29 +65,6 @@ def test_an_annotated_module_runs_on_the_devices_of_its_mesh_in_their_order(clie
     assert "f32[2,4]" in text
 
 
-def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
-    module = HloModuleProto.FromString(_computation(SUM).as_serialized_hlo_module_proto())
-    late = xc.XlaComputation(rewrite_gradient_accumulation(module).SerializeToString())
-    executable = client.compile(late, _options(4, False))
-    compiled = executable.hlo_modules()[0]
-    channels = xe.get_grad_sync_channel_ids(compiled)
-    assert channels == ".1."
-    devices = client.devices()[:4]
-    name = f"{compiled.name}XLA_SKIP_NCCL_COLLECTIVE_IDS"
-
-    def run():
-        old, new = ([np.full(3, value + i, np.float32) for i in range(4)] for value in (0, 10))
-        buffers = [_put(client, devices, value) for value in (old, new)]
-        (result,) = executable.execute_sharded_on_local_devices(buffers)
-        return [float(np.asarray(piece)[0]) for piece in result]
-
-    monkeypatch.setitem(os.environ, name, channels)
-    assert run() == [10, 12, 14, 16]
-    monkeypatch.setitem(os.environ, name, "")
-    assert run() == [52] * 4
-    executable.delete()
-
-
 def test_runs_before_the_last_micro_batch_have_nothing_of_what_combines_gradients(client, monkeypatch):
     two = SUM.replace(
         "total = f32[3] add(old, r)",

@@ -16,11 +16,9 @@ from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import TUPLE
 from alpa_stock_jax.hlo_cost import MeasuredCosts, estimate_cost
 from alpa_stock_jax.hlo_markers import hooked_shardings, is_marker, remove_markers, slice_at_markers
-from alpa_stock_jax.hlo_module import to_proto
 from alpa_stock_jax.hlo_shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from hlo_tools import from_function, from_text, opcodes, run, to_text
 
-ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])
 TEXT = """HloModule m
 ENTRY e { a = f32[4,4] parameter(0)
   b = f32[4,4] add(a, a)
@@ -36,20 +34,6 @@ def test_aliases_are_set_once_for_each_parameter():
     module.setup_alias((0,), 0, ())
     module.setup_alias((0,), 0, ())
     assert module.to_string().count("may-alias") == 1
-
-
-def test_shardings_go_in_and_come_out_as_objects_of_jaxlib():
-    module = _computation().get_hlo_module()
-    sharding = xe.HloSharding(ROWS.SerializeToString())
-    assert isinstance(sharding, xc.HloSharding)
-    assert isinstance(sharding, xe.HloSharding)
-    assert to_proto(sharding) == ROWS
-    module.set_spmd_parameters_shardings([sharding])
-    module.set_spmd_output_sharding(xe.HloSharding.replicate())
-    assert module.spmd_parameters_shardings() == [sharding]
-    assert module.spmd_output_sharding() == xc.HloSharding.replicate()
-    module.infer_spmd_shardings()
-    assert module.spmd_parameters_shardings() == [xc.HloSharding.replicate()]
 
 
 def test_jax_still_analyses_and_prints_its_own_modules():

@@ -64,12 +64,6 @@ def test_an_array_that_lies_right_is_not_copied(mesh, spec, host):
     assert pointers[0] == pointers[1]
 
 
-def test_an_array_that_lies_otherwise_is_cut_anew(mesh, spec, host):
-    other = mesh.get_logical_mesh((2, 2)).make_tile_spec(host, [1], [0])
-    array = _join(mesh, spec, host, _cut(mesh, spec, host))
-    np.testing.assert_array_equal(_join(mesh, other, host, _cut(mesh, other, array)), host)
-
-
 def test_a_donated_array_is_gone_and_its_pieces_stay(mesh, spec, host):
     argument = jax.numpy.array(host)
     pieces = _cut(mesh, spec, argument, donated=True)

@@ -76,6 +76,7 @@ def _train_step(state, batch):
 
 def _difference(actual, expected):
     """The largest of the tensors' differences: norm of the difference over norm of the tensor."""
+
     def one(a, b):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-12)
@@ -137,15 +138,6 @@ def test_float16_with_a_dynamic_scale(mesh, batch, num_micro_batches):
     method = ShardParallel(devices=mesh, num_micro_batches=num_micro_batches)
     state = _check(method, batch, tolerance=0.05, dtype="float16", scale=DynamicScale())
     assert float(state.dynamic_scale.scale) == float(DynamicScale().scale)
-
-
-def test_a_loss_that_overflows_halves_the_scale_and_changes_nothing_else(mesh, batch):
-    scale = DynamicScale(scale=jnp.float32(2.0**40))
-    method = ShardParallel(devices=mesh)
-    before = _state(dtype="float16", scale=scale)
-    after, _ = alpa.parallelize(_train_step, method=method, donate_argnums=())(before, batch)
-    assert _difference(after.params, before.params) == 0
-    assert float(after.dynamic_scale.scale) < float(scale.scale)
 
 
 def test_shardings_by_hand(mesh):
@@ -213,9 +205,7 @@ def test_a_state_is_created_where_training_wants_it(mesh, batch):
     step = alpa.parallelize(_train_step, method=Zero3Parallel(devices=mesh))
     state = alpa.parallelize(_state, method=CreateStateParallel(step, batch))()
     wanted = step.get_last_executable().get_input_placement_specs()[0]
-    for array, placement in zip(
-        jax.tree_util.tree_leaves(state), jax.tree_util.tree_leaves(wanted), strict=True
-    ):
+    for array, placement in zip(jax.tree_util.tree_leaves(state), jax.tree_util.tree_leaves(wanted), strict=True):
         assert array.sharding_spec == placement.sharding_specs[0]
     _, losses = _train(step, state, batch)
     assert losses[-1] < losses[0]

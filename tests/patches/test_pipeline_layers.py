@@ -1,7 +1,6 @@
 """Steps are sorted into layers and optimizer so that they compute what they did, whatever reads what."""
 
 import itertools
-from types import SimpleNamespace
 
 import alpa
 import jax
@@ -48,18 +47,6 @@ def test_layers_compute_what_one_device_does(name):
 def test_so_do_all_numbers_of_layers(name, remat):
     for layers, micro_batches in itertools.product((1, 2, 3, 4, 5, 6), (1, 2)):
         _check(name, layers, micro_batches, remat)
-
-
-def test_a_gradient_need_not_be_marked():
-    def make(value_and_grad):
-        def loss(p, b):
-            return jnp.mean((jnp.tanh(b["x"] @ p["a"]) @ p["b"] - b["y"]) ** 2)
-
-        return lambda p, b: jax.grad(alpa.AutoLayerOption(2).transform(loss))(p, b)
-
-    arguments = (weights("a", "b"), batch())
-    expected = jax.jit(make(None))(*arguments)
-    assert_same(run_layers(make, arguments, SimpleNamespace(transform=lambda f: f)), expected)
 
 
 def test_results_without_a_gradient_are_all_made_by_layers():

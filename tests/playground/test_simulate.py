@@ -204,28 +204,3 @@ def test_gradients_without_seconds_need_a_number_of_steps(compute_s):
         simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0))
     run = simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0, steps=4))
     assert (run.end, run.steps[-1], run.end_s) == ("steps", 4, 0.0)
-
-
-@pytest.mark.parametrize("back_s", [None, 1.00004])
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_message_in_its_latency_is_lost_with_its_sender_and_its_receiver(lost, back_s):
-    # Sent at 1, without bytes, it would arrive 6e-5 seconds later or so.
-    arrived = []
-
-    class Single(Exchange):
-        def run(self, worker):
-            if worker.world.now_s:
-                return
-            if worker.number == 0:
-                yield worker.sleep(1.0)
-                worker.send(1, "x")
-            else:
-                yield worker.receive("x")
-                arrived.append(worker.world.now_s)
-
-    def simulated(*faults):
-        simulate(seconds(1.0), hosts(2), Single(), until=Until(seconds=3.0), faults=faults)
-        return arrived
-
-    assert simulated(Crash(lost, 1.00001, back_s)) == []
-    assert simulated() == [pytest.approx(1.0, abs=1e-3)]

@@ -17,7 +17,6 @@ from alpa_dejavu._util import units
 from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.report._page import serving_report
-from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from models import chain
 from serving_plans import PLAN
@@ -121,14 +120,6 @@ def test_the_tables_tell_the_plan(planned, page):
     texts = " ".join(Page(page).texts)
     assert units.seconds(planned.plan.step_s) in texts
     assert "gpt on example" in texts
-
-
-def test_what_to_speed_up_first_is_told(planned, page):
-    found = {row[0]: row[1:] for row in Page(page).rows if row[1:] and row[1].endswith(" %")}
-    for one in sensitivities(planned.plan):
-        figures = [f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", units.seconds(one.twice_s)]
-        assert found[one.what] == figures
-    assert "all devices" in found
 
 
 def test_the_heat_map_is_the_cost_table_with_the_cut(planned, page):

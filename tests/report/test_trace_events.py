@@ -1,13 +1,12 @@
 """The trace: what the format asks of each event, and that it tells what the timeline does."""
 
-import itertools
 import json
 
 import pytest
 
 from alpa_dejavu.report.trace_events import trace_events
 from alpa_dejavu.simulation.step import StageTimes, simulate
-from timelines import small_plan, small_planned
+from timelines import small_plan
 
 NUMBER = (int, float)
 NEEDED = {
@@ -40,16 +39,6 @@ def test_hosts_are_processes_and_stages_are_threads():
     assert ("gamma", "stage 2 (devices 0-1, layers 3-5)") in threads
     used = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
     assert used <= {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
-
-
-def test_stages_on_one_submesh_share_a_thread():
-    made = small_planned(schedule="zb_v")
-    events = trace_events(made.timeline, made.plan)["traceEvents"]
-    threads = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    assert threads[0].startswith("stages 0, 5 (device")
-    assert sorted(threads) == [0, 1, 2, 3, 4, 5]
-    busy = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == 0 and e["pid"] == 0)
-    assert all(end <= begin * (1 + 1e-9) for (_, end), (begin, _) in itertools.pairwise(busy))
 
 
 def test_the_trace_lasts_as_long_as_the_step_in_microseconds():

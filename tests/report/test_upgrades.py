@@ -21,7 +21,7 @@ from alpa_dejavu.report.upgrades import resources, upgrades
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, product
-from plans import example_plan, hardware, stage
+from plans import example_plan, stage
 from unlike import cluster, device, host
 
 SMALL = 1e-5
@@ -133,19 +133,6 @@ def test_a_plan_that_is_not_the_best_is_said_to_be():
     assert note.startswith(f"the best plan as things are takes {units.seconds(plan.step_s)}: ")
 
 
-def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
-    on = cluster([host("a"), host("b"), Host("c", device(0.6e12, name="slower"), 2)])
-    meshes = [(2, 1), (1, 2), (2, 1)]
-    stages = [
-        GivenStage(*layers, Submesh(1, 2), MeshConfig(mesh, *mesh), (name,))
-        for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
-    ]
-    plan = estimate(model(), on, Run(8), stages, batch=32).plan
-    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).by_figure}
-    cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
-    assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
-
-
 def calibrated(name, rate=1e12):
     """A calibration of the example cluster's device, which it measured to be of another rate."""
     own = example_cluster(1).hosts[0].device
@@ -223,23 +210,3 @@ def test_the_slowest_stage_is_named_and_evening_helps():
     assert any(note.startswith("stage 1 is the slowest: 60 ms") and "33 %" in note for note in found.notes)
     # Evened out both take 0.045 s: (2 + 4 - 1) times that.
     assert saved(found, "stages that all take equally long") == pytest.approx(5 * 0.045)
-
-
-@pytest.mark.parametrize(
-    ("figures", "said"),
-    [
-        ({"memory_bytes": 1e9}, "memory sets no limit: the fullest, stage 0"),
-        ({"memory_bytes": 15.5e9}, "stage 0 nearly fills its memory"),
-        ({"memory_bytes": 17e9}, "0.93 GiB are missing; remat, a ZeRO level of 2 or 3, more micro-batches"),
-        ({"memory_bytes": 17e9, "remat": "layer", "zero": 3}, "are missing; more micro-batches, more devices"),
-    ],
-)
-def test_memory_is_looked_at(figures, said):
-    assert said in explain(plan_of(quick((0, 3), **figures), step_s=0.12)).notes[-1]
-
-
-def test_where_devices_share_a_cpu_only_less_work_helps():
-    stages = [quick((n, n)) for n in range(4)]
-    found = explain(plan_of(*stages, step_s=0.2, hardware=hardware(cores=8)))
-    assert [option.change for option in found.what_if] == ["devices that compute twice as fast"]
-    assert found.what_if[0].step_s == pytest.approx(0.2 - 0.06)

@@ -78,15 +78,6 @@ def test_the_planner_counts_one_all_reduce_a_layer_forward_and_backward(shape):
 
 
 @pytest.mark.parametrize("shape", MESHES)
-def test_the_planner_counts_as_many_in_inference(shape):
-    activation = BATCH // shape[0] * LENGTH * WAYS.hidden * 2
-    first, *others, last = sent(WAYS, shape, "forward", kraken_forward)
-    assert first == {activation: 1}  # the tokens' embedding, cut along the vocabulary
-    assert others == [{activation: 1}] * (BLOCKS - 2)
-    assert last == {activation: 1, activation / LENGTH: 1}
-
-
-@pytest.mark.parametrize("shape", MESHES)
 def test_the_planner_counts_two_in_the_standard_transformer(shape):
     activation = BATCH // shape[0] * LENGTH * STANDARD.hidden * 2
     for phase in ("forward", "backward"):

@@ -110,32 +110,6 @@ def test_all_kinds_of_operators_compute_the_same(shape):
     _assert_computes(sharded, mesh, args, _many_operators(*map(jnp.asarray, args)))
 
 
-def _transformer_step(params, x):
-    def block(x, p):
-        b, s, h = x.shape
-        q, k, v = (jnp.reshape(x @ w, (b, s, 4, h // 4)) for w in p[:3])
-        weights = jax.nn.softmax(jnp.einsum("bqnd,bknd->bnqk", q, k))
-        x = x + jnp.reshape(jnp.einsum("bnqk,bknd->bqnd", weights, v), (b, s, h)) @ p[3]
-        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return x + jax.nn.gelu(x @ p[4]) @ p[5]
-
-    def loss(params):
-        y = x
-        for p in params:
-            y = block(y, p)
-        return (y**2).mean()
-
-    return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params))
-
-
-def test_four_transformer_blocks_are_solved():
-    h = 64
-    weights = [[jnp.ones((h, h))] * 4 + [jnp.ones((h, 4 * h)), jnp.ones((4 * h, h))] for _ in range(4)]
-    module = flat_module(_transformer_step, weights, jnp.ones((8, 32, h)))
-    sharded = shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_batch_dim_to_mesh_dim=0))
-    assert sharded.objective < 1e13
-
-
 @pytest.mark.parametrize(
     ("heuristic", "tiles"), [("shard-largest", [2, 2]), ("shard-first", [4, 1]), ("shard-last", [1, 4])]
 )

@@ -172,19 +172,6 @@ def test_the_remaining_seconds_are_those_of_the_candidates_left():
     assert (watch.priced, watch.left, watch.has_plan) == (7, (0, 0), True)
 
 
-def test_what_is_left_gets_less_while_a_candidate_is_priced_and_never_negative():
-    now = [0.0]
-    watch = SearchWatch(lambda: now[0])
-    for _ in range(3):
-        now[0] += 2.0
-        watch.price(True, (4, 0), False)
-    assert watch.remaining_s() == pytest.approx(8.0)
-    now[0] += 3.0
-    assert watch.remaining_s() == pytest.approx(5.0)
-    now[0] += 30.0
-    assert watch.remaining_s() == 0.0
-
-
 def test_a_search_within_the_block_is_told_to_stop():
     watch = SearchWatch()
     with watched(watch):

@@ -152,34 +152,3 @@ def test_the_map_names_every_package():
     rooms = {init.parent.name for init in (ROOT / "alpa_dejavu").glob("*/__init__.py")}
     described = set(re.findall(r"^- `(\w+)/` holds ", MAP.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert described == rooms
-
-
-def test_a_map_that_is_not_current_is_found_and_drawn_again(tmp_path):
-    old, text = tmp_path / "map.md", MAP.read_text(encoding="utf-8")
-    assert "  cli --> alpa\n" in text
-    old.write_text(text.replace("  cli --> alpa\n", ""), encoding="utf-8")
-    run = run_map("--check", "--map", str(old))
-    assert run.returncode == 1
-    assert "isn't current" in run.stderr
-    assert run_map("--map", str(old)).returncode == 0
-    assert old.read_text(encoding="utf-8") == text
-
-
-def test_broken_links_are_found(tmp_path):
-    page = tmp_path / "page.md"
-    (tmp_path / "other.md").write_text("# A title\n\n## It's *one*, `two`\n\n## A title\n", encoding="utf-8")
-    page.write_text(
-        "# Here\n[a](other.md) [b](other.md#its-one-two) [c](other.md#a-title-1) [d](#here) [e](https://x.org/y)\n"
-        "[f](gone.md) ![g](gone.png) [h](other.md#gone) [i](#gone) [j][gone] [k][l]\n\n[l]: gone.py\n"
-        "`[m](code.md)`\n\n```\n[n](code.md)\n```\n",
-        encoding="utf-8",
-    )
-    found = [one.partition(": ")[0] for one in broken_links(page)]
-    assert found == ["gone.md", "gone.png", "other.md#gone", "#gone", "no definition of [gone]", "gone.py", "gone.py"]
-
-
-def test_unknown_names_are_found():
-    text = "`alpa_dejavu.plan`, alpa_dejavu.slicing.Slicer, alpa_dejavu.slicing.Slicer.slice, alpa_dejavu/a.py"
-    assert list(unknown_names(text)) == []
-    wrong = "alpa_dejavu.gone alpa_dejavu.slicing.Gone alpa_dejavu.slicing.Slicer.gone"
-    assert list(unknown_names(wrong)) == sorted(wrong.split())

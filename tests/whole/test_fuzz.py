@@ -14,7 +14,6 @@ from fuzzing import _draw
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
 from fuzzing._figures import contradictions_in
-from fuzzing._flags import flag_examples
 from fuzzing._formats import FORMATS
 from fuzzing._outcome import Ended, Limits, Watch, tally
 from fuzzing._read import READERS
@@ -123,16 +122,6 @@ def test_right_files_are_read(right, tmp_path):
             # A model that is somebody's code, and that the plan's file alone names, may have to be named again.
             named = ended.code == 1 and "--model" not in command and "--model" in ended.stderr
             assert named or (ended.code, "Error" in ended.stderr) == (0, False), (command, ended.stderr)
-
-
-def test_the_same_seed_draws_the_same_examples(right):
-    drawn = []
-    for start in (1, 1, 2):
-        found = []
-        _draw.drawn(flag_examples(right), 12, start, found.append)
-        drawn.append(found)
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(drawn[0]) == 12
 
 
 def test_files_are_broken_in_many_ways():

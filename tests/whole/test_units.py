@@ -4,8 +4,6 @@ import ast
 import pathlib
 import re
 
-import pytest
-
 import alpa_dejavu
 
 ROOT = pathlib.Path(alpa_dejavu.__file__).parent.parent
@@ -70,38 +68,3 @@ def test_units_are_formatted_in_one_place():
         for line, text in formatted_units(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'f"{step_s:.4g} s a step"',
-        'f"it takes {1e3 * step_s:.1f} ms"',
-        'f"{size / 2**30:.2f} GiB are missing"',
-        'f"{size / 2**20:.2f}"',
-        'f"{held:.0f} bytes are missing"',
-        'f"{rate:.3g}GB/s"',
-        'heads = ["stage", "compute ms"]',
-        'axis = "memory of each device (GB)"',
-        'hover = "%{y:.3f} GB at %{x:.4g}"',
-        'log.info("measured in %.2f s", took)',
-        'text = str(rate) + " TFLOP/s"',
-    ],
-)
-def test_a_unit_that_is_formatted_elsewhere_is_found(source):
-    assert list(formatted_units(source))
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'f"{units.seconds(step_s)} a step in {count} stages"',
-        'UNITS = {"ms": 1e-3, "GiB": 2.0**30}',
-        'f"{name}s of {what} sizes"',
-        '"""It takes 3 ms."""',
-        'f"{100 * share:.1f} % slower"',
-        'raise ValueError("give a number of MiB above 0")',
-    ],
-)
-def test_other_texts_are_left_alone(source):
-    assert list(formatted_units(source)) == []

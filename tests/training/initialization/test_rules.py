@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alpa_dejavu.training.initialization import LastLoss, Measure, Trend, judge, measured
+from alpa_dejavu.training.initialization import LastLoss, Measure, Trend, judge
 from alpa_dejavu.training.initialization._initialize import race_rungs, rungs_of
-from alpa_dejavu.training.initialization._judge import end_of_drop
 from alpa_dejavu.training.initialization._layout import layout
 from alpa_dejavu.training.initialization.rules import KNOWN as RULES
 from alpa_dejavu.training.initialization.rules import Halving, OptunaPruner, RaceDecision, RaceRule, Standing, rule
@@ -144,26 +143,6 @@ def test_starts_refuse_what_cant_be(tensors):
     vectors = tuple(tensor for tensor in tensors if not tensor.is_matrix)
     with pytest.raises(ValueError, match="nothing to scale"):
         start("sobol").start(ask(vectors))
-
-
-def curve(steps, drop=5.0, floor_at=20, exponent=0.3):
-    """Falls steeply to a knee, then by a power law that goes through 1 there."""
-    at = np.arange(1, steps + 1)
-    return np.where(at < floor_at, 1 + drop * (1 - at / floor_at), (at / floor_at) ** -exponent)
-
-
-def unknown(losses):
-    return np.full(len(losses), np.nan)
-
-
-def test_the_trend_after_the_drop_is_followed_to_the_end_of_training():
-    losses = curve(200)
-    found = measured(losses, unknown(losses), 0, 2000)
-    assert 15 <= end_of_drop(np.log2(np.arange(1, 201)), np.log(losses)) <= 30
-    assert found.promised == pytest.approx(100**-0.3, rel=0.05)
-    assert found.loss == pytest.approx(losses[-1], rel=0.02)
-    assert not found.on_plateau
-    assert np.isnan(found.relative_gradient)
 
 
 def made(promised, gradient=np.nan, on_plateau=False, last=1.0):

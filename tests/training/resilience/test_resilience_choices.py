@@ -13,8 +13,6 @@ from alpa_dejavu.training.resilience.critical import chosen_parts, harms
 from alpa_dejavu.training.resilience.faults import Removed
 from alpa_dejavu.training.resilience.hardening import Drill, hardened, weight_noise
 from alpa_dejavu.training.resilience.outages import Outage, disturbed, stage_parts
-from alpa_dejavu.training.resilience.spares import blocks_of_stages, spares
-from plans import example_plan
 
 DRAW = np.random.default_rng(3)
 INPUTS = DRAW.standard_normal((60, 5)).astype(np.float32)
@@ -132,20 +130,6 @@ def test_a_lost_replica_takes_its_rows_with_it():
         run(Outage(2, 0, 1))
     with pytest.raises(ValueError, match=r"batch is 12, but must be a multiple of the 5 replicas"):
         run(replicas=5)
-
-
-def test_a_spare_is_worth_most_where_training_cannot_do_without():
-    plan = example_plan()
-    count = len(plan.stages)
-    found = spares(plan, [0.1] * (count - 1) + [np.inf], failures_per_s=1e-6, repair_s=600, takeover_s=30)
-    assert found[0].stage == count - 1
-    assert found[0].saved == pytest.approx(len(plan.stages[-1].hosts) * 1e-6 * 570)
-    assert found[-1].saved == pytest.approx(len(found[-1].hosts) * 1e-6 * 30)
-    blocks = [f"blocks/{n}" for n in range(plan.num_layers)]
-    held = blocks_of_stages(plan, blocks)
-    assert [len(each) for each in held.values()] == [stage.num_layers for stage in plan.stages]
-    with pytest.raises(ValueError, match=r"behind is .*, but must be"):
-        spares(plan, [0.1] * (count + 1), failures_per_s=1e-6, repair_s=600)
 
 
 @pytest.mark.parametrize(("call", "said"), [
