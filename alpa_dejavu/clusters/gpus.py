@@ -126,8 +126,10 @@ def data_sheet(name: str) -> dict[str, Any]:
 
 
 def device_figures(name: str) -> dict[str, Any]:
-    """Returns a known GPU as a machine file describes a device, with the memory that Alpa leaves to a plan."""
-    sheet = data_sheet(name)
+    """Returns a known GPU as a machine file describes a device, with the memory that Alpa leaves to a plan; the source
+    of its memory's rate is the name of its data sheet.
+    """
+    sheet, sources = data_sheet(name), _file()[name]["sources"]
     memory = sheet["memory_bytes"]
     own = f"{memory['source']}, of which Alpa lets XLA have {_ALLOCATED} (XLA_PYTHON_CLIENT_MEM_FRACTION)"
     return {
@@ -135,7 +137,7 @@ def device_figures(name: str) -> dict[str, Any]:
         "memory_bytes": {**memory, "value": memory["value"] * _ALLOCATED, "source": own},
         "flop_per_s": _by_dtype(sheet["flop_per_s"]),
         "vector_flop_per_s": sheet["flop_per_s"]["fp32"],
-        "memory_bytes_per_s": sheet["memory_bytes_per_s"],
+        "memory_bytes_per_s": {**sheet["memory_bytes_per_s"], "source": re.split("[,:]", sources["sheet"])[0]},
         **{key: dict(zip(("value", "unit", "source"), figure, strict=True)) for key, figure in _STARTS.items()},
     }
 
