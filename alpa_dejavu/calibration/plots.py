@@ -58,12 +58,15 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration, or None."""
+    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration, or None;
+    those that Ray's accelerators stand for come first.
+    """
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
-    for machine in known_machines():
-        device: Mapping[str, Any] | None = read_machine(machine)["device"]
+    machines = {name: read_machine(name) for name in known_machines()}
+    for machine in sorted(machines, key=lambda name: (machines[name].get("accelerator_type") is None, name)):
+        device: Mapping[str, Any] | None = machines[machine]["device"]
         if device is not None and device["name"] in calibration.devices:
             return named_cluster(machine, 2)
     return None

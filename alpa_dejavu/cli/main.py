@@ -25,6 +25,7 @@ _COMMANDS = LateCommands({
     "doctor": "Says which packages are installed, which functions work on this machine, and what to do about the "
     "others.",
     "models": "Lists the models that are known by name, with their parameters and blocks.",
+    "machines": "Lists the machine types that are known by name, with their GPUs, rates and prices.",
     "plan": "Finds the best plan for a model on a cluster, without devices.",
     "compare": "Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.",
     "import": "Reads the plan in another runtime's configuration, and predicts its step.",

@@ -37,7 +37,7 @@ else:
     _Rate, _Price, _Margin, _FLOPS = map(
         figure_format, ("bytes_per_s", "price_per_hour", "memory_margin", "flop_per_s")
     )
-    _DTYPES = ("float8", "float16", "bfloat16", "float32", "float64", "int8")
+    _DTYPES = ("float4", "float8", "float16", "bfloat16", "float32", "float64", "int8")
     _Rates = TypedDict("RatesData", {name: _FLOPS if name == "float32" else NotRequired[_FLOPS] for name in _DTYPES})
     _Drives = figures_format("NvmeData", Nvme, "The NVMe drives of a host, all together, as `Nvme` has them.")
     _HostMemory = Annotated[
@@ -94,8 +94,11 @@ class MachineData(TypedDict):
     ]
     memory_margin: NotRequired[_Margin]
     host_memory: NotRequired[_HostMemory]
-    device: Annotated[
-        _Device | None, stated("an object with the figures of a device, or null: this machine's CPU is measured")
+    gpu: NotRequired[Annotated[str, stated("the name of a GPU that is known, in place of `device`", min_length=1)]]
+    device: NotRequired[
+        Annotated[
+            _Device | None, stated("an object with the figures of a device, or null: this machine's CPU is measured")
+        ]
     ]
     within: _Link
     between: _Link

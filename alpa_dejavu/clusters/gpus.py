@@ -1,4 +1,8 @@
-"""The data sheets of GPUs by name: what models of their kernels need to know beside a device's rates."""
+"""The data sheets of GPUs by name: what models of their kernels need to know beside a device's rates.
+
+Each figure of `sheets/gpus.json` has its unit and its source, "sheet" and "paper" standing for those that the GPU's
+`sources` spell out. `flop_per_s` has the peaks of dense products by precision, fp64 to fp4, as data sheets have them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,30 @@ import dataclasses
 import functools
 import json
 import pathlib
+import re
 from collections.abc import Mapping
-from typing import final
+from typing import Any, TypeVar, final
 
+from alpa_dejavu.clusters.figures import UNITS
 from alpa_dejavu.problem import Device
 
+_Figure = TypeVar("_Figure")
 _FILE = pathlib.Path(__file__).parent / "sheets" / "gpus.json"
-_KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
-"""Estimates of their order, as in the machine files: launches of a kernel, of a compiled computation, and a step."""
+_UNITS = {**UNITS, "MHz": 1e6, "W": 1.0}
+_ALLOCATED = 0.9
+"""The share of a device's memory that Alpa lets XLA have."""
+_STARTS: Mapping[str, tuple[float, str, str]] = {
+    "kernel_s": (5, "us", "order of a CUDA kernel launch; an estimate"),
+    "dispatch_s": (100, "us", "order of starting an XLA executable; an estimate"),
+    "step_s": (5, "ms", "order of a Ray call to every worker of Alpa's driver; an estimate"),
+}
+"""What no data sheet has, the same for all GPUs."""
+PRECISIONS: Mapping[str, str] = {
+    "tf32": "float32", "fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8",
+    "fp4": "float4",
+}  # fmt: skip
+"""The precisions of data sheets, and the dtype whose products each prices: those of float32 go by TF32 where tensor
+cores have it, and by FP32 elsewhere. FP32 is also the rate of all that isn't a product."""
 
 
 @final
@@ -23,9 +43,9 @@ class Gpu:
     the words), streaming multiprocessors with
     their boost clock, L2 cache, memory, rates, the board's greatest power, and where the figures are from.
 
-    `flop_per_s` are rates of dense matrix products by dtype, "float8" standing for all formats of 8 bits;
-    `vector_flop_per_s` that of its other units in single precision. `link_bytes_per_s` is what its NVLinks, or its PCIe
-    lanes where it has none, carry in one direction.
+    `flop_per_s` are rates of dense matrix products by dtype, "float8" and "float4" standing for all formats of so many
+    bits; `vector_flop_per_s` that of its other units in single precision. `link_bytes_per_s` is what its NVLinks, or
+    its PCIe lanes where it has none, carry in one direction.
     """
 
     name: str
@@ -49,9 +69,7 @@ class Gpu:
             self.flop_per_s,
             self.vector_flop_per_s,
             self.memory_bytes_per_s,
-            kernel_s=_KERNEL_S,
-            dispatch_s=_DISPATCH_S,
-            step_s=_STEP_S,
+            **{name: value * UNITS[unit] for name, (value, unit, _) in _STARTS.items()},
             origin=self.source,
         )
 
@@ -62,19 +80,82 @@ def known_gpus() -> tuple[str, ...]:
     >>> "H100-SXM-80GB" in known_gpus()
     True
     """
-    return tuple(_sheets())
+    return tuple(_file())
 
 
+@functools.cache
 def gpu_of(device: str) -> Gpu | None:
     """Returns the data sheet of the GPU that a device's name stands for; None if none is known.
 
     >>> gpu_of("H100-SXM-80GB").generation
     'hopper'
     """
-    return _sheets().get(device)
+    if device not in _file():
+        return None
+    sheet = data_sheet(device)
+    peaks = {name: _si(figure) for name, figure in sheet.pop("flop_per_s").items()}
+    sources = _file()[device]["sources"]
+    return Gpu(
+        device,
+        _file()[device]["generation"],
+        num_sm=sheet.pop("num_sm")["value"],
+        flop_per_s=_by_dtype(peaks),
+        vector_flop_per_s=peaks["fp32"],
+        source=sources["sheet"],
+        **{name: _si(figure) for name, figure in sheet.items()},
+    )
+
+
+def data_sheet(name: str) -> dict[str, Any]:
+    """Returns the figures of a known GPU as its data sheet has them, each with its unit and its source; `flop_per_s`
+    has one for each precision.
+
+    >>> data_sheet("H100-SXM-80GB")["memory_bytes_per_s"]["value"], list(data_sheet("T4")["flop_per_s"])
+    (3350, ['fp64', 'fp32', 'fp16'])
+    """
+    entry = _file()[name]
+
+    def sourced(figure: Mapping[str, Any]) -> dict[str, Any]:
+        spelled_out = re.sub(r"^\w+", lambda word: entry["sources"].get(word[0], word[0]), figure["source"])
+        return {**figure, "source": spelled_out}
+
+    sheet = {key: sourced(entry[key]) for key in entry if key not in ("generation", "sources")}
+    peaks = sheet["flop_per_s"]
+    shared = {"unit": peaks.pop("unit"), "source": peaks.pop("source")}
+    return {**sheet, "flop_per_s": {precision: {"value": rate, **shared} for precision, rate in peaks.items()}}
+
+
+def device_figures(name: str) -> dict[str, Any]:
+    """Returns a known GPU as a machine file describes a device, with the memory that Alpa leaves to a plan; the source
+    of its memory's rate is the name of its data sheet.
+    """
+    sheet, sources = data_sheet(name), _file()[name]["sources"]
+    memory = sheet["memory_bytes"]
+    own = f"{memory['source']}, of which Alpa lets XLA have {_ALLOCATED} (XLA_PYTHON_CLIENT_MEM_FRACTION)"
+    return {
+        "name": name,
+        "memory_bytes": {**memory, "value": memory["value"] * _ALLOCATED, "source": own},
+        "flop_per_s": _by_dtype(sheet["flop_per_s"]),
+        "vector_flop_per_s": sheet["flop_per_s"]["fp32"],
+        "memory_bytes_per_s": {**sheet["memory_bytes_per_s"], "source": re.split("[,:]", sources["sheet"])[0]},
+        **{key: dict(zip(("value", "unit", "source"), figure, strict=True)) for key, figure in _STARTS.items()},
+    }
+
+
+def _by_dtype(peaks: Mapping[str, _Figure]) -> dict[str, _Figure]:
+    """Returns for each dtype the peak that its products go by."""
+    rates: dict[str, _Figure] = {}
+    for precision, dtype in PRECISIONS.items():
+        if precision in peaks:
+            rates.setdefault(dtype, peaks[precision])
+    return rates
+
+
+def _si(figure: Mapping[str, Any]) -> float:
+    return float(figure["value"]) * _UNITS[figure["unit"]]
 
 
 @functools.cache
-def _sheets() -> dict[str, Gpu]:
-    sheets = json.loads(_FILE.read_text(encoding="utf-8"))["gpus"]
-    return {name: Gpu(name, **figures) for name, figures in sheets.items()}
+def _file() -> dict[str, Any]:
+    sheets: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))["gpus"]
+    return sheets

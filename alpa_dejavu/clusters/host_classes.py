@@ -66,7 +66,7 @@ def slow_inside(cluster: Cluster) -> bool:
     """Returns whether every link within a host of several devices is clearly slower than every link between hosts.
 
     This is so where devices reach each other through the host's memory alone, and other hosts through a card beside
-    them.
+    them. Of a link between hosts counts what one device has of it, by its own card where that is known.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> slow_inside(example_cluster())
@@ -77,8 +77,8 @@ def slow_inside(cluster: Cluster) -> bool:
     inside, between = [kinds.links[n] for n in several], kinds.between(range(len(cluster.hosts)))
     if not inside or not between or cluster.shared:
         return False
-    collective = max(link.bytes_per_s for link in inside), min(link.bytes_per_s for link in between)
-    sends = max(link.sending[1] for link in inside), min(link.sending[1] for link in between)
+    collective = max(link.bytes_per_s for link in inside), min(link.devices_bytes_per_s(1) for link in between)
+    sends = max(link.sending[1] for link in inside), min(link.sending_from(1)[1] for link in between)
     return all(_CLEARLY * slow < fast for slow, fast in (collective, sends))
 
 

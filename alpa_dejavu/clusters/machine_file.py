@@ -4,7 +4,7 @@ A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, o
 `price_per_hour` and a `memory_margin` (the share of the memory that plans leave free), and the objects `device`,
 `within`, `between`, and perhaps `host_memory`, whose figures are {"value": number, "unit": text, "source": text}. The
 key names what a figure is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s",
-"TFLOP/s").
+"TFLOP/s"). In place of `device` it may have `gpu`, the name of a GPU whose data sheet is known (`gpus`).
 `schemas/machine-1.json` has every key and unit.
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters.figures import of_figures, si
+from alpa_dejavu.clusters.gpus import device_figures, known_gpus
 from alpa_dejavu.problem import Device, HostMemory
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def read_machine(name: str) -> MachineData:
     if name in known_machines():
         # These are checked when they change, by a test: the checker takes longer to import than all else here.
         packaged: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-        return packaged
+        return _with_device(packaged)
     if not os.path.isfile(name):
         if name.endswith(".json") or os.sep in name:
             raise ValueError(f"there is no file {name!r}; give the path of a JSON file, or the name of a machine type")
         raise ValueError(
-            f"there is no machine {name!r}{near(name, known_machines())} (known are {', '.join(known_machines())}); "
-            "or give the path of a JSON file"
+            f"there is no machine {name!r}{near(name, known_machines()) or ';'} `alpa-dejavu machines` lists all that "
+            "are known, or give the path of a JSON file"
         )
     from alpa_dejavu.clusters.formats import MachineData
 
@@ -68,7 +69,19 @@ def read_machine(name: str) -> MachineData:
     if margin is not None and margin >= 1:
         wrong = f"memory_margin is {margin:g} of the memory, but must be below 1"
         raise file.problem(("memory_margin",), wrong)
-    return data
+    if ("gpu" in data) == ("device" in data):
+        which = "both a device and a gpu" if "gpu" in data else "neither a device nor a gpu"
+        raise file.problem((), f"the file has {which}, but must have one of them")
+    gpu = data.get("gpu")
+    if gpu is not None and gpu not in known_gpus():
+        wrong = f"gpu is {gpu!r}{near(gpu, known_gpus())}, but must be one of {', '.join(known_gpus())}"
+        raise file.problem(("gpu",), wrong)
+    return _with_device(data)
+
+
+def _with_device(data: MachineData) -> MachineData:
+    """Returns the data with the device that its GPU's data sheet describes, where the file names a GPU."""
+    return {**data, "device": device_figures(data["gpu"])} if "gpu" in data else data
 
 
 def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -25,14 +25,19 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 """Options of Alpa's auto-sharding pass, by ZeRO level."""
 
 
+_LARGE = 16
+"""Parts of more devices than that are equal ones, where a host has such."""
+
+
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
     """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts; ValueError for an
     unknown kind of submeshes.
 
     Parts have 1, 2, 4 ... devices, or a number that divides those of the host, so that like parts tile it: hosts of 6
-    are also taken as twice 3, as 4 and 2, or whole. Where hosts have unlike numbers of devices, they are the submeshes
-    of each kind of host, and mixtures of kinds. Where links within hosts are slower than those between them, submeshes
-    on parts of several hosts are added.
+    are also taken as twice 3, as 4 and 2, or whole. Hosts that can be divided into equal parts of 16 devices or more
+    are cut into these, or into 1, 2, 4, 8 or 16: a rack of 72 into 18, 24, 36 or 72, not into 32, 32 and 8. Where hosts
+    have unlike numbers of devices, they are the submeshes of each kind of host, and mixtures of kinds. Where links
+    within hosts are slower than those between them, submeshes on parts of several hosts are added.
 
     The kinds are "power_of_two" (parts of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) and
     "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
@@ -55,8 +60,15 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
 
 
 def _parts(devices: int) -> list[int]:
-    """The numbers of a host's devices that a stage may take."""
-    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or devices % n == 0]
+    """Returns the numbers of a host's devices that a stage may take.
+
+    >>> _parts(6), _parts(8), _parts(72)
+    ([1, 2, 3, 4, 6], [1, 2, 4, 8], [1, 2, 4, 8, 16, 18, 24, 36, 72])
+    """
+    alike = [n for n in range(1, devices + 1) if devices % n == 0]
+    if any(_LARGE <= n < devices for n in alike):
+        return [n for n in range(1, devices + 1) if (devices % n == 0 if n > _LARGE else n.bit_count() == 1)]
+    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n in alike]
 
 
 def _several(hosts: int, kind: str) -> list[int]:

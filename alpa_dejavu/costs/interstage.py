@@ -137,7 +137,7 @@ class InterstageTransfer:
     ) -> None:
         self.model, self.bytes = model, CutBytes.of(model)
         self._cluster, self._communication, self._runtime, self._factors = cluster, communication, runtime, factors
-        self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
+        self._known: dict[tuple[_Ends, int, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
         """Returns the model in which sends within a host, and sends between hosts, take so many times the predicted
@@ -145,22 +145,29 @@ class InterstageTransfer:
         """
         return InterstageTransfer(self.model, self._cluster, self._communication, self._runtime, (within, between))
 
-    def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> Float[FloatArray, "2 L"]:
+    def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1, devices: int = 1) -> Float[FloatArray, "2 L"]:
         """Returns the seconds of one micro-batch's transfer across the cut before each layer, forward and backward:
         forward over the link from the first host of `ends` to the second, each tensor cut into `shares` that are sent
-        at the same time, `at_a_time` pipelines over the same link.
+        at the same time, `at_a_time` pipelines over the same link, by so many devices of each host.
         """
-        key = ends, shares, at_a_time
+        key = ends, shares, at_a_time, devices if self._has_cards(ends) else 1
         if key not in self._known:
             sent = self.bytes
-            ahead = self._sent(sent.forward_bytes, sent.forward_tensors, ends, shares, at_a_time)
-            back = self._sent(sent.backward_bytes, sent.backward_tensors, ends[::-1], shares, at_a_time)
+            ahead = self._sent(sent.forward_bytes, sent.forward_tensors, *key)
+            back = self._sent(sent.backward_bytes, sent.backward_tensors, ends[::-1], *key[1:])
             self._known[key] = rounded(np.stack([ahead, back]) * self._factors[ends[0] != ends[1]])
         return self._known[key]
 
-    def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
+    def _has_cards(self, ends: _Ends) -> bool:
+        """Whether devices have network cards of their own, so that it matters how many of a host send."""
+        return self._cluster.links[ends[0]][ends[1]].device_bytes_per_s is not None
+
+    def _sent(
+        self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int, devices: int
+    ) -> FloatArray:
         message_bytes = num_bytes / np.maximum(tensors, 1) / shares
-        alone = self._communication.seconds("send", message_bytes, Group(self._cluster, ends, at_a_time))
+        hosts = (ends[0],) * devices + (ends[1],) * devices
+        alone = self._communication.seconds("send", message_bytes, Group(self._cluster, hosts, at_a_time))
         return np.asarray(tensors * self._runtime.sends * alone)
 
     def between(
@@ -181,7 +188,8 @@ class InterstageTransfer:
         for a, b in itertools.product(*(on if at_a_time else self._examples(on, sending & receiving) for on in ends)):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
-        seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
+        devices = min(min(collections.Counter(on).values()) for on in (before, after))
+        seconds = [self.seconds(ends, shares, many, devices)[:, layer] for (*_, many), ends in unlike.items()]
         forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
 
@@ -206,13 +214,16 @@ class InterstageTransfer:
         """
         ends, slowest = self._links(space)
         inside = np.array([a == b for a, b in ends])[slowest]
-        hosts, devices = (
-            np.array([getattr(submesh, name) for submesh in space.submeshes]) for name in ("num_hosts", "num_devices")
+        hosts, devices, per_host = (
+            np.array([getattr(submesh, name) for submesh in space.submeshes])
+            for name in ("num_hosts", "num_devices", "devices_per_host")
         )
         inside &= np.maximum.outer(hosts, hosts) == 1
         shares = np.where(inside, np.minimum.outer(devices, devices), np.minimum.outer(hosts, hosts))
-        kinds, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
-        seconds = np.array([self.seconds(ends[n], share) for n, share in kinds.tolist()])
+        cards = np.where(np.array([*map(self._has_cards, ends)])[slowest], np.minimum.outer(per_host, per_host), 1)
+        sent = np.stack([slowest, shares, cards], axis=-1).reshape(-1, 3)
+        kinds, links = np.unique(sent, axis=0, return_inverse=True)
+        seconds = np.array([self.seconds(ends[n], share, 1, card) for n, share, card in kinds.tolist()])
         return InterstageTable(
             links=np.reshape(links, slowest.shape).astype(np.int64),
             forward_s=np.ascontiguousarray(seconds[:, 0].T),

@@ -144,9 +144,9 @@ class Device:
 
     def rate(self, dtype: str) -> float:
         """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown
-        one; "float8" stands for all formats of 8 bits.
+        one; "float8" and "float4" stand for all formats of so many bits.
         """
-        name = "float8" if dtype.startswith("float8") else dtype
+        name = dtype[:6] if dtype.startswith(("float8", "float4")) else dtype
         return self.flop_per_s.get(name, self.flop_per_s["float32"])
 
     def slower(self, factor: float) -> Device:

@@ -28,6 +28,8 @@ class Link:
         shares: names of the media that it goes over together with other links, such as a host's network card or a
             switch. All that goes at a time over links with such a name shares the medium's rate (`Cluster.media`).
             Empty: the link is shared only by groups of devices that communicate at the same time.
+        device_bytes_per_s: the rate of one device's own network card, of a link between hosts, whose `bytes_per_s` is
+            that of a whole host; None: one device may use all of the link.
         cached_bytes_per_s, cached_bytes: the rate of a message in a collective that has fewer than so many bytes, where
             a CPU's cache holds it and `bytes_per_s` is that of messages from memory; None: all have the same rate.
     """
@@ -38,6 +40,7 @@ class Link:
     send_bytes_per_s: Rare[GivenPositive | None] = None
     pair_bytes_per_s: Rare[GivenPositive | None] = None
     shares: Rare[Annotated[tuple[Text, ...], listed("a list of the names of what the link shares")]] = ()
+    device_bytes_per_s: Rare[GivenPositive | None] = None
     cached_bytes_per_s: Rare[GivenPositive | None] = None
     cached_bytes: Rare[GivenPositive | None] = None
 
@@ -53,7 +56,7 @@ class Link:
         checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
         if (self.cached_bytes_per_s is None) != (self.cached_bytes is None):
             raise ValueError("link: cached_bytes_per_s and cached_bytes belong together; give both or neither")
-        checks.fields("link", self, "cached_bytes_per_s cached_bytes")
+        checks.fields("link", self, "device_bytes_per_s cached_bytes_per_s cached_bytes")
 
     def group_bytes_per_s(self, size: int) -> float:
         """Returns the bytes per second that each device has in a collective among `size` devices, by its links to the
@@ -68,9 +71,26 @@ class Link:
 
     def carrying(self, factor: float) -> Link:
         """Returns the link that carries `factor` times the bytes per second; latencies stay as they are."""
-        names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "cached_bytes_per_s")
+        names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "device_bytes_per_s", "cached_bytes_per_s")
         rates = {name: getattr(self, name) for name in names}
         return dataclasses.replace(self, **{name: rate * factor for name, rate in rates.items() if rate is not None})
+
+    def devices_bytes_per_s(self, devices: int) -> float:
+        """Returns the bytes per second that so many devices of a host have together, by their own cards.
+
+        >>> [Link(0.0, 400.0, device_bytes_per_s=50.0).devices_bytes_per_s(devices) for devices in (1, 4, 16)]
+        [50.0, 200.0, 400.0]
+        """
+        own = self.device_bytes_per_s
+        return self.bytes_per_s if own is None else min(self.bytes_per_s, devices * own)
+
+    def sending_from(self, devices: int, groups: int = 1) -> tuple[float, float]:
+        """Returns the latency in seconds, and the bytes per second that some groups, which each send from so many
+        devices of a host at a time, have together.
+        """
+        latency_s, rate = self.sending
+        own = self.device_bytes_per_s
+        return latency_s, rate if own is None else min(rate, groups * devices * own)
 
     def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
         """Returns the bytes per second that each of `size` devices has in a collective for messages of `num_bytes`."""

@@ -39,6 +39,8 @@ SAME = [
     "diff many.json many.json",
     "playground list",
     "models",
+    "machines",
+    "machines gb200-nvl72",
     "playground compare run.json run.json",
     f"{COMPARING} --cluster '2 x p3.16xlarge' --cluster g4dn.12xlarge --saving offload --saving remat+ZeRO --steps 9",
 ]

@@ -64,7 +64,7 @@ def test_commands_stand_in_the_order_of_their_use_with_whole_sentences():
     listed = help_of().split("Commands:")[1]
     names = re.findall(r"^  (\S+)", listed, flags=re.MULTILINE)
     assert names == list(main.commands)
-    assert names[:4] == ["install-alpa", "doctor", "models", "plan"]
+    assert names[:4] == ["install-alpa", "doctor", "models", "machines"]
     assert "..." not in listed
     sentences = " ".join(listed.split()).split(". ")
     assert len(sentences) == len(names)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import socket
 import threading
 
@@ -111,7 +110,7 @@ def test_units_are_turned_into_si(tmp_path):
 def test_wrong_names_list_the_near_ones(name, near):
     with pytest.raises(ValueError, match=rf"no machine '{name}'; did you mean .*'{near}'"):
         named_cluster(name)
-    with pytest.raises(ValueError, match=rf"no machine 'quux' \(known are {re.escape(', '.join(known_machines()))}\)"):
+    with pytest.raises(ValueError, match="no machine 'quux'; `alpa-dejavu machines` lists all that are known, or give"):
         named_cluster("quux")
 
 

@@ -21,7 +21,8 @@ from alpa_dejavu.problem import Cluster, Link
 RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """The collectives that go around a ring, and how often: a pass of n devices is n-1 rounds of 1/n of the bytes each."""
 COLLECTIVES = (*RING_PASSES, "all_to_all", "send")
-"""The collectives that can be asked for. "send" goes from the first device of a group to the last."""
+"""The collectives that can be asked for. "send" goes from the first device of a group to the last, or from
+each of some devices of a host at once to those of another, where the group has several of both."""
 MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """The collectives that calibrations measure, fit and keep; the others go by links alone."""
 
@@ -99,7 +100,7 @@ class AlphaBeta(CommunicationModel):
         sizes = np.asarray(num_bytes, dtype=np.float64)
         link = group.slowest_link
         if collective == "send":
-            latency_s, rate = link.sending
+            latency_s, rate = link.sending_from(min(group.members.values()), group.concurrent)
             return np.where(sizes > 0, latency_s + sizes * group.concurrent / rate, 0.0)
         rounds = (group.size - 1) * RING_PASSES.get(collective, 1)
         if rounds == 0:

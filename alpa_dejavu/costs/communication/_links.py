@@ -93,7 +93,7 @@ def _sending(group: Group) -> tuple[float, float]:
     """Returns the latency, and the seconds per byte, from the first device to the last."""
     cluster = group.cluster
     link = cluster.links[group.hosts[0]][group.hosts[-1]]
-    latency_s, rate = link.sending
+    latency_s, rate = link.sending_from(min(group.members.values()), group.concurrent)
     if not link.shares:
         return latency_s, group.concurrent / rate
     media = [cluster.media.get(medium, link.bytes_per_s) / group.concurrent for medium in link.shares]

@@ -24,6 +24,7 @@ LONG_BYTES = 2.0**20
 _PCIE_BYTES_PER_S = 64e9
 _NIC_BYTES_PER_S = 12.5e9
 _EAGER_BYTES = 32 * 1024
+_JOINED = 7
 _SHARPNESS = 8
 _GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 _SWITCHED = ("hopper", "blackwell")
@@ -56,8 +57,10 @@ class NcclFigures:
         if kind == "pcie":
             return seconds * (size / 2) ** self.crowd
         if collective == "all_to_all":
-            # Where NVLinks join devices in pairs, they don't join all of more than four.
-            apart = 1.0 if link.pair_bytes_per_s is None else max(size / 4, 1.0) ** self.crowd
+            # Where NVLinks join devices in pairs, they don't join all of more than four, unless each has seven of them.
+            pair = link.pair_bytes_per_s
+            joined = pair is None or link.bytes_per_s >= _JOINED * pair
+            apart = 1.0 if joined else max(size / 4, 1.0) ** self.crowd
             return seconds / self.exchange_share * apart
         return seconds * self.switch if collective == "all_reduce" and size > 4 and kind in _SWITCHED else seconds
 
@@ -89,6 +92,8 @@ class NetworkFigures:
         link, hosts, most = group.slowest_link, len(members), max(members.values())
         part = min(count / cluster.hosts[host].num_devices for host, count in members.items())
         cards = max(link.bytes_per_s * part, min(link.bytes_per_s, _NIC_BYTES_PER_S))
+        if link.device_bytes_per_s is not None:
+            cards = link.devices_bytes_per_s(min(members.values()))
         byte_s = 1 / (min(cards, link.bytes_per_s / group.concurrent) * self.share)
         if collective == "all_to_all":
             leaving = max(count * (size - count) for count in members.values()) / size

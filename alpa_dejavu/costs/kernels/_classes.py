@@ -13,8 +13,9 @@ from alpa_dejavu.clusters.gpus import Gpu
 ASYNCHRONOUS = ("hopper", "blackwell")
 """The generations whose tensor cores compute on tiles in shared memory while other instructions go on; those of earlier
 ones, and of Ada, take registers and let them wait."""
-SYNCHRONOUS = ("pascal", "volta", "turing", "ampere", "ada")
-"""The other generations that data sheets may have; those before Volta have no tensor cores."""
+SYNCHRONOUS = ("pascal", "volta", "turing", "ampere", "ada", "cdna3")
+"""The other generations that data sheets may have; those before Volta have no tensor cores. AMD's CDNA 3 has matrix
+cores, which take registers: nothing of it was measured."""
 _VECTOR = 1.5
 """How many times faster products are than everything else, at least, where they run on tensor cores."""
 
