@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,10 @@ class OffloadedMemory:
     per_micro_batch: Float[FloatArray, "L L"]
     nvme: Float[FloatArray, "L L"]
 
+    def mapped(self, change: Callable[[Any], Any]) -> OffloadedMemory:
+        """Returns the bytes with each array changed by a function."""
+        return OffloadedMemory(*map(change, (self.resident, self.per_micro_batch, self.nvme)))
+
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes in the hosts' memory for each device with so many micro-batches in flight."""
         return self.resident + self.per_micro_batch * in_flight
@@ -146,6 +150,18 @@ class StageMemory:
     per_micro_batch: Float[FloatArray, "L L"]
     temporary: Float[FloatArray, "L L"]
     elsewhere: OffloadedMemory | None = None
+
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """Returns all that differs from range to range."""
+        own = self.resident, self.per_micro_batch, self.temporary
+        away = self.elsewhere
+        return own if away is None else (*own, away.resident, away.per_micro_batch, away.nvme)
+
+    def mapped(self, change: Callable[[Any], Any]) -> StageMemory:
+        """Returns the bytes with each array changed by a function."""
+        resident, kept, temporary = map(change, (self.resident, self.per_micro_batch, self.temporary))
+        return StageMemory(resident, kept, temporary, None if self.elsewhere is None else self.elsewhere.mapped(change))
 
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes on each device with so many micro-batches in flight, for each range of layers."""

@@ -221,7 +221,7 @@ def test_parts_that_do_not_pack_are_left_out():
     table = table_of(where, space, chain(3))
     problem = table.slicing_problem(where, space, RUN)
     problem = dataclasses.replace(problem, num_stages=3)
-    costs = problem.costs_s.copy()
+    costs = np.array(problem.costs_s)
     costs[:, :, 0] /= 100
     problem = dataclasses.replace(problem, costs_s=costs)
     anywhere = dataclasses.replace(problem, sites=problem.sites.without_capacity())
