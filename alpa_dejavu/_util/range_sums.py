@@ -57,16 +57,20 @@ def _variant_sums(values: FloatArray, of_stages: NDArray[np.int64]) -> FloatArra
     """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
     size, several = len(of_stages), values.shape[1]
     sums = np.zeros((several, size, size))
-    total = np.zeros(several)
+    before = np.zeros((size + 1, several))
     for first in range(size):
         for last in range(first, size):
-            total[:] = 0.0
-            for layer in range(first, last + 1):
+            # Most layers have the variant that they have without the last one.
+            unlike = first
+            while unlike < last and of_stages[first, last, unlike] == of_stages[first, last - 1, unlike]:
+                unlike += 1
+            before[first] = 0.0
+            for layer in range(unlike, last + 1):
                 variant = of_stages[first, last, layer]
                 for column in range(several):
-                    total[column] += values[variant, column]
+                    before[layer + 1, column] = before[layer, column] + values[variant, column]
             for column in range(several):
-                sums[column, first, last] = total[column]
+                sums[column, first, last] = before[last + 1, column]
     return sums
 
 

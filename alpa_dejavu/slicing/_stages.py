@@ -39,6 +39,7 @@ class Stages:
         unit: a number of devices that the sizes of all submeshes are multiples of.
         limited: whether memory limits the followers of some of them more than layers and devices do.
         num_configs: how many configs each submesh has.
+        unlike: the indices of some stages that cost all that any of them do, after whatever stage.
     """
 
     first: IntArray
@@ -55,6 +56,7 @@ class Stages:
     unit: int
     limited: bool
     num_configs: int
+    unlike: IntArray
 
     def submeshes(self, stages: IntArray) -> IntArray:
         return self.choice[stages] // self.num_configs
@@ -78,8 +80,8 @@ def stages_of(problem: SlicingProblem) -> Stages:
     """
     num_configs, transfers = problem.costs_s.shape[3], Transfers.of(problem)
     sizes, columns = _by_size(problem, transfers)
-    fastest = numbered(transfers.least)
-    kinds = common_kinds((problem.costs_s, problem.followers, problem.once_s), np.array([fastest] * len(fastest)).T)
+    cuts = numbered(transfers.seconds)[:, None] * np.ones(problem.num_layers, dtype=np.int64)
+    kinds = common_kinds((problem.costs_s, problem.followers, problem.once_s), cuts)
 
     def rows(table: RangeArray) -> NDArray[Any]:
         return np.ascontiguousarray(kinds.table(table).rows).reshape(len(kinds), -1)
@@ -96,11 +98,12 @@ def stages_of(problem: SlicingProblem) -> Stages:
         kinds.of_range, costs, weights, spare, sizes, columns, problem.num_devices
     )
     unit = math.gcd(*np.unique(size).tolist()) or 1
+    of_stage = kinds.of_range[first, last]
     return Stages(
         first=first,
         last=last,
         size=size // unit,
-        own_s=own[kinds.of_range[first, last], choice],
+        own_s=own[of_stage, choice],
         cost_s=cost,
         weight=weight,
         followers=after,
@@ -111,6 +114,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
         unit=unit,
         limited=limited,
         num_configs=num_configs,
+        unlike=np.unique(of_stage * costs.shape[1] + choice, return_index=True)[1],
     )
 
 
