@@ -152,11 +152,17 @@ class StageMemory:
     elsewhere: OffloadedMemory | None = None
 
     @property
-    def arrays(self) -> tuple[FloatArray, ...]:
-        """Returns all that differs from range to range."""
-        own = self.resident, self.per_micro_batch, self.temporary
-        away = self.elsewhere
-        return own if away is None else (*own, away.resident, away.per_micro_batch, away.nvme)
+    def figures(self) -> Float[FloatArray, "figures L L"]:
+        """Returns the bytes as one array, of which `of` makes them again."""
+        own = [self.resident, self.per_micro_batch, self.temporary]
+        other = self.elsewhere
+        return np.stack(own if other is None else [*own, other.resident, other.per_micro_batch, other.nvme])
+
+    @classmethod
+    def of(cls, figures: Iterable[FloatArray]) -> StageMemory:
+        """Returns the bytes that `figures` is the array of."""
+        resident, per_micro_batch, temporary, *other = figures
+        return cls(resident, per_micro_batch, temporary, OffloadedMemory(*other) if other else None)
 
     def mapped(self, change: Callable[[Any], Any]) -> StageMemory:
         """Returns the bytes with each array changed by a function."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.content import content_digest
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.costs._batched_predictions import PredictedOperators
@@ -19,6 +20,7 @@ from alpa_dejavu.costs._streams import makespan_s
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
 from alpa_dejavu.costs.interstage import InterstageTransfer
+from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
@@ -76,14 +78,15 @@ class StageCostModel:
 
     `interstage` prices transfers from stage to stage; `places` gives the devices that a stage runs on. A stage takes as
     long as its slowest device and its slowest group of devices. What doesn't depend on the mesh is computed once.
+    `kept` has seconds and bytes of this model by these cost models from before, and gets what it lacks; None: each is
+    computed.
     """
 
-    def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
+    def __init__(self, model: Model, cluster: Cluster, models: CostModels, kept: KeptPrices | None = None) -> None:
         check_computable(model, cluster)
-        self.model, self.cluster, self.models = model, cluster, models
+        self.model, self.cluster, self.models, self._kept = model, cluster, models, kept
         self.places = StagePlaces(model, cluster)
         self.interstage = InterstageTransfer(model, cluster, models.communication, models.runtime)
-        self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
         self._operators: dict[Device, PredictedOperators] = {}
         self._recomputed: dict[tuple[_Mesh, str], Sequence[Operators]] = {}
@@ -97,6 +100,10 @@ class StageCostModel:
         self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
         self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
         self._memory: dict[MeshConfig, StageMemory] = {}
+
+    @functools.cached_property
+    def _whole(self) -> ModelMemory:
+        return ModelMemory.of(self.model)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the latency model, what stages on the given devices with the
@@ -141,6 +148,21 @@ class StageCostModel:
         All are rounded, so that equal layers give exactly equal seconds wherever in the model they are. What hides
         behind computing (`hidden_s`) is left out of collectives and of synchronising.
         """
+        if self._kept is None:
+            return self._seconds(devices, config)
+        text = self._text(devices, config)
+        if text not in self._kept:
+            self._kept.add(text, self._seconds(devices, config))
+        return self._kept.figures(text)
+
+    def _text(self, devices: StageDevices, config: MeshConfig) -> str:
+        return f"{self.places.content(devices)} {_text_of(config)}"
+
+    def is_kept(self, devices: StageDevices, config: MeshConfig) -> bool:
+        """Returns whether the seconds and bytes of stages on some devices with a config are known from before."""
+        return self._kept is not None and self._text(devices, config) in self._kept and _text_of(config) in self._kept
+
+    def _seconds(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "6 L L"]:
         parts = self._without_offload(devices, config)
         if config.offload.any:
             exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
@@ -259,8 +281,15 @@ class StageCostModel:
     def memory(self, config: MeshConfig) -> StageMemory:
         """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
         if config not in self._memory:
-            shares = self.division(config).memory(config.remat)
-            self._memory[config] = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+            text = _text_of(config)
+            if self._kept is not None and text in self._kept:
+                self._memory[config] = StageMemory.of(self._kept.figures(text))
+            else:
+                shares = self.division(config).memory(config.remat)
+                memory = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+                self._memory[config] = memory
+                if self._kept is not None:
+                    self._kept.add(text, memory.figures)
         return self._memory[config]
 
     @property
@@ -411,3 +440,8 @@ class StageCostModel:
         if gradients and exchange.kind == "all_reduce":
             served = served_s(self.models.communication, exchange.num_bytes, group)
         return alone if served is None else np.minimum(alone, served)
+
+
+@functools.lru_cache(maxsize=4096)
+def _text_of(config: MeshConfig) -> str:
+    return content_digest(config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from alpa_dejavu._util.content import content_digest
 from alpa_dejavu._util.range_sums import range_sum
 from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
@@ -50,24 +51,41 @@ class StagePlaces:
         self._cluster, self._dtype = cluster, _usual_dtype(model)
         self._like: dict[tuple[object, ...], StageDevices] = {}
         self._groups: dict[tuple[StageDevices, tuple[int, ...], int], list[Group]] = {}
+        self._contents: dict[StageDevices, str] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
         """Returns the devices of a stage, given the index of the host of each device."""
-        kinds, hosts = kinds_of(self._cluster), tuple(hosts)
-        places = list(dict.fromkeys(hosts))
+        hosts = tuple(hosts)
+        return self._known(self._alike(hosts), hosts, dict.fromkeys(hosts))
+
+    def _alike(self, hosts: tuple[int, ...]) -> tuple[object, ...]:
+        """Returns what tells devices, given the host of each, from others on which things don't take the same time."""
+        kinds, places = kinds_of(self._cluster), list(dict.fromkeys(hosts))
         first = {kinds[host]: host for host in reversed(places)}
         last = {kinds[host]: host for host in places}
         number = {host: n for n, host in enumerate(places)}
         classes = {kind: n for n, kind in enumerate(first)}
         examples = [self._cluster.hosts[host] for host in first.values()]
-        key = (
+        return (
             tuple(number[host] for host in hosts),
             tuple(classes[kinds[host]] for host in places),
             tuple((host.device, host.num_devices, host.memory) for host in examples),
             tuple(self._cluster.links[host][host] for host in first.values()),
             tuple(self._cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
         )
-        return self._known(key, hosts, places)
+
+    def content(self, devices: StageDevices) -> str:
+        """Returns a digest of all of devices and their links that prices go by: the same on a cluster of another number
+        of hosts, with other names, prices and memory margins.
+        """
+        if devices not in self._contents:
+            cluster = self._cluster
+            common = cluster.cores, cluster.waiting, cluster.media, cluster.reduction_servers
+            served = len(cluster.hosts) if cluster.reduction_servers else 0
+            self._contents[devices] = content_digest(
+                self._alike(devices.hosts), devices.kinds, devices.share, common, served
+            )
+        return self._contents[devices]
 
     def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
         """Returns the devices of a submesh on the hosts of these indices; without hosts, every kind of device of the

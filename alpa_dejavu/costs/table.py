@@ -1,9 +1,9 @@
 """The cost table: every range of layers on every submesh with every config, by prefix sums and array operations.
 
 Ranges that are alike stand in it once, as most of a large model's are: a range of equally many alike blocks costs the
-same wherever it begins. An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. What
-crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh stands with those that
-it is on.
+same wherever it begins. An entry is what one micro-batch costs forward and backward. What a stage costs once a step
+stands beside it. What crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh
+stands with those that it is on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from alpa_dejavu._util.range_table import RangeArray, RangeKinds, RangeTable, co
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
+from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
@@ -30,7 +31,7 @@ from alpa_dejavu.problem import Cluster, HostShare, MeshConfig, Model, Run, Sear
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
 
 @final
@@ -152,7 +153,7 @@ class CostTable:
         """Returns how many stages may follow each stage, as `count` tells it of the memory of all stages on a submesh
         with a config; stages that have none stay as they are.
         """
-        kept = [part for row in self.memory for stage in row if stage is not None for part in stage.arrays]
+        kept = [stage.resident for row in self.memory for stage in row if stage is not None]
         kinds = common_kinds([self.max_n_succ_stages, *kept])
         counts = kinds.table(self.max_n_succ_stages)
         for s, row in enumerate(self.memory):
@@ -253,27 +254,34 @@ class CostTable:
 
 
 def cost_table(
-    model: Model, cluster: Cluster, space: SearchSpace, run: Run, models: CostModels, margin: MemoryMargin = COUNTED
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    models: CostModels,
+    margin: MemoryMargin = COUNTED,
+    kept: KeptPrices | None = None,
 ) -> CostTable:
     """Returns the costs of all stages of a model on a cluster, for each submesh and config of a search space.
 
     A stage on unlike hosts takes as long as on the slowest of them, and has the memory of the smallest one: among the
-    hosts that the search space names for its submesh, or among all hosts if it names none.
+    hosts that the search space names for its submesh, or among all hosts if it names none. `kept` has prices from
+    before, and gets what it lacks.
     """
-    costs = StageCostModel(model, cluster, models)
+    costs = StageCostModel(model, cluster, models, kept)
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(models.runtime, cluster, space, margin)
-    of_submeshes = zip(devices, space.configs, strict=True)
-    costs.prepare((on, config) for on, configs in of_submeshes for config in configs if config is not None)
+    pairs = dict.fromkeys(
+        (on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config is not None
+    )
+    costs.prepare((on, config) for on, config in pairs if not costs.is_kept(on, config))
     allowed = [allowed_ranges(model, submesh, cluster, space, s) for s, submesh in enumerate(space.submeshes)]
     kinds = RangeKinds.of_lengths(model.num_layers).split(np.array(allowed))
     parts: dict[tuple[StageDevices, MeshConfig], _PricedRanges] = {}
-    for on, configs in zip(devices, space.configs, strict=True):
-        for config in configs:
-            if config is not None and (on, config) not in parts:
-                parts[on, config] = _PricedRanges.of(kinds, costs.seconds(on, config), costs.memory(config))
-                kinds = parts[on, config].kinds
+    for pair in pairs:
+        parts[pair] = _PricedRanges.of(kinds, costs.seconds(*pair), costs.memory(pair[1]))
+        kinds = parts[pair].kinds
     costs.forget()  # what the table has, and all that it is made of, would take its memory several times
     finest = {key: part.within(kinds) for key, part in parts.items()}
     shape = len(kinds), len(space.submeshes), len(space.configs[0])
@@ -311,7 +319,7 @@ class _PricedRanges:
     @classmethod
     def of(cls, kinds: RangeKinds, seconds: Float[FloatArray, "6 L L"], memory: StageMemory) -> _PricedRanges:
         """Returns those of all ranges by their kinds, which are split where they turn out to differ."""
-        kinds = kinds.split(np.stack([*seconds, *memory.arrays]))
+        kinds = kinds.split(np.concatenate([seconds, memory.figures]))
         return cls(kinds, kinds.rows(seconds), memory.mapped(kinds.rows))
 
     def within(self, kinds: RangeKinds) -> _PricedRanges:

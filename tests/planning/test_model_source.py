@@ -204,7 +204,7 @@ def test_other_code_and_other_settings_of_jax_find_nothing(cache, traces, monkey
     with monkeypatch.context() as changed:
         changed.setenv("JAX_ENABLE_X64", "1")
         TracedModel("gpt-125m", 8, cache).exact(4, 8)
-    monkeypatch.setattr(model_cache, "_code", lambda: "another version")
+    monkeypatch.setattr(model_cache, "_code", lambda *_: "another version")
     TracedModel("gpt-125m", 8, cache).exact(4, 8)
     assert traces == [8] * 4
 

@@ -170,7 +170,9 @@ class PricedShapes:
             space = _divisible(model.sharding, space)
             self.clock.lap("sharding")
         phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
-        costs = priced(self.task, model, self.task.cluster, space, run, exact)
+        samples, models = self.task.micro_batch(run.num_micro_batches), self.task.prices.models
+        kept = self.task.source.prices(model.num_layers, samples, exact, models)
+        costs = priced(self.task, model, self.task.cluster, space, run, exact, kept=kept)
         self.clock.lap("cost table")
         return costs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search._candidate import Costs
 from alpa_dejavu.planning.task import PlanningTask
@@ -18,11 +19,13 @@ def priced(
     run: Run,
     exact: bool = True,
     partial: bool = False,
+    kept: KeptPrices | None = None,
 ) -> Costs:
     """Returns the costs of all stages by a planning task's models, multiplied by the factors that it has for layers,
-    and corrected by the past runs that it learns from; the other arguments are the attributes of `Costs`.
+    and corrected by the past runs that it learns from. `kept` are prices from before; the other arguments are the
+    attributes of `Costs`.
     """
-    table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
+    table = cost_table(model, cluster, space, run, task.prices.models, task.margin, kept)
     if task.factors is not None:
         from alpa_dejavu.costs.scaled_layers import with_layer_factors
 

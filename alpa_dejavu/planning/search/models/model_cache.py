@@ -170,9 +170,10 @@ _DEFAULTS = {
 """The settings of jax that a trace hangs on."""
 
 
-def code_digest() -> str:
-    """Returns a digest of the code by which models are traced and sharded, of the versions of the packages that it
-    uses, and of jax's settings; if jax wasn't imported yet, of those in the environment only.
+def code_digest(*further: str) -> str:
+    """Returns a digest of the code by which models are traced and sharded, and that in `further` folders of the
+    package, with its bundled figures; of the versions of the packages that it uses; and of jax's settings, if jax
+    wasn't imported yet, of those in the environment only.
 
     Cached models are valid under the same digest only.
     """
@@ -180,17 +181,17 @@ def code_digest() -> str:
     values = {} if jax is None else jax.config.values
     changed = [(name, str(values[name])) for name in _DEFAULTS if name in values and values[name] != _DEFAULTS[name]]
     variables = sorted((name, value) for name, value in os.environ.items() if name.startswith("JAX_"))
-    return hashlib.sha256(repr((_code(), variables, changed)).encode()).hexdigest()
+    return hashlib.sha256(repr((_code(further), variables, changed)).encode()).hexdigest()
 
 
 @functools.cache
-def _code() -> str:
+def _code(further: tuple[str, ...]) -> str:
     content = hashlib.sha256(platform.python_version().encode())
     for package in _PACKAGES:
         content.update(f"{package} {installed_version(package)};".encode())
-    for name in _MADE_BY:
+    for name in (*_MADE_BY, *further):
         path = _HERE / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        for file in sorted([*path.rglob("*.py"), *path.rglob("*.json")]) if path.is_dir() else [path]:
             content.update(f"{file.relative_to(_HERE)};".encode())
             content.update(file.read_bytes())
     return content.hexdigest()

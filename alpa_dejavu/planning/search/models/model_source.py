@@ -6,6 +6,8 @@ import abc
 from collections.abc import Sequence
 from typing import ClassVar, final
 
+from alpa_dejavu.costs.kept_prices import KeptPrices
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Model
 
@@ -59,6 +61,12 @@ class ModelSource(abc.ABC):
         Operators and tensors that grow with the batch are scaled in proportion. `exact` gives a better model, at a
         higher cost.
         """
+
+    def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
+        """Returns what stages of the model that `exact` or `scaled` has just returned are known to cost by some cost
+        models, to which more may be added; None where nothing is kept.
+        """
+        return None
 
     def keep(self) -> None:
         """Saves what was learned of the model for other processes, where there is a cache for it."""

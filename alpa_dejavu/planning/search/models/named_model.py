@@ -7,10 +7,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
+from alpa_dejavu._util.content import content_digest
 from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.kernels import has_fused
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.models.model_cache import chosen_cache
+from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
+from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource, checked_micro_batch
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model
@@ -27,14 +31,18 @@ class SizedTransformer(ModelSource):
         size: the transformer.
         execution: how the framework runs it.
         micro_batch: samples in a micro-batch; others are described as exactly.
+        cache: the cache of what its stages cost; None: nothing is read from a cache or written to one.
     """
 
     traces = True
     scales = False
 
-    def __init__(self, size: Transformer, execution: Execution, micro_batch: int) -> None:
+    def __init__(
+        self, size: Transformer, execution: Execution, micro_batch: int, cache: ModelCache | None = None
+    ) -> None:
         self.size, self.execution, self.micro_batch = size, execution, checked_micro_batch(micro_batch)
         self._models: dict[int, Model] = {}
+        self._prices = CachedPrices(cache)
 
     @property
     def name(self) -> str:
@@ -66,9 +74,21 @@ class SizedTransformer(ModelSource):
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
         return self.exact(num_layers, micro_batch)  # which costs no more than scaling one
 
+    def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
+        described = {"model": content_digest(self.size, self.execution), "micro_batch": micro_batch}
+        return self._prices.of(described, num_layers, models)
+
+    def keep(self) -> None:
+        self._prices.keep()
+
 
 def sized_transformer(
-    model: object, runtime: str, micro_batch: int, attention: str = "", sequence_parallel: bool = True
+    model: object,
+    runtime: str,
+    micro_batch: int,
+    attention: str = "",
+    sequence_parallel: bool = True,
+    cache: ModelCache | None = None,
 ) -> SizedTransformer | None:
     """Returns the source of the transformer that a model's name stands for, where a training framework is known to run
     it in its own way; None for other models, for those of which a part is frozen, and for Alpa.
@@ -79,6 +99,7 @@ def sized_transformer(
         micro_batch: samples in a micro-batch.
         attention: "fused" or "plain"; empty: as the framework has it.
         sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the framework does that.
+        cache: the cache of what its stages cost; None: there is none.
     """
     execution = _execution(runtime)
     size = transformer_size(model) if isinstance(model, str) and execution else None
@@ -87,7 +108,7 @@ def sized_transformer(
     execution = execution.with_attention(attention)
     if not sequence_parallel:
         execution = dataclasses.replace(execution, sequence_parallel=False)
-    return SizedTransformer(size, execution, micro_batch)
+    return SizedTransformer(size, execution, micro_batch, cache)
 
 
 def _execution(runtime: str) -> Execution | None:
@@ -132,9 +153,10 @@ def model_source(
         return model
     if not isinstance(model, Model):
         first = batch // counts[-min(len(counts), 2)]
-        described = sized_transformer(model, runtime, first, attention)
+        kept = chosen_cache(cache)
+        described = sized_transformer(model, runtime, first, attention, cache=kept)
         usual = "fused" if _execution(runtime) else PLAIN
-        return described or TracedModel(model, first, chosen_cache(cache), lap, attention or usual)
+        return described or TracedModel(model, first, kept, lap, attention or usual)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

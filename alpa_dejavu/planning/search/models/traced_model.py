@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu.costs.kept_prices import KeptPrices
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.models import Transformer, known_models
 from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
+from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
 from alpa_dejavu.planning.search.models.model_source import ModelSource, checked_micro_batch, scaled_model
 from alpa_dejavu.problem import Model
@@ -65,6 +68,7 @@ class TracedModel(ModelSource):
         self._made_before: dict[tuple[int, int], Model] = {}
         self._kept: dict[tuple[int, int], int] = {}
         self._known_facts: _ModelFacts | None = None
+        self._prices = CachedPrices(cache)
 
     def anew(self) -> TracedModel:
         """Returns a source of the same model that needn't trace, cut or shard again what was before, and from which
@@ -107,15 +111,24 @@ class TracedModel(ModelSource):
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
         # From what was traced or read in this process: other entries of the cache aren't looked at, so that a plan
         # doesn't depend on what was planned before.
-        exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
-        wanted = checked_micro_batch(micro_batch)
-        # Of two that are as near by ratio the larger says more of what grows.
-        nearest = min(exact, key=lambda samples: (abs(math.log(samples / wanted)), -samples))
+        nearest = self._nearest(num_layers, checked_micro_batch(micro_batch))
         return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
+
+    def _nearest(self, num_layers: int, micro_batch: int) -> int:
+        exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
+        # Of two that are as near by ratio the larger says more of what grows.
+        return min(exact, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
+
+    def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
+        if self._cache is None:
+            return None
+        key = self._key(micro_batch if exact else self._nearest(num_layers, micro_batch), num_layers)
+        return self._prices.of({**key, "scaled_to": micro_batch}, num_layers, models)
 
     def keep(self) -> None:
         if self._cache is None:
             return
+        self._prices.keep()
         facts = self._known_facts
         if facts is not None and len(facts.most_layers) > facts.num_kept:
             self._cache.write(self._key(self.micro_batch), facts.data())

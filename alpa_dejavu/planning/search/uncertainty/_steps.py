@@ -77,6 +77,9 @@ def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver)
 
 def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
     """Has a resolver number the prediction errors of a candidate plan's stages and interstage transfers."""
+    table, space = candidate.table, candidate.space
+    if table.stage_costs is not None:
+        table.stage_costs.prepare((table.devices[stage.submesh], space.config(stage)) for stage in candidate.stages)
     for stage in candidate.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:
