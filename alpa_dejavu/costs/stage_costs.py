@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -115,10 +116,11 @@ class StageCostModel:
                 wanted.setdefault(device, {})[config.division_key, config.remat] = config
         for device, configs in wanted.items():
             self._on(device).ask(
-                operators
-                for config in configs.values()
-                for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
-                for operators in sets
+                itertools.chain.from_iterable(
+                    sets
+                    for config in configs.values()
+                    for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
+                )
             )
 
     def forget(self) -> None:
