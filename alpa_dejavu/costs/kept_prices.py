@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class KeptPrices:
     """A store of figures of all ranges of a model's layers, by the text that they are asked for by.
 
-    `changed` says whether figures were added since the store was made or read.
+    `kinds` are those of ranges that figures tell apart so far, and `changed` says whether figures were added since the
+    store was made or read.
     """
 
     def __init__(self, num_layers: int) -> None:
         self.changed = False
-        self._kinds = RangeKinds.of_lengths(num_layers)
+        self.kinds = RangeKinds.of_lengths(num_layers)
         self._columns: list[FloatArray] = []  # distinct figures of all kinds of ranges
         self._numbers: dict[bytes, int] = {}
         self._rows: dict[str, list[int]] = {}  # the columns of each text
@@ -38,16 +39,20 @@ class KeptPrices:
     def __contains__(self, text: str) -> bool:
         return text in self._rows
 
+    def rows(self, text: str) -> Float[FloatArray, "figures R"]:
+        """Returns the figures of a text by kinds of ranges; KeyError where there are none."""
+        return np.array([self._columns[n] for n in self._rows[text]])
+
     def figures(self, text: str) -> Float[FloatArray, "figures L L"]:
         """Returns the figures of a text, as they were added; KeyError where there are none."""
-        return np.stack([self._columns[n] for n in self._rows[text]])[:, self._kinds.of_range]
+        return self.rows(text)[:, self.kinds.of_range]
 
     def add(self, text: str, figures: Float[FloatArray, "figures L L"]) -> None:
         """Adds the figures of a text, for all ranges of layers i..j."""
-        kinds = self._kinds.split(figures)
-        if kinds is not self._kinds:
-            before = self._kinds.of_range.ravel()[kinds.examples]
-            self._columns, self._kinds = [column[before] for column in self._columns], kinds
+        kinds = self.kinds.split(figures)
+        if kinds is not self.kinds:
+            before = self.kinds.of_range.ravel()[kinds.examples]
+            self._columns, self.kinds = [column[before] for column in self._columns], kinds
             self._numbers = {column.tobytes(): number for number, column in enumerate(self._columns)}
         self._rows[text] = [self._number(column) for column in kinds.rows(figures)]
         self.changed = True
@@ -60,7 +65,7 @@ class KeptPrices:
 
     def data(self) -> dict[str, Any]:
         """Returns the store as JSON's data."""
-        columns, of_ranges = np.array(self._columns).reshape(-1, len(self._kinds)), self._kinds.of_range
+        columns, of_ranges = np.array(self._columns).reshape(-1, len(self.kinds)), self.kinds.of_range
         return {"of_ranges": _packed(of_ranges.astype(np.int32)), "columns": _packed(columns), "rows": self._rows}
 
     @classmethod
@@ -77,7 +82,7 @@ class KeptPrices:
             or any(not 0 <= number < len(columns) for numbers in rows.values() for number in numbers)
         ):
             raise ValueError("its figures don't fit each other")
-        kept._kinds, kept._columns, kept._rows = kinds, list(columns), rows
+        kept.kinds, kept._columns, kept._rows = kinds, list(columns), rows
         kept._numbers = {column.tobytes(): number for number, column in enumerate(columns)}
         return kept
 

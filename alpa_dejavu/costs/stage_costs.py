@@ -160,9 +160,17 @@ class StageCostModel:
     def _text(self, devices: StageDevices, config: MeshConfig) -> str:
         return f"{self.places.content(devices)} {_text_of(config)}"
 
-    def is_kept(self, devices: StageDevices, config: MeshConfig) -> bool:
-        """Returns whether the seconds and bytes of stages on some devices with a config are known from before."""
-        return self._kept is not None and self._text(devices, config) in self._kept and _text_of(config) in self._kept
+    def kept_rows(
+        self, devices: StageDevices, config: MeshConfig
+    ) -> tuple[Float[FloatArray, "6 R"], StageMemory] | None:
+        """Returns the seconds and bytes of stages on some devices with a config as they are known from before, by the
+        kinds of ranges that are kept; None where they aren't.
+        """
+        texts = self._text(devices, config), _text_of(config)
+        if self._kept is None or not all(text in self._kept for text in texts):
+            return None
+        seconds, memory = map(self._kept.rows, texts)
+        return seconds, StageMemory.of(memory)
 
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "6 L L"]:
         parts = self._without_offload(devices, config)

@@ -275,11 +275,15 @@ def cost_table(
     pairs = dict.fromkeys(
         (on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config is not None
     )
-    costs.prepare((on, config) for on, config in pairs if not costs.is_kept(on, config))
     allowed = [allowed_ranges(model, submesh, cluster, space, s) for s, submesh in enumerate(space.submeshes)]
     kinds = RangeKinds.of_lengths(model.num_layers).split(np.array(allowed))
     parts: dict[tuple[StageDevices, MeshConfig], _PricedRanges] = {}
-    for pair in pairs:
+    if kept is not None:
+        parts = {pair: _PricedRanges(kept.kinds, *rows) for pair in pairs if (rows := costs.kept_rows(*pair))}
+        kinds = kinds.joined(kept.kinds.of_range) if parts else kinds
+    new = [pair for pair in pairs if pair not in parts]
+    costs.prepare(new)
+    for pair in new:
         parts[pair] = _PricedRanges.of(kinds, costs.seconds(*pair), costs.memory(pair[1]))
         kinds = parts[pair].kinds
     costs.forget()  # what the table has, and all that it is made of, would take its memory several times
