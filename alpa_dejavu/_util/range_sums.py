@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -48,25 +49,59 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
         return range_sum(values)
     rows = np.asarray(values, dtype=np.float64)
     of_variants = np.require(rows.reshape(-1, rows.shape[-1]).T, requirements=("C", "W"))
-    sums = _variant_sums(of_variants, np.require(of_stages, np.int64, ("C", "W")))
+    sums = _variant_sums(of_variants, *_new_variants(of_stages))
     return sums.reshape(*rows.shape[:-1], *of_stages.shape[:2])
 
 
-@compiled("(f8[:,::1], i8[:,:,::1])")
-def _variant_sums(values: FloatArray, of_stages: NDArray[np.int64]) -> FloatArray:
-    """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
-    size, several = len(of_stages), values.shape[1]
-    sums = np.zeros((several, size, size))
-    total = np.zeros(several)
+_NEW: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+
+
+def _new_variants(of_stages: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns for each stage of layers i..j the first layer whose variant isn't that of the stage of layers i..j-1, and
+    the variants from there on, one stage after the other; of each array these are looked for once.
+    """
+    key = id(of_stages)
+    if key not in _NEW:
+        weakref.finalize(of_stages, _NEW.pop, key)
+        _NEW[key] = _first_new(of_stages := np.require(of_stages, np.int64, ("C", "W")))
+    return _NEW[key]
+
+
+@compiled("(i8[:,:,::1],)")
+def _first_new(of_stages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    size, count = len(of_stages), 0
+    new = np.zeros((size, size), np.int64)
     for first in range(size):
         for last in range(first, size):
-            total[:] = 0.0
-            for layer in range(first, last + 1):
-                variant = of_stages[first, last, layer]
+            layer = first
+            while layer < last and of_stages[first, last, layer] == of_stages[first, last - 1, layer]:
+                layer += 1
+            new[first, last] = layer
+            count += last + 1 - layer
+    variants, place = np.empty(count, np.int64), 0
+    for first in range(size):
+        for last in range(first, size):
+            for layer in range(new[first, last], last + 1):
+                variants[place] = of_stages[first, last, layer]
+                place += 1
+    return new, variants
+
+
+@compiled("(f8[:,::1], i8[:,::1], i8[::1])")
+def _variant_sums(values: FloatArray, new: NDArray[np.int64], variants: NDArray[np.int64]) -> FloatArray:
+    """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
+    size, several, place = len(new), values.shape[1], 0
+    sums = np.zeros((several, size, size))
+    before = np.zeros((size + 1, several))
+    for first in range(size):
+        before[first] = 0.0
+        for last in range(first, size):
+            for layer in range(new[first, last], last + 1):
                 for column in range(several):
-                    total[column] += values[variant, column]
+                    before[layer + 1, column] = before[layer, column] + values[variants[place], column]
+                place += 1
             for column in range(several):
-                sums[column, first, last] = total[column]
+                sums[column, first, last] = before[last + 1, column]
     return sums
 
 

@@ -145,4 +145,4 @@ def get_compute_cost(
         Run(num_micro_batches, "inference" if inference_mode else "1f1b"),
         priced.models,
     )
-    return table.compute_costs_s, None if inference_mode else table.max_n_succ_stages
+    return table.compute_costs_s, None if inference_mode else np.array(table.max_n_succ_stages)

@@ -33,8 +33,9 @@ class PredictedOperators:
 
     def ask(self, sets: Iterable[Operators]) -> None:
         """Predicts and caches the seconds of sets of operators that aren't cached yet, in a few large calls."""
-        new = {id(operators): operators for operators in sets if id(operators) not in self._numbers}
-        for part in _batches(list(new.values())):
+        listed = list(sets)
+        different = dict(zip(map(id, listed), listed, strict=True))
+        for part in _batches([operators for key, operators in different.items() if key not in self._numbers]):
             joined = Operators.joined(part)
             ends = np.cumsum([len(operators) for operators in part])
             latency = self._models.runtime.latency(self._models.latency.predict(joined, self._device), joined, ends)
@@ -48,8 +49,10 @@ class PredictedOperators:
 
     def numbers(self, sets: Sequence[Operators]) -> Int[np.ndarray, " sets"]:
         """Returns the places among all sets of operators that were asked for, to which these belong from now on."""
-        self.ask(sets)
-        return np.array([self._numbers[id(operators)] for operators in sets], dtype=np.intp)
+        keys = list(map(id, sets))
+        if not self._numbers.keys() >= set(keys):
+            self.ask(sets)
+        return np.fromiter(map(self._numbers.__getitem__, keys), np.intp, len(keys))
 
     def totals_s(self, sets: Sequence[Operators]) -> Float[np.ndarray, " sets"]:
         """Returns the seconds of each set's operators, one after the other."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.range_table import RangeKinds
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -24,30 +25,36 @@ if TYPE_CHECKING:
 class KeptPrices:
     """A store of figures of all ranges of a model's layers, by the text that they are asked for by.
 
-    `changed` says whether figures were added since the store was made or read.
+    `kinds` are those of ranges that figures tell apart so far, and `changed` says whether figures were added since the
+    store was made or read.
     """
 
     def __init__(self, num_layers: int) -> None:
         self.changed = False
-        self._of_ranges = np.zeros((num_layers, num_layers), dtype=np.int32)  # the class of each range
-        self._examples = np.zeros(1, dtype=np.int64)  # a range of each class
-        self._columns: list[FloatArray] = []  # distinct figures of all classes
+        self.kinds = RangeKinds.of_lengths(num_layers)
+        self._columns: list[FloatArray] = []  # distinct figures of all kinds of ranges
         self._numbers: dict[bytes, int] = {}
         self._rows: dict[str, list[int]] = {}  # the columns of each text
 
     def __contains__(self, text: str) -> bool:
         return text in self._rows
 
+    def rows(self, text: str) -> Float[FloatArray, "figures R"]:
+        """Returns the figures of a text by kinds of ranges; KeyError where there are none."""
+        return np.array([self._columns[n] for n in self._rows[text]])
+
     def figures(self, text: str) -> Float[FloatArray, "figures L L"]:
         """Returns the figures of a text, as they were added; KeyError where there are none."""
-        return np.stack([self._columns[n] for n in self._rows[text]])[:, self._of_ranges]
+        return self.rows(text)[:, self.kinds.of_range]
 
     def add(self, text: str, figures: Float[FloatArray, "figures L L"]) -> None:
         """Adds the figures of a text, for all ranges of layers i..j."""
-        flat = figures.reshape(len(figures), -1)
-        if (flat[:, self._examples][:, self._of_ranges.ravel()] != flat).any():
-            self._tell_apart(flat)
-        self._rows[text] = [self._number(column) for column in flat[:, self._examples]]
+        kinds = self.kinds.split(figures)
+        if kinds is not self.kinds:
+            before = self.kinds.of_range.ravel()[kinds.examples]
+            self._columns, self.kinds = [column[before] for column in self._columns], kinds
+            self._numbers = {column.tobytes(): number for number, column in enumerate(self._columns)}
+        self._rows[text] = [self._number(column) for column in kinds.rows(figures)]
         self.changed = True
 
     def _number(self, column: FloatArray) -> int:
@@ -56,35 +63,26 @@ class KeptPrices:
             self._columns.append(column.copy())
         return number
 
-    def _tell_apart(self, figures: Float[FloatArray, "figures ranges"]) -> None:
-        """Divides classes until all ranges of each have the same figures."""
-        rows = np.concatenate([self._of_ranges.reshape(1, -1), figures])
-        _, self._examples, inverse = np.unique(rows, axis=1, return_index=True, return_inverse=True)
-        before = self._of_ranges.ravel()[self._examples]
-        self._of_ranges = np.reshape(inverse, self._of_ranges.shape).astype(np.int32)
-        self._columns = [column[before] for column in self._columns]
-        self._numbers = {column.tobytes(): number for number, column in enumerate(self._columns)}
-
     def data(self) -> dict[str, Any]:
         """Returns the store as JSON's data."""
-        columns = np.array(self._columns).reshape(len(self._columns), len(self._examples))
-        return {"of_ranges": _packed(self._of_ranges), "columns": _packed(columns), "rows": self._rows}
+        columns, of_ranges = np.array(self._columns).reshape(-1, len(self.kinds)), self.kinds.of_range
+        return {"of_ranges": _packed(of_ranges.astype(np.int32)), "columns": _packed(columns), "rows": self._rows}
 
     @classmethod
     def of(cls, data: Mapping[str, Any], num_layers: int) -> KeptPrices:
         """Returns the store that JSON's data of `data` describe; ValueError where they are broken."""
         kept = cls(num_layers)
         of_ranges, columns = _unpacked(data["of_ranges"], "<i4"), _unpacked(data["columns"], "<f8")
-        classes, kept._examples = np.unique(of_ranges, return_index=True)
         rows = {str(text): list(map(int, numbers)) for text, numbers in data["rows"].items()}
         if (
-            of_ranges.shape != kept._of_ranges.shape
-            or (classes != np.arange(columns.shape[1])).any()
+            of_ranges.shape != (num_layers, num_layers)
+            or len(kinds := RangeKinds.of(of_ranges)) != columns.shape[1]
+            or (kinds.of_range != of_ranges).any()
             or not np.isfinite(columns).all()
             or any(not 0 <= number < len(columns) for numbers in rows.values() for number in numbers)
         ):
             raise ValueError("its figures don't fit each other")
-        kept._of_ranges, kept._columns, kept._rows = of_ranges.astype(np.int32), list(columns), rows
+        kept.kinds, kept._columns, kept._rows = kinds, list(columns), rows
         kept._numbers = {column.tobytes(): number for number, column in enumerate(columns)}
         return kept
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
+import numpy as np
+
 from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import ALPA, MEMORY_PARTS, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.table import CostTable
@@ -51,12 +53,12 @@ def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, floa
     their peak is known.
     """
     usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
-    successors, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
+    successors, memory = np.array(table.successors(run, margin, usable)), [list(row) for row in table.memory]
     for s, c in dict.fromkeys((stage.submesh, stage.config) for stage in log_ratios):
         own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
         counted = table.memory[s][c]
         assert counted is not None, "a stage that was measured is one that the search space offers"
-        memory[s][c] = measured = _with_own(counted, own)
+        memory[s][c] = measured = _with_own(counted.mapped(np.array), own)
         fitting = successors_that_fit(measured, table.limits(s, float(table.memory_limit_bytes[s])), run)
         for stage in own:
             successors[stage.entry] = fitting[stage.first, stage.last]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,10 @@ class OffloadedMemory:
     per_micro_batch: Float[FloatArray, "L L"]
     nvme: Float[FloatArray, "L L"]
 
+    def mapped(self, change: Callable[[Any], Any]) -> OffloadedMemory:
+        """Returns the bytes with each array changed by a function."""
+        return OffloadedMemory(*map(change, (self.resident, self.per_micro_batch, self.nvme)))
+
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes in the hosts' memory for each device with so many micro-batches in flight."""
         return self.resident + self.per_micro_batch * in_flight
@@ -155,10 +159,15 @@ class StageMemory:
         return np.stack(own if other is None else [*own, other.resident, other.per_micro_batch, other.nvme])
 
     @classmethod
-    def of(cls, figures: Float[FloatArray, "figures L L"]) -> StageMemory:
+    def of(cls, figures: Iterable[FloatArray]) -> StageMemory:
         """Returns the bytes that `figures` is the array of."""
         resident, per_micro_batch, temporary, *other = figures
         return cls(resident, per_micro_batch, temporary, OffloadedMemory(*other) if other else None)
+
+    def mapped(self, change: Callable[[Any], Any]) -> StageMemory:
+        """Returns the bytes with each array changed by a function."""
+        resident, kept, temporary = map(change, (self.resident, self.per_micro_batch, self.temporary))
+        return StageMemory(resident, kept, temporary, None if self.elsewhere is None else self.elsewhere.mapped(change))
 
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes on each device with so many micro-batches in flight, for each range of layers."""

@@ -21,7 +21,7 @@ def own_seconds(table: CostTable) -> Float[np.ndarray, "3 L S C"]:
     """
     devices = [devices.kinds[0] for devices in table.devices]
     start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
-    alone = [np.moveaxis(np.diagonal(getattr(table, name)), -1, 0) for name in _NAMES]
+    alone = [np.moveaxis(np.diagonal(np.asarray(getattr(table, name))), -1, 0) for name in _NAMES]
     return np.maximum([alone[0] - start_s, alone[1] - start_s, alone[2] - step_s], 0.0)
 
 
@@ -34,5 +34,6 @@ def with_layer_factors(table: CostTable, factors: Float[ArrayLike, " L"]) -> Cos
     changed: dict[str, Any] = {}
     for name, ends in zip(_NAMES, before, strict=True):
         added = ends[None, 1:] - ends[:-1, None]
-        changed[name] = np.where(inside, np.maximum(getattr(table, name) + added, 0.0), getattr(table, name))
+        seconds = np.asarray(getattr(table, name))
+        changed[name] = np.where(inside, np.maximum(seconds + added, 0.0), seconds)
     return dataclasses.replace(table, **changed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -115,10 +116,11 @@ class StageCostModel:
                 wanted.setdefault(device, {})[config.division_key, config.remat] = config
         for device, configs in wanted.items():
             self._on(device).ask(
-                operators
-                for config in configs.values()
-                for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
-                for operators in sets
+                itertools.chain.from_iterable(
+                    sets
+                    for config in configs.values()
+                    for sets in (*map(self.division(config).operators, PHASES), self._recomputed_of(config))
+                )
             )
 
     def forget(self) -> None:
@@ -158,9 +160,17 @@ class StageCostModel:
     def _text(self, devices: StageDevices, config: MeshConfig) -> str:
         return f"{self.places.content(devices)} {_text_of(config)}"
 
-    def is_kept(self, devices: StageDevices, config: MeshConfig) -> bool:
-        """Returns whether the seconds and bytes of stages on some devices with a config are known from before."""
-        return self._kept is not None and self._text(devices, config) in self._kept and _text_of(config) in self._kept
+    def kept_rows(
+        self, devices: StageDevices, config: MeshConfig
+    ) -> tuple[Float[FloatArray, "6 R"], StageMemory] | None:
+        """Returns the seconds and bytes of stages on some devices with a config as they are known from before, by the
+        kinds of ranges that are kept; None where they aren't.
+        """
+        texts = self._text(devices, config), _text_of(config)
+        if self._kept is None or not all(text in self._kept for text in texts):
+            return None
+        seconds, memory = map(self._kept.rows, texts)
+        return seconds, StageMemory.of(memory)
 
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "6 L L"]:
         parts = self._without_offload(devices, config)

@@ -1,8 +1,9 @@
 """The cost table: every range of layers on every submesh with every config, by prefix sums and array operations.
 
-An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. What
-crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh stands with those that
-it is on.
+Ranges that are alike stand in it once, as most of a large model's are: a range of equally many alike blocks costs the
+same wherever it begins. An entry is what one micro-batch costs forward and backward. What a stage costs once a step
+stands beside it. What crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh
+stands with those that it is on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.range_table import RangeArray, RangeKinds, RangeTable, common_kinds, numbered
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
@@ -25,18 +27,18 @@ from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
-from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, HostShare, MeshConfig, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostTable:
     """The costs of all stages of a model of L layers: entry (i, j, s, c) is of a stage of layers i..j on submesh s, one
-    of S, with mesh config c, one of C.
+    of S, with mesh config c, one of C. What has such entries is a `RangeTable`, or an array.
 
     Attributes:
         compute_forward_s, compute_backward_s: seconds of the operators of one micro-batch; finite everywhere, as the
@@ -58,14 +60,14 @@ class CostTable:
             or leaves some free.
     """
 
-    compute_forward_s: Float[FloatArray, "L L S C"]
-    compute_backward_s: Float[FloatArray, "L L S C"]
-    collective_forward_s: Float[FloatArray, "L L S C"]
-    collective_backward_s: Float[FloatArray, "L L S C"]
-    synchronisation_s: Float[FloatArray, "L L S C"]
-    update_s: Float[FloatArray, "L L S C"]
-    offered: Bool[NDArray[np.bool_], "L L S C"]
-    max_n_succ_stages: Int[NDArray[np.int64], "L L S C"]
+    compute_forward_s: RangeArray
+    compute_backward_s: RangeArray
+    collective_forward_s: RangeArray
+    collective_backward_s: RangeArray
+    synchronisation_s: RangeArray
+    update_s: RangeArray
+    offered: RangeArray
+    max_n_succ_stages: RangeArray
     memory: tuple[tuple[StageMemory | None, ...], ...]
     memory_limit_bytes: Float[FloatArray, " S"]
     usable_bytes: Float[FloatArray, " S"]
@@ -76,35 +78,35 @@ class CostTable:
     margin: MemoryMargin = COUNTED
 
     @property
-    def compute_s(self) -> FloatArray:
+    def compute_s(self) -> RangeArray:
         """Returns the seconds of each stage's operators for one micro-batch, forward and backward together."""
         return self.compute_forward_s + self.compute_backward_s
 
     @property
-    def collective_s(self) -> FloatArray:
+    def collective_s(self) -> RangeArray:
         """Returns the seconds of each stage's collectives for one micro-batch, forward and backward together."""
         return self.collective_forward_s + self.collective_backward_s
 
     @property
-    def per_step_s(self) -> FloatArray:
+    def per_step_s(self) -> RangeArray:
         """Returns the seconds that each stage takes once a step: synchronising gradients, and the optimizer's
         update.
         """
         return self.synchronisation_s + self.update_s
 
     @property
-    def costs_s(self) -> Float[FloatArray, "L L S C"]:
+    def costs_s(self) -> RangeArray:
         """Returns each stage's seconds of computing and collectives for one micro-batch; infinite where the search may
         not take the stage, or it doesn't fit in memory.
         """
-        return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
+        return self.compute_s + self.collective_s + _never(self.offered & (self.max_n_succ_stages >= 0))
 
     @property
     def compute_costs_s(self) -> FloatArray:
         """Returns Alpa's `compute_cost`: each stage's seconds for one micro-batch, with the transfer from the stage
         before it, which is taken to be on a submesh like its own.
         """
-        return self.costs_s + self._interstage_alike_s()[:-1, None, :, None]
+        return np.asarray(self.costs_s) + self._interstage_alike_s()[:-1, None, :, None]
 
     def _interstage_alike_s(self) -> FloatArray:
         """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
@@ -124,9 +126,7 @@ class CostTable:
             self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
         )
 
-    def successors(
-        self, run: Run, margin: MemoryMargin, usable_bytes: Float[FloatArray, " S"]
-    ) -> Int[NDArray[np.int64], "L L S C"]:
+    def successors(self, run: Run, margin: MemoryMargin, usable_bytes: Float[FloatArray, " S"]) -> RangeArray:
         """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
         memory margin and other usable bytes of a device of each submesh.
         """
@@ -134,7 +134,7 @@ class CostTable:
             lambda stage, s: successors_that_fit(margin.needed(stage), self.limits(s, float(usable_bytes[s])), run)
         )
 
-    def holding(self, micro_batches: int) -> Int[NDArray[np.int64], "L L S C"]:
+    def holding(self, micro_batches: int) -> RangeArray:
         """Returns how many stages may follow each stage (`max_n_succ_stages`) if each keeps so many micro-batches,
         wherever it is: any number, or -1 where it doesn't fit.
         """
@@ -149,15 +149,17 @@ class CostTable:
         usable = float(self.usable_bytes[submesh]) if device_bytes is None else device_bytes
         return _limits(usable, self.devices[submesh].share if self.devices else None)
 
-    def _counts(self, count: Callable[[StageMemory, int], NDArray[np.int64]]) -> NDArray[np.int64]:
+    def _counts(self, count: Callable[[StageMemory, int], NDArray[np.int64]]) -> RangeArray:
         """Returns how many stages may follow each stage, as `count` tells it of the memory of all stages on a submesh
         with a config; stages that have none stay as they are.
         """
-        counts = self.max_n_succ_stages.copy()
+        kept = [stage.resident for row in self.memory for stage in row if stage is not None]
+        kinds = common_kinds([self.max_n_succ_stages, *kept])
+        counts = kinds.table(self.max_n_succ_stages)
         for s, row in enumerate(self.memory):
             for c, stage in enumerate(row):
                 if stage is not None:
-                    counts[:, :, s, c] = count(stage, s)
+                    counts.rows[:, s, c] = count(stage.mapped(lambda part: kinds.table(part).rows), s)
         return counts
 
     def interstage_s(
@@ -231,14 +233,19 @@ class CostTable:
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         # With a smaller bubble the sum of the stages' costs counts for less; more micro-batches have the same effect.
         bubble = 1.0 if cluster.shared else run.form.bubble
-        costs = self.costs_s + (self._interstage_alike_s()[None, 1:, :, None] if senders_wait else 0.0)
+        costs, followers, once = self.costs_s, self.max_n_succ_stages, self.per_step_s
+        if senders_wait:
+            sent_s = self._interstage_alike_s()[1:]
+            kinds = common_kinds([costs, followers, once], np.broadcast_to(numbered(sent_s), (len(sent_s),) * 2))
+            costs, followers, once = map(kinds.table, (costs, followers, once))
+            costs = RangeTable(costs.rows + sent_s[kinds.lasts, :, None], costs.of_range)
         return SlicingProblem(
             costs_s=costs * share,
             submesh_sizes=sizes,
             num_devices=int(available.sum()),
             num_micro_batches=round(run.num_micro_batches / bubble),
-            max_n_succ_stages=self.max_n_succ_stages,
-            per_step_s=self.per_step_s * share / bubble,
+            max_n_succ_stages=followers,
+            per_step_s=once * share / bubble,
             devices="at most" if unlike and not cluster.shared else "exactly",
             objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
             sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),
@@ -265,43 +272,71 @@ def cost_table(
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(models.runtime, cluster, space, margin)
-    shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
-    seconds = np.zeros((len(COST_KINDS), *shape))
-    successors = np.full(shape, -1, dtype=np.int64)
-    offered = np.zeros(shape, dtype=np.bool_)
-    memory: list[tuple[StageMemory | None, ...]] = []
-    first: dict[tuple[StageDevices, float, float], int] = {}
-    of_configs = np.zeros((shape[3], len(COST_KINDS), *shape[:2]))
-    followed = np.zeros((shape[3], *shape[:2]), dtype=np.int64)
-    pairs = ((on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config)
-    costs.prepare((on, config) for on, config in pairs if not costs.is_kept(on, config))
-    for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
-        allowed = allowed_ranges(model, submesh, cluster, space, s)
-        like = first.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
-        if like < s and space.configs[like] == configs:
-            memory.append(memory[like])
-            seconds[..., s, :], successors[:, :, s] = seconds[..., like, :], successors[:, :, like]
-            offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
-            continue
-        bytes_of = [None if config is None else costs.memory(config) for config in configs]
-        memory.append(tuple(bytes_of))
-        fitting = _limits(float(usable[s]), devices[s].share)
-        of_configs[:], followed[:] = 0.0, -1
-        for c, (config, stage) in enumerate(zip(configs, bytes_of, strict=True)):
-            if config is not None and stage is not None:
-                of_configs[c] = costs.seconds(devices[s], config)
-                followed[c] = successors_that_fit(margin.needed(stage), fitting, run)
-                offered[:, :, s, c] = allowed
-        for layer in range(model.num_layers):  # what a processor's cache holds at a time is turned round
-            seconds[:, layer, :, s] = of_configs[:, :, layer].transpose(1, 2, 0)
-            successors[layer, :, s] = followed[:, layer].T
+    pairs = dict.fromkeys(
+        (on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config is not None
+    )
+    allowed = [allowed_ranges(model, submesh, cluster, space, s) for s, submesh in enumerate(space.submeshes)]
+    kinds = RangeKinds.of_lengths(model.num_layers).split(np.array(allowed))
+    parts: dict[tuple[StageDevices, MeshConfig], _PricedRanges] = {}
+    if kept is not None:
+        parts = {pair: _PricedRanges(kept.kinds, *rows) for pair in pairs if (rows := costs.kept_rows(*pair))}
+        kinds = kinds.joined(kept.kinds.of_range) if parts else kinds
+    new = [pair for pair in pairs if pair not in parts]
+    costs.prepare(new)
+    for pair in new:
+        parts[pair] = _PricedRanges.of(kinds, costs.seconds(*pair), costs.memory(pair[1]))
+        kinds = parts[pair].kinds
     costs.forget()  # what the table has, and all that it is made of, would take its memory several times
-    priced = dict(zip(COST_KINDS, seconds, strict=True))
+    finest = {key: part.within(kinds) for key, part in parts.items()}
+    shape = len(kinds), len(space.submeshes), len(space.configs[0])
+    seconds, successors = np.zeros((len(COST_KINDS), *shape)), np.full(shape, -1, dtype=np.int64)
+    offered = np.zeros(shape, dtype=np.bool_)
+    for s, (on, configs) in enumerate(zip(devices, space.configs, strict=True)):
+        fitting = _limits(float(usable[s]), on.share)
+        for c, config in enumerate(configs):
+            if config is not None:
+                part = finest[on, config]
+                seconds[:, :, s, c] = part.seconds
+                successors[:, s, c] = successors_that_fit(margin.needed(part.memory), fitting, run)
+                offered[:, s, c] = kinds.rows(allowed[s])
+    memory = {key: part.memory.mapped(lambda rows: RangeTable(rows, kinds.of_range)) for key, part in finest.items()}
+    priced = {name: RangeTable(rows, kinds.of_range) for name, rows in zip(COST_KINDS, seconds, strict=True)}
     return CostTable(
-        **priced, offered=offered, max_n_succ_stages=successors, memory=tuple(memory), memory_limit_bytes=limits,
-        usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
+        **priced, offered=RangeTable(offered, kinds.of_range),
+        max_n_succ_stages=RangeTable(successors, kinds.of_range),
+        memory=tuple(tuple(config and memory[on, config] for config in configs)
+                     for on, configs in zip(devices, space.configs, strict=True)),
+        memory_limit_bytes=limits, usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _PricedRanges:
+    """The seconds of stages, shape (6, R), and the memory that they keep, for R kinds of ranges of layers."""
+
+    kinds: RangeKinds
+    seconds: Float[FloatArray, "6 R"]
+    memory: StageMemory
+
+    @classmethod
+    def of(cls, kinds: RangeKinds, seconds: Float[FloatArray, "6 L L"], memory: StageMemory) -> _PricedRanges:
+        """Returns those of all ranges by their kinds, which are split where they turn out to differ."""
+        kinds = kinds.split(np.concatenate([seconds, memory.figures]))
+        return cls(kinds, kinds.rows(seconds), memory.mapped(kinds.rows))
+
+    def within(self, kinds: RangeKinds) -> _PricedRanges:
+        """Returns the same for finer kinds."""
+        places = self.kinds.of_range.ravel()[kinds.examples]
+        return _PricedRanges(kinds, self.seconds[:, places], self.memory.mapped(lambda rows: rows[places]))
+
+
+def _never(offered: RangeArray) -> RangeArray:
+    """Returns 0 where a stage is offered, and infinity where it isn't."""
+    if isinstance(offered, RangeTable):
+        return RangeTable(np.where(offered.rows, 0.0, np.inf), offered.of_range)
+    return np.where(offered, 0.0, np.inf)
 
 
 def _families(space: SearchSpace) -> Bool[NDArray[np.bool_], "F S C"] | None:

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_table import RangeArray, RangeTable
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._sites import Sites
 
@@ -67,7 +68,7 @@ class SlicingProblem:
 
     Attributes:
         costs_s: shape (L, L, S, C), seconds of one micro-batch, forward and backward, in a stage of layers i..j; inf
-            where not offered.
+            where not offered. Like the other two of this shape it is an array, or a `RangeTable` that stands for one.
         submesh_sizes: shape (S,), the number of devices of each submesh.
         num_devices: the cluster's devices; a plan uses exactly that many ("at most" if `devices` says so).
         num_micro_batches: how many micro-batches a step has, B.
@@ -88,12 +89,12 @@ class SlicingProblem:
         OSDI 2022, section 5.
     """
 
-    costs_s: NDArray[np.float64]
+    costs_s: RangeArray
     submesh_sizes: NDArray[np.int64]
     num_devices: int
     num_micro_batches: int
-    max_n_succ_stages: NDArray[np.int64] | None = None
-    per_step_s: NDArray[np.float64] | None = None
+    max_n_succ_stages: RangeArray | None = None
+    per_step_s: RangeArray | None = None
     num_stages: int | None = None
     devices: str = "exactly"
     objective: str | Objective = "training"
@@ -102,25 +103,25 @@ class SlicingProblem:
 
     def __post_init__(self) -> None:
         owner = "slicing problem"
-        costs = np.asarray(self.costs_s, dtype=np.float64)
+        costs, entries = _entries(self.costs_s, np.float64)
         sizes = np.asarray(self.submesh_sizes, dtype=np.int64)
         object.__setattr__(self, "costs_s", costs)
         object.__setattr__(self, "submesh_sizes", sizes)
         if costs.ndim != 4 or costs.shape[0] != costs.shape[1] or 0 in costs.shape or sizes.shape != costs.shape[2:3]:
             shapes = f"costs_s is {costs.shape} and submesh_sizes {sizes.shape}"
             raise ValueError(f"{owner}: {shapes}, not (L, L, S, C) and (S,)")
-        if np.isnan(costs).any() or (costs < 0).any():
-            where = tuple(int(x) for x in np.argwhere(np.isnan(costs) | (costs < 0))[0])
+        if not (entries >= 0).all():
+            where = tuple(int(x) for x in np.argwhere(~(np.asarray(costs) >= 0))[0])
             raise ValueError(f"{owner}: costs_s{where} is {costs[where]}; a cost is at least 0, or inf if not offered")
         if (sizes < 1).any():
             raise ValueError(f"{owner}: submesh_sizes is {sizes.tolist()}, but a submesh has at least one device")
         if self.max_n_succ_stages is not None:
-            most_successors = np.asarray(self.max_n_succ_stages)
-            _check_whole(owner, "max_n_succ_stages", most_successors)
-            object.__setattr__(self, "max_n_succ_stages", most_successors.astype(np.int64))
+            _check_whole(owner, "max_n_succ_stages", self.max_n_succ_stages)
+            object.__setattr__(self, "max_n_succ_stages", _entries(self.max_n_succ_stages, np.int64)[0])
         if self.per_step_s is not None:
-            object.__setattr__(self, "per_step_s", np.asarray(self.per_step_s, dtype=np.float64))
-            if not (self.per_step_s >= 0).all():
+            once, entries = _entries(self.per_step_s, np.float64)
+            object.__setattr__(self, "per_step_s", once)
+            if not (entries >= 0).all():
                 raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
         for field in ("max_n_succ_stages", "per_step_s"):
             value = getattr(self, field)
@@ -142,7 +143,7 @@ class SlicingProblem:
     def each_family(self) -> Iterator[SlicingProblem]:
         """Yields for each family of stages the problem of cutting layers into stages of that family alone."""
         for family in () if self.families is None else self.families:
-            yield dataclasses.replace(self, costs_s=np.where(family, self.costs_s, np.inf), families=None)
+            yield dataclasses.replace(self, costs_s=self.costs_s + np.where(family, 0.0, np.inf), families=None)
 
     @property
     def num_layers(self) -> int:
@@ -150,18 +151,18 @@ class SlicingProblem:
         return int(self.costs_s.shape[0])
 
     @property
-    def followers(self) -> NDArray[np.int64]:
+    def followers(self) -> RangeArray:
         """Returns how many stages may follow each candidate stage before memory is full, shape (L, L, S, C); without
         `max_n_succ_stages`, there is no limit anywhere.
         """
         if self.max_n_succ_stages is None:
-            return np.full(self.costs_s.shape, NO_LIMIT, dtype=np.int64)
+            return _filled(self.costs_s, NO_LIMIT)
         return self.max_n_succ_stages
 
     @property
-    def once_s(self) -> NDArray[np.float64]:
+    def once_s(self) -> RangeArray:
         """Returns the seconds that each candidate stage takes once a step, shape (L, L, S, C); zeros if not known."""
-        return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
+        return _filled(self.costs_s, 0.0) if self.per_step_s is None else self.per_step_s
 
     def total_s(self, stages: tuple[StageChoice, ...]) -> float:
         """Returns the problem's objective, in seconds, of a list of stages; infinite if the problem doesn't allow them.
@@ -220,14 +221,30 @@ class SlicingProblem:
         )
 
 
-def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
+def _entries(values: Any, dtype: type[np.generic]) -> tuple[RangeArray, NDArray[Any]]:
+    """Returns an array, or a table, with entries of a type, and an array that has all these entries."""
+    if isinstance(values, RangeTable):
+        table = values if values.dtype == dtype else RangeTable(values.rows.astype(dtype), values.of_range)
+        return table, table.rows
+    array = np.asarray(values, dtype=dtype)
+    return array, array
+
+
+def _filled(like: RangeArray, value: float) -> RangeArray:
+    if isinstance(like, RangeTable):
+        return RangeTable(np.full(like.rows.shape, value, dtype=type(value)), like.of_range)
+    return np.full(like.shape, value, dtype=type(value))
+
+
+def _check_whole(owner: str, field: str, value: Any) -> None:
     """Raises ValueError unless all are whole numbers, of whatever type."""
-    if value.dtype.kind in "iu":
+    entries = value.rows if isinstance(value, RangeTable) else np.asarray(value)
+    if entries.dtype.kind in "iu":
         return
-    wrong = ~(np.isfinite(value) & (value == np.floor(value)))
-    if wrong.any():
-        where = tuple(int(x) for x in np.argwhere(wrong)[0])
-        why = f"{field}{where} is {value[where]}"
+    if not (np.isfinite(entries) & (entries == np.floor(entries))).all():
+        whole = np.asarray(value)
+        where = tuple(int(x) for x in np.argwhere(~(np.isfinite(whole) & (whole == np.floor(whole))))[0])
+        why = f"{field}{where} is {whole[where]}"
         raise ValueError(f"{owner}: {why}; give whole numbers: -1 where it never fits, {NO_LIMIT} for no limit")
 
 

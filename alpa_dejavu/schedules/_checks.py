@@ -19,24 +19,31 @@ from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS, Task, TaskTable
 
-__all__ = ["check_complete", "stuck", "unit_ticks"]
+__all__ = ["check_complete", "check_devices", "stuck", "unit_ticks"]
 
 _MOST_STAGES = 4096
 
 
-def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable) -> None:
-    """Raises ValueError unless each stage is on one device and has each of its tasks once."""
-    owner = f"schedule {name}"
+def check_devices(name: str, tasks: Sequence[Sequence[Task | str]]) -> None:
+    """Raises ValueError unless there are devices, and each has tasks."""
     if not tasks or not all(tasks):
         empty = next((device for device, row in enumerate(tasks) if not row), None)
         lack = "there are no devices" if empty is None else f"device {empty} has no tasks"
-        raise ValueError(f"{owner}: {lack}; give each device at least one stage")
-    stages, size = _bounds(owner, tasks)
+        raise ValueError(f"schedule {name}: {lack}; give each device at least one stage")
+
+
+def check_complete(name: str, table: TaskTable) -> None:
+    """Raises ValueError unless each stage is on one device and has each of its tasks once."""
+    owner = f"schedule {name}"
+    stages, size = 1 + int(table.stage.max()), 1 + int(table.micro_batch.max())
+    for field, value, most in (("stages", stages, _MOST_STAGES), ("micro-batches", size, MOST_MICRO_BATCHES)):
+        if value > most:
+            raise ValueError(f"{owner}: there are {value} {field}, but there may be at most {most}")
     if _is_complete(table, stages, size):
         return
     seen: set[Task] = set()
     place: dict[int, int] = {}
-    for device, row in enumerate(tasks):
+    for device, row in enumerate(table.rows):
         for task in row:
             if place.setdefault(task.stage, device) != device:
                 raise ValueError(
@@ -51,16 +58,6 @@ def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable)
     trains = any(task.kind != FORWARD for task in seen)
     for wrong in _wrong(seen, stages, size, trains):
         raise ValueError(f"{owner}: {wrong}")
-
-
-def _bounds(owner: str, tasks: Sequence[Sequence[Task]]) -> tuple[int, int]:
-    """The numbers of stages and micro-batches."""
-    stages = 1 + max(task.stage for row in tasks for task in row)
-    size = 1 + max(task.micro_batch for row in tasks for task in row)
-    for field, value, most in (("stages", stages, _MOST_STAGES), ("micro-batches", size, MOST_MICRO_BATCHES)):
-        if value > most:
-            raise ValueError(f"{owner}: there are {value} {field}, but there may be at most {most}")
-    return stages, size
 
 
 def _is_complete(table: TaskTable, stages: int, size: int) -> bool:

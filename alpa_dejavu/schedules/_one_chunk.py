@@ -8,10 +8,11 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.schedules._schedule import Schedule
-from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Task
+from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, TaskTable
 
 __all__ = [
     "check_interleaved",
@@ -27,28 +28,27 @@ __all__ = [
 
 def gpipe(num_devices: int, num_micro_batches: int) -> Schedule:
     """Returns the schedule of all forwards first, then all backwards."""
-    rows = (
-        (*_all(FORWARD, device, num_micro_batches), *_all(BACKWARD, device, num_micro_batches))
-        for device in range(num_devices)
-    )
-    return Schedule("gpipe", tuple(rows))
+    stage, batch = _stages_and_batches(num_devices, num_micro_batches)
+    passes = (FORWARD, stage, batch, stage, batch), (BACKWARD, stage, batch, stage, batch + num_micro_batches)
+    return Schedule("gpipe", TaskTable.by_turns(passes))
 
 
 def inference(num_devices: int, num_micro_batches: int) -> Schedule:
     """Returns the schedule of forwards alone."""
-    return Schedule("inference", tuple(tuple(_all(FORWARD, d, num_micro_batches)) for d in range(num_devices)))
+    stage, batch = _stages_and_batches(num_devices, num_micro_batches)
+    return Schedule("inference", TaskTable.by_turns([(FORWARD, stage, batch, stage, batch)]))
 
 
 def one_f_one_b(num_devices: int, num_micro_batches: int) -> Schedule:
     """Returns 1F1B: a device does as many forwards as stages follow it, and then a forward after each backward."""
-    rows = (_alternating(d, num_micro_batches, num_devices - d) for d in range(num_devices))
-    return Schedule("1f1b", tuple(map(tuple, rows)))
+    ahead = num_devices - np.arange(num_devices)
+    return Schedule("1f1b", _alternating(num_micro_batches, ahead))
 
 
 def overlap_friendly(num_devices: int, num_micro_batches: int) -> Schedule:
     """Returns 1F1B with about twice as many forwards at first, so that transfers have time while others compute."""
-    rows = (_alternating(d, num_micro_batches, 2 * (num_devices - d) - 1) for d in range(num_devices))
-    return Schedule("1f1b_overlap_friendly", tuple(map(tuple, rows)))
+    ahead = 2 * (num_devices - np.arange(num_devices)) - 1
+    return Schedule("1f1b_overlap_friendly", _alternating(num_micro_batches, ahead))
 
 
 def pipedream(num_devices: int, num_micro_batches: int) -> Schedule:
@@ -56,7 +56,7 @@ def pipedream(num_devices: int, num_micro_batches: int) -> Schedule:
 
     A stage that n others follow keeps n + 1 versions of its weights.
     """
-    return Schedule("pipedream", one_f_one_b(num_devices, num_micro_batches).tasks, updates_each=True)
+    return Schedule("pipedream", one_f_one_b(num_devices, num_micro_batches).table, updates_each=True)
 
 
 def zb_h1(num_devices: int, num_micro_batches: int) -> Schedule:
@@ -64,34 +64,24 @@ def zb_h1(num_devices: int, num_micro_batches: int) -> Schedule:
 
     No device keeps more activations than 1F1B's first one does.
     """
-
-    def row(device: int) -> Iterator[Task]:
-        ahead = min(num_devices - device, num_micro_batches)
-        yield from _all(FORWARD, device, ahead)
-        for batch in range(num_micro_batches):
-            yield Task(BACKWARD_INPUT, device, batch)
-            if batch >= device:
-                yield Task(BACKWARD_WEIGHT, device, batch - device)
-            if batch + ahead < num_micro_batches:
-                yield Task(FORWARD, device, batch + ahead)
-        for batch in range(max(num_micro_batches - device, 0), num_micro_batches):
-            yield Task(BACKWARD_WEIGHT, device, batch)
-
-    return Schedule("zb_h1", tuple(tuple(row(device)) for device in range(num_devices)))
+    stage, batch = _stages_and_batches(num_devices, num_micro_batches)
+    passes = (
+        (FORWARD, stage, batch, stage, batch - (num_devices - stage) + 0.5),
+        (BACKWARD_INPUT, stage, batch, stage, batch),
+        (BACKWARD_WEIGHT, stage, batch, stage, batch + stage + 0.25),
+    )
+    return Schedule("zb_h1", TaskTable.by_turns(passes))
 
 
-def _all(kind: str, stage: int, num_micro_batches: int) -> Iterator[Task]:
-    return (Task(kind, stage, batch) for batch in range(num_micro_batches))
+def _stages_and_batches(num_devices: int, num_micro_batches: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.arange(num_devices)[:, None], np.arange(num_micro_batches)[None, :]
 
 
-def _alternating(stage: int, num_micro_batches: int, ahead: int) -> Iterator[Task]:
-    """Yields so many forwards at first, and then a backward and a forward in turns."""
-    ahead = min(ahead, num_micro_batches)
-    yield from _all(FORWARD, stage, ahead)
-    for batch in range(num_micro_batches):
-        yield Task(BACKWARD, stage, batch)
-        if batch + ahead < num_micro_batches:
-            yield Task(FORWARD, stage, batch + ahead)
+def _alternating(num_micro_batches: int, ahead: NDArray[np.int64]) -> TaskTable:
+    """Returns the tasks of devices that do so many forwards at first, and then a backward and a forward in turns."""
+    stage, batch = _stages_and_batches(len(ahead), num_micro_batches)
+    forward = FORWARD, stage, batch, stage, batch - ahead[:, None] + 0.5
+    return TaskTable.by_turns([forward, (BACKWARD, stage, batch, stage, batch)])
 
 
 def interleaved(num_devices: int, num_micro_batches: int, chunks: int = 2) -> Schedule:
@@ -104,25 +94,17 @@ def interleaved(num_devices: int, num_micro_batches: int, chunks: int = 2) -> Sc
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021.
     """
     check_interleaved(num_devices, num_micro_batches)
-    total = num_micro_batches * chunks
-
-    def task(kind: str, device: int, number: int) -> Task:
-        """Returns a device's task of a kind, by its number among them."""
-        group, within = divmod(number, num_devices * chunks)
-        chunk, batch = divmod(within, num_devices)
-        stage = (chunk if kind == FORWARD else chunks - 1 - chunk) * num_devices + device
-        return Task(kind, stage, group * num_devices + batch)
-
-    def row(device: int) -> Iterator[Task]:
-        ahead = min(2 * (num_devices - device - 1) + (chunks - 1) * num_devices + 1, total)
-        yield from (task(FORWARD, device, number) for number in range(ahead))
-        for number in range(total):
-            yield task(BACKWARD, device, number)
-            if number + ahead < total:
-                yield task(FORWARD, device, number + ahead)
-
+    device, number = _stages_and_batches(num_devices, num_micro_batches * chunks)
+    group, within = np.divmod(number, num_devices * chunks)
+    chunk, batch = np.divmod(within, num_devices)
+    batch = batch + group * num_devices
+    ahead = 2 * (num_devices - device - 1) + (chunks - 1) * num_devices + 1
+    passes = (
+        (FORWARD, chunk * num_devices + device, batch, device, number - ahead + 0.5),
+        (BACKWARD, (chunks - 1 - chunk) * num_devices + device, batch, device, number),
+    )
     name = "interleaved" if chunks == 2 else f"interleaved_{chunks}"
-    return Schedule(name, tuple(tuple(row(device)) for device in range(num_devices)))
+    return Schedule(name, TaskTable.by_turns(passes))
 
 
 def check_interleaved(num_devices: int, num_micro_batches: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import final
@@ -10,14 +9,16 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.schedules._checks import check_complete, stuck, unit_ticks
-from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_WEIGHT, FORWARD, KEPT, Task, TaskTable
+from alpa_dejavu.schedules._checks import check_complete, check_devices, stuck, unit_ticks
+from alpa_dejavu.schedules._task import BACKWARD_WEIGHT, KEPT, KINDS, Task, TaskTable
 
 __all__ = ["Schedule"]
 
 
+_KEPT = np.array([KEPT[kind] for kind in KINDS])
+
+
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
 class Schedule:
     """A pipeline schedule: an ordered list of tasks for each device, where a device stands for a whole submesh.
 
@@ -26,9 +27,9 @@ class Schedule:
     needs the same stage's forward and the backward of the stage behind; a backward by weights needs the backward by
     inputs.
 
-    Attributes:
+    Args:
         name: the schedule's name, for people.
-        tasks: for each device its tasks, in the order in which it does them.
+        tasks: for each device its tasks, in the order in which it does them, or a table of them.
         updates_each: whether the optimizer updates the weights after each micro-batch's backward, so that the weights
             of its forward are stashed until then, as PipeDream does; if not, once all micro-batches are done.
 
@@ -40,15 +41,14 @@ class Schedule:
     (2, 2, [2, 1])
     """
 
-    name: str
-    tasks: tuple[tuple[Task, ...], ...]
-    updates_each: bool = False
-
-    def __post_init__(self) -> None:
-        rows: Sequence[Sequence[Task | str]] = self.tasks
-        tasks = tuple(tuple(Task.of(task) for task in row) for row in rows)
-        object.__setattr__(self, "tasks", tasks)
-        check_complete(self.name, tasks, self.table)
+    def __init__(
+        self, name: str, tasks: TaskTable | Sequence[Sequence[Task | str]], updates_each: bool = False
+    ) -> None:
+        if not isinstance(tasks, TaskTable):
+            check_devices(name, tasks)
+            tasks = TaskTable.of([map(Task.of, row) for row in tasks])
+        self.name, self.table, self.updates_each = name, tasks, updates_each
+        check_complete(name, tasks)
         if (self.ticks < 0).any():
             waiting = stuck(self.table, self.ticks)
             raise ValueError(
@@ -56,26 +56,32 @@ class Schedule:
                 "needs is done before it"
             )
 
-    @property
+    @functools.cached_property
+    def tasks(self) -> tuple[tuple[Task, ...], ...]:
+        """Returns for each device its tasks, in the order in which it does them."""
+        return self.table.rows
+
+    @functools.cached_property
     def num_devices(self) -> int:
         """Returns the number of devices (submeshes) that the pipeline runs on."""
-        return len(self.tasks)
+        return 1 + int(self.table.device.max())
 
     @functools.cached_property
     def num_stages(self) -> int:
         """Returns the number of stages of the pipeline, S: the devices times the chunks of each."""
-        return 1 + max(task.stage for row in self.tasks for task in row)
+        return 1 + int(self.table.stage.max())
 
     @functools.cached_property
     def num_micro_batches(self) -> int:
         """Returns the number of micro-batches of a step, B."""
-        return 1 + max(task.micro_batch for row in self.tasks for task in row)
+        return 1 + int(self.table.micro_batch.max())
 
     @functools.cached_property
     def device_of(self) -> tuple[int, ...]:
         """Returns for each of S stages the index of its device."""
-        devices = {task.stage: device for device, row in enumerate(self.tasks) for task in row}
-        return tuple(devices[stage] for stage in range(self.num_stages))
+        devices = np.zeros(self.num_stages, dtype=np.int64)
+        devices[self.table.stage] = self.table.device
+        return tuple(devices.tolist())
 
     @property
     def chunks(self) -> int:
@@ -85,17 +91,12 @@ class Schedule:
     @functools.cached_property
     def trains(self) -> bool:
         """Returns whether there are backward passes: a schedule without any only infers."""
-        return any(task.kind != FORWARD for row in self.tasks for task in row)
+        return bool(self.table.kind.any())
 
     @functools.cached_property
     def splits(self) -> bool:
         """Returns whether the backward by weights is a task of its own somewhere."""
-        return any(task.kind == BACKWARD_WEIGHT for row in self.tasks for task in row)
-
-    @functools.cached_property
-    def table(self) -> TaskTable:
-        """Returns all tasks as columns, device by device."""
-        return TaskTable.of(self.tasks)
+        return bool((self.table.kind == KINDS.index(BACKWARD_WEIGHT)).any())
 
     @functools.cached_property
     def ticks(self) -> NDArray[np.int64]:
@@ -105,8 +106,9 @@ class Schedule:
     @functools.cached_property
     def last_gradients(self) -> tuple[int, ...]:
         """Returns for each of S stages the micro-batch whose gradients of the weights come last; empty in inference."""
-        last = {t.stage: t.micro_batch for row in self.tasks for t in row if t.kind in (BACKWARD, BACKWARD_WEIGHT)}
-        return tuple(last[stage] for stage in range(self.num_stages)) if self.trains else ()
+        gradients, last = _KEPT[self.table.kind] < 0, np.zeros(self.num_stages, dtype=np.int64)
+        last[self.table.stage[gradients]] = self.table.micro_batch[gradients]
+        return tuple(last.tolist()) if self.trains else ()
 
     @functools.cached_property
     def stages_on(self) -> tuple[tuple[int, ...], ...]:
@@ -132,5 +134,6 @@ class Schedule:
         """Returns how many activations the given stages of one device keep after each task of its list."""
         if not self.trains:
             return np.zeros(1, dtype=np.int64)
-        row = self.tasks[self.device_of[stages[0]]]
-        return np.cumsum([KEPT[task.kind] if task.stage in stages else 0 for task in row])
+        on_device = self.table.device == self.device_of[stages[0]]
+        kind, stage = self.table.kind[on_device], self.table.stage[on_device]
+        return np.cumsum(np.where(np.isin(stage, stages), _KEPT[kind], 0))

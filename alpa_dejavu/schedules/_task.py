@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KEPT", "KINDS", "Task", "TaskTable"]
 
@@ -67,6 +68,28 @@ class TaskTable(NamedTuple):
             for task in row
         ]
         return cls(*np.ascontiguousarray(np.array(columns, dtype=np.int64).reshape(-1, 4).T))
+
+    @classmethod
+    def by_turns(cls, passes: Iterable[tuple[str, ArrayLike, ArrayLike, ArrayLike, ArrayLike]]) -> TaskTable:
+        """Returns the table of passes in groups, each a kind with arrays of stages, micro-batches, devices, and turns,
+        by which each device's passes are ordered; their shapes are broadcast against each other.
+        """
+        groups = [np.broadcast_arrays(KINDS.index(kind), *arrays) for kind, *arrays in passes]
+        kind, stage, batch, device, turn = (
+            np.concatenate([a.ravel() for a in part]) for part in zip(*groups, strict=True)
+        )
+        order = np.lexsort((turn, device))
+        return cls(*(column[order].astype(np.int64) for column in (kind, stage, batch, device)))
+
+    @property
+    def rows(self) -> tuple[tuple[Task, ...], ...]:
+        """Returns the tasks of each device, in their order."""
+        ends = np.cumsum(np.bincount(self.device)).tolist()
+        tasks = [
+            Task(KINDS[kind], stage, batch)
+            for kind, stage, batch in zip(*(column.tolist() for column in self[:3]), strict=True)
+        ]
+        return tuple(tuple(tasks[begin:end]) for begin, end in itertools.pairwise([0, *ends]))
 
     def task(self, n: int) -> Task:
         """Returns the task in a place of the table."""

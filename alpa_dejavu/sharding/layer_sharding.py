@@ -199,7 +199,9 @@ class StageLayers:
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
         """Sums an array of each layer's sharding over each stage's layers; (L, L, ...), 0 below the diagonal."""
-        values = np.array([value(layer) for layer in self.variants], dtype=np.float64)
+        different = {id(layer): layer for layer in self.variants}
+        of_different = {key: value(layer) for key, layer in different.items()}
+        values = np.array([of_different[id(layer)] for layer in self.variants], dtype=np.float64)
         summed = stage_sum(values.reshape(len(values), -1).T, self.of_stages)
         size = len(self.whole)
         return np.moveaxis(summed, 0, -1).reshape(size, size, *values.shape[1:])

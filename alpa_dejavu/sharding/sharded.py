@@ -196,13 +196,16 @@ class ShardedDivision:
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer variant adds to `combined` in a phase; arrays of shape (number of variants,)."""
+        places: dict[int, int] = {}
+        of_variants = [places.setdefault(id(layer), len(places)) for layer in self.layers.variants]
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
-        for n, layer in enumerate(self.layers.variants):
+        for place, layer in enumerate({id(layer): layer for layer in self.layers.variants}.values()):
             for sent in layer.collectives:
                 if sent.phase in _PHASES[phase] and not (sent.batched and phase != "step"):
-                    total = totals.setdefault((sent.kind, sent.axis), np.zeros(len(self.variants)))
-                    total[n] += sent.num_bytes * sent.count
-        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in totals.items()]
+                    total = totals.setdefault((sent.kind, sent.axis), np.zeros(len(places)))
+                    total[place] += sent.num_bytes * sent.count
+        every = {key: total[of_variants] for key, total in totals.items()}
+        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in every.items()]
 
     def memory(self, remat: str = "none") -> MemoryShares:
         """Returns the share of each stage's memory that one device of the mesh has, by the role of the tensors.

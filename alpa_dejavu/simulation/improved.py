@@ -92,7 +92,7 @@ def improved_schedule(
     floor_s = min(search.floor_s, improved_s)  # sums round otherwise than ends do
     if improved_s >= begun_s * (1 - _TIE):
         return ImprovedSchedule(best, begun_s, begun_s, floor_s)
-    return ImprovedSchedule(_schedule(improved, first.num_devices), improved_s, begun_s, floor_s)
+    return ImprovedSchedule(Schedule("improved", improved), improved_s, begun_s, floor_s)
 
 
 def _checked(begin: Sequence[Schedule]) -> Schedule:
@@ -120,13 +120,6 @@ def _split(schedule: Schedule) -> TaskTable:
         return [task._replace(kind="I"), task._replace(kind="W")] if task.kind == "B" else [task]
 
     return TaskTable.of([[part for task in row for part in parts(task)] for row in schedule.tasks])
-
-
-def _schedule(table: TaskTable, num_devices: int) -> Schedule:
-    rows: list[list[Task]] = [[] for _ in range(num_devices)]
-    for n, device in enumerate(table.device.tolist()):
-        rows[device].append(table.task(n))
-    return Schedule("improved", tuple(map(tuple, rows)))
 
 
 @final

@@ -105,7 +105,7 @@ class Exhaustive(Slicer):
 
 def _count(problem: SlicingProblem, uses: NDArray[np.int64], available: NDArray[np.int64]) -> int:
     """Returns how many slicings `_slicings` makes."""
-    choices = np.isfinite(problem.costs_s).sum(axis=-1)
+    choices = np.isfinite(np.asarray(problem.costs_s)).sum(axis=-1)
 
     @functools.cache
     def rest(first: int, left: tuple[int, ...]) -> int:

@@ -48,8 +48,8 @@ class BoundedSearch:
         self._stages = stages = stages_of(problem)
         self._num_stages, self._exactly = problem.num_stages, problem.devices == "exactly"
         self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
-        every, groups = np.arange(len(stages.own_s)), range(stages.transfers.seconds.shape[1])
-        costs = [stages.after(every, np.full_like(every, group)) for group in groups]
+        groups = range(stages.transfers.seconds.shape[1])
+        costs = [stages.after(stages.unlike, np.full_like(stages.unlike, group)) for group in groups]
         self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else np.unique(np.concatenate(costs))
         num_layers = problem.num_layers
         self._graph = StageGraph(

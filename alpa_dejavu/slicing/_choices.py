@@ -7,9 +7,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_table import RangeArray, numbered
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Effort
-from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_links
+from alpa_dejavu.slicing._stages import FloatArray, IntArray, unlike_links
 
 
 @final
@@ -77,10 +78,10 @@ class Choices:
             self.weights = problem.num_micro_batches * self.costs_s + once
             self.crossing_weights = problem.num_micro_batches * self.crossing_s
 
-    def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
+    def _regrouped(self, table: RangeArray, filler: float) -> NDArray[Any]:
         """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
         num_layers, num_classes = self.num_layers, len(self._members)
-        regrouped = table[:, :, self._members]
+        regrouped = np.asarray(table[:, :, self._members])
         regrouped[:, :, self._members < 0] = filler
         return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 

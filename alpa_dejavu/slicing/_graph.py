@@ -14,8 +14,6 @@ from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
-_Parts = list[tuple[slice, IntArray, IntArray]]
-
 
 @final
 @dataclasses.dataclass(eq=False)
@@ -64,20 +62,18 @@ class StageGraph:
         """Returns the index of the first arc that leaves each node, and then the number of all arcs."""
         return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
 
-    def rest(self, keys: FloatArray) -> FloatArray:
+    def rest(self, keys: NDArray[Any]) -> FloatArray:
         """Returns the least sum of arcs' keys over the paths from each node to the end; infinite where none is."""
         sums = np.full(len(self.layers), np.inf)
         sums[self.layers == self.num_layers] = 0.0
-        for part, nodes, starts in reversed(self._by_tail):
-            sums[nodes] = np.minimum.reduceat(keys[part] + sums[self.head[part]], starts)
+        _least_sums(self.tail[::-1], self.head[::-1], keys[::-1].astype(np.float64, copy=False), sums)
         return sums
 
-    def since(self, keys: FloatArray) -> FloatArray:
+    def since(self, keys: NDArray[Any]) -> FloatArray:
         """Returns the least sum of arcs' keys over the paths from the start to each node; infinite where none is."""
         sums = np.full(len(self.layers), np.inf)
         sums[: self.num_starts] = 0.0
-        for part, nodes, starts in self._by_head:
-            np.minimum.at(sums, nodes, np.minimum.reduceat(keys[part] + sums[self.tail[part]], starts))
+        _least_sums(self.head, self.tail, keys.astype(np.float64, copy=False), sums)
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
@@ -92,26 +88,14 @@ class StageGraph:
             node = int(self.head[arcs[-1]])
         return arcs
 
-    @functools.cached_property
-    def _by_tail(self) -> _Parts:
-        return self._parts(self.tail, np.diff(self.tail, prepend=-1) != 0)
 
-    @functools.cached_property
-    def _by_head(self) -> _Parts:
-        changes = (np.diff(self.tail, prepend=-1) != 0) | (np.diff(self.head, prepend=-1) != 0)
-        return self._parts(self.head, changes)
-
-    def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
-        """Returns for each layer that arcs leave: which, the nodes of each run of them, and where in the part it is."""
-        starts = np.flatnonzero(changes)
-        arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
-        runs = np.searchsorted(starts, arcs).tolist()
-        of_run, ends = nodes[starts], arcs.tolist()
-        return [
-            (slice(ends[n], ends[n + 1]), of_run[runs[n] : runs[n + 1]], starts[runs[n] : runs[n + 1]] - ends[n])
-            for n in range(self.num_layers)
-            if ends[n] < ends[n + 1]
-        ]
+@compiled("(i8[:], i8[:], f8[:], f8[::1])")
+def _least_sums(to: IntArray, via: IntArray, keys: FloatArray, sums: FloatArray) -> None:
+    """Lowers the sums of nodes by arcs, each of which leads to a node via one whose sum is known by then."""
+    for arc in range(len(keys)):
+        total = keys[arc] + sums[via[arc]]
+        if total < sums[to[arc]]:
+            sums[to[arc]] = total
 
 
 @compiled("(b1[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1])")
@@ -148,22 +132,50 @@ def by_count(
     ones = np.ones(len(graph))
     fewest = np.maximum(graph.rest(ones)[graph.head], more + 1)
     most = np.minimum(-graph.rest(-ones)[graph.head], spare)
+    if num_stages is not None:
+        start = graph.layers[graph.tail] == 0
+        fewest[start] = np.maximum(fewest[start], num_stages - 1)
+        most[start] = np.minimum(most[start], num_stages - 1)
     numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
+    fewest = np.where(numbers > 0, fewest, 0).astype(np.int64)
     if numbers.sum() > most_arcs:
         return None
-    which = np.repeat(np.arange(len(graph)), numbers)
-    nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-    followers = fewest[which].astype(np.int64) + nth
-    if num_stages is not None:
-        suits = (graph.layers[graph.tail[which]] > 0) | (followers + 1 == num_stages)
-        which, followers = which[suits], followers[suits]
-    width = int(followers.max(initial=0)) + 2
-    tail, head = graph.tail[which] * width + followers + 1, graph.head[which] * width + followers
-    # Short numbers are sorted by their digits, which is much faster.
-    order = np.argsort(tail.astype(np.min_scalar_type(tail.max(initial=0))), kind="stable")
-    which, tail, head = which[order], tail[order], head[order]
+    width = int((fewest + numbers).max(initial=1)) + 1
+    which, tail, head = np.empty((3, numbers.sum()), dtype=np.int64)
+    _counted(graph.tail, graph.head, fewest, numbers, width, which, tail, head)
     arrays: Iterator[Any] = (array[which] for array in (graph.size, graph.weight, graph.stage))
     return _renumbered(graph, width, tail, head, *arrays)
+
+
+@compiled("(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1], i8[::1], i8[::1])")
+def _counted(
+    tail: IntArray,
+    head: IntArray,
+    fewest: IntArray,
+    numbers: IntArray,
+    width: int,
+    which: IntArray,
+    to_tail: IntArray,
+    to_head: IntArray,
+) -> None:
+    """Fills in the arcs for each number of followers, in the order of their tails, with these and their heads."""
+    begin, filled, places = 0, 0, np.zeros(width, np.int64)
+    while begin < len(tail):
+        end = begin
+        places[:] = 0
+        while end < len(tail) and tail[end] == tail[begin]:
+            for followers in range(fewest[end], fewest[end] + numbers[end]):
+                places[followers + 1] += 1
+            end += 1
+        for followers in range(width):
+            filled, places[followers] = filled + places[followers], filled
+        for arc in range(begin, end):
+            for followers in range(fewest[arc], fewest[arc] + numbers[arc]):
+                place = places[followers + 1]
+                places[followers + 1] += 1
+                which[place] = arc
+                to_tail[place], to_head[place] = tail[arc] * width + followers + 1, head[arc] * width + followers
+        begin = end
 
 
 def by_group(

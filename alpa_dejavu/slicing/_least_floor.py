@@ -205,7 +205,7 @@ def _with_places(problem: SlicingProblem, most_work: int, most_places: int) -> t
 
 def _rates(problem: SlicingProblem, sites: Sites) -> FloatArray:
     """Returns the speed of each kind's devices, next to the slowest kind's; 1 where that can't be told. Shape (K,)."""
-    seconds = problem.costs_s.min(axis=3) * problem.submesh_sizes
+    seconds = np.asarray(problem.costs_s).min(axis=3) * problem.submesh_sizes
     offered = np.isfinite(seconds) & (seconds > 0)
     fastest = np.where(offered, seconds, np.inf).min(axis=2, keepdims=True)
     shares = np.ones(seconds.shape)

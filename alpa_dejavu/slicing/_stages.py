@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu._util.range_table import RangeArray, common_kinds, numbered
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]
@@ -38,6 +39,7 @@ class Stages:
         unit: a number of devices that the sizes of all submeshes are multiples of.
         limited: whether memory limits the followers of some of them more than layers and devices do.
         num_configs: how many configs each submesh has.
+        unlike: the indices of some stages that cost all that any of them do, after whatever stage.
     """
 
     first: IntArray
@@ -54,6 +56,7 @@ class Stages:
     unit: int
     limited: bool
     num_configs: int
+    unlike: IntArray
 
     def submeshes(self, stages: IntArray) -> IntArray:
         return self.choice[stages] // self.num_configs
@@ -75,28 +78,32 @@ def stages_of(problem: SlicingProblem) -> Stages:
     One beats another if it costs no more, adds no more to the objective's sum and lets as many stages follow for its
     memory's sake; of equals the first one is kept.
     """
-    num_layers, num_configs = problem.num_layers, problem.costs_s.shape[3]
-    transfers = Transfers.of(problem)
+    num_configs, transfers = problem.costs_s.shape[3], Transfers.of(problem)
     sizes, columns = _by_size(problem, transfers)
-    own = problem.costs_s.reshape(num_layers, num_layers, -1)
-    least = np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)
-    costs: FloatArray = np.ascontiguousarray(own + least[:, None, :])
-    spare = np.array(problem.followers, order="C").reshape(costs.shape)
+    cuts = numbered(transfers.seconds)[:, None] * np.ones(problem.num_layers, dtype=np.int64)
+    kinds = common_kinds((problem.costs_s, problem.followers, problem.once_s), cuts)
+
+    def rows(table: RangeArray) -> NDArray[Any]:
+        return np.ascontiguousarray(kinds.table(table).rows).reshape(len(kinds), -1)
+
+    own, spare = rows(problem.costs_s), rows(problem.followers)
+    costs = own + np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)[kinds.firsts]
     weights: FloatArray = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
-        weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
+        weights = weights + rows(problem.per_step_s)
     per_transfer = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)
     if problem.objective == "inference":
         weights = np.ones_like(costs)
     first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
-        costs, weights, spare, sizes, columns, problem.num_devices
+        kinds.of_range, costs, weights, spare, sizes, columns, problem.num_devices
     )
     unit = math.gcd(*np.unique(size).tolist()) or 1
+    of_stage = kinds.of_range[first, last]
     return Stages(
         first=first,
         last=last,
         size=size // unit,
-        own_s=own[first, last, choice],
+        own_s=own[of_stage, choice],
         cost_s=cost,
         weight=weight,
         followers=after,
@@ -107,6 +114,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
         unit=unit,
         limited=limited,
         num_configs=num_configs,
+        unlike=np.unique(of_stage * costs.shape[1] + choice, return_index=True)[1],
     )
 
 
@@ -151,22 +159,22 @@ def unlike_links(sites: Sites) -> IntArray:
     return numbered(sites.crossing_s[1:].T)[sites.links]
 
 
-def numbered(rows: NDArray[Any]) -> IntArray:
-    """Returns a number for each row of an array, the same number for equal rows."""
-    numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
-
-
-@compiled("(f8[:, :, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], i8[:, ::1], i8)")
+@compiled("(i8[:, ::1], f8[:, ::1], f8[:, ::1], i8[:, ::1], i8[::1], i8[:, ::1], i8)")
 def _unbeaten(
-    costs: FloatArray, weights: FloatArray, rooms: IntArray, sizes: IntArray, columns: IntArray, num_devices: int
+    of_range: IntArray,
+    costs: FloatArray,
+    weights: FloatArray,
+    rooms: IntArray,
+    sizes: IntArray,
+    columns: IntArray,
+    num_devices: int,
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray, IntArray, bool]:
     """Returns the unbeaten stages by layers, size and cost, and whether room matters.
 
-    Costs, weights and rooms are tables by first layer, last layer and choice. The arrays say of column stage: first
-    layer, last layer, size, cost, weight, room, what room is covered, choice.
+    Costs, weights and rooms are by kind of range and choice; `of_range` has the kind of each range. The arrays say of
+    each stage: first layer, last layer, size, cost, weight, room, what room is covered, choice.
     """
-    num_layers = len(costs)
+    num_layers = len(of_range)
     most_stages = num_layers * (num_layers + 1) // 2 * columns.size
     cost, weight = np.empty(most_stages), np.empty(most_stages)
     first, last, size = np.empty_like(cost, np.int64), np.empty_like(cost, np.int64), np.empty_like(cost, np.int64)
@@ -175,7 +183,7 @@ def _unbeaten(
     kept, limited = 0, False
     for i in range(num_layers):
         for j in range(i, num_layers):
-            left = num_layers - 1 - j
+            left, kind = num_layers - 1 - j, of_range[i, j]
             for row in range(len(sizes)):
                 most = min(left, followers[row])
                 begin = end = kept
@@ -183,7 +191,7 @@ def _unbeaten(
                     column = columns[row, nth]
                     if column < 0:
                         break
-                    a, b, c = costs[i, j, column], weights[i, j, column], min(rooms[i, j, column], most)
+                    a, b, c = costs[kind, column], weights[kind, column], min(rooms[kind, column], most)
                     if not (np.isfinite(a) and np.isfinite(b)) or c < min(left, 1):
                         continue
                     place = end

@@ -94,7 +94,7 @@ class Corridor:
 
 def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
     """Returns whether the dynamic program's table, a number for each of the corridor, takes at most `most_bytes`."""
-    used = np.zeros(len(corridor.fewest), dtype=np.bool_)
+    used = np.zeros(len(corridor.most), dtype=np.bool_)
     used[corridor.graph.tail] = used[corridor.graph.head] = True
     return bool(8 * np.maximum(corridor.most - corridor.fewest + 1, 0)[used].sum() <= most_bytes)
 

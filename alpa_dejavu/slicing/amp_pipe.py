@@ -218,10 +218,10 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
 def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tuple[FloatArray, FloatArray]:
     """Returns the seconds of stages and of boundaries as `amp_starts` takes them."""
     count, num_layers = len(submeshes), problem.num_layers
-    stage_s = problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1)
+    stage_s = np.asarray(problem.costs_s[:, :, submeshes, config]).transpose(2, 0, 1)
     if problem.max_n_succ_stages is not None:
         followed = np.arange(count - 1, -1, -1)[:, None, None]
-        spare = problem.max_n_succ_stages[:, :, submeshes, config].transpose(2, 0, 1)
+        spare = np.asarray(problem.max_n_succ_stages[:, :, submeshes, config]).transpose(2, 0, 1)
         stage_s = np.where(spare >= followed, stage_s, np.inf)
     sites = problem.sites
     if sites is None:

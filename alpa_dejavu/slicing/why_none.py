@@ -65,7 +65,8 @@ def _not_offered(problem: SlicingProblem) -> str:
     fits = problem.submesh_sizes <= problem.num_devices
     if not fits.any():
         return f"the smallest submesh has {problem.submesh_sizes.min()} devices, but there are {problem.num_devices}"
-    offered = np.isfinite(problem.costs_s[:, :, fits] + problem.once_s[:, :, fits]).any(axis=(2, 3))
+    seconds = np.asarray(problem.costs_s) + np.asarray(problem.once_s)
+    offered = np.isfinite(seconds[:, :, fits]).any(axis=(2, 3))
     layers = np.arange(problem.num_layers)
     covered = [offered[: layer + 1, layer:].any() for layer in layers]
     if not all(covered):

@@ -24,7 +24,7 @@ def table_of(model, cluster=ONE_HOST, choices=None, run=RUN, communication=None)
 def test_shapes_and_what_is_offered():
     table = table_of(chain(3))
     assert table.costs_s.shape == (3, 3, 3, 3)
-    finite = np.isfinite(table.costs_s)
+    finite = np.isfinite(np.asarray(table.costs_s))
     assert not finite[2, 1].any()
     assert finite[:, :, 0, 0].sum() == 6
     assert finite[:, :, 2, 0].sum() == 1, "the whole cluster is for all layers alone"

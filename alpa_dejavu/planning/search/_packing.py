@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.range_table import RangeTable, common_kinds, numbered
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.clusters.host_classes import by_sites, kinds_of, members_of_kinds, slow_inside, takes_part_of_several
 from alpa_dejavu.clusters.placement import packings, place_stages
@@ -81,7 +82,7 @@ def _in_any_mixture(
     problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer, at_least: float
 ) -> Slicing:
     """Returns the best stages on submeshes that fit in any mixture; no others cost less than `at_least`."""
-    masked = [np.where(which[:, None], problem.costs_s, np.inf) for which in packings(space, cluster)]
+    masked = [problem.costs_s + np.where(which, 0.0, np.inf)[:, None] for which in packings(space, cluster)]
     slicings = [slicer.slice(dataclasses.replace(problem, costs_s=costs)) for costs in masked]
     best = least(slicings, key=lambda slicing: slicing.cost_s)
     if not _packs(best.stages, space, cluster):
@@ -174,16 +175,18 @@ def host_by_host(
         return None
     submesh, begin = map(np.array, zip(*beginnings, strict=True))
     links, cuts_s, onward = _cuts(table.transfer, table.interstage, cluster, space, submesh, begin)
-    costs = plain.costs_s[:, :, submesh]
-    if senders_wait:
-        costs = costs + np.concatenate([cuts_s[1:, onward], np.zeros((1, len(onward)))])[None, :, :, None]
-    costs[0][:, begin > 0] = np.inf
+    sent_s = np.concatenate([cuts_s[1:, onward], np.zeros((1, len(onward)))]) * senders_wait
+    # The first layer is told apart, and how long the cut behind the last one takes.
+    ends = 2 * numbered(sent_s)[None, :] + (np.arange(len(sent_s)) == 0)[:, None]
+    kinds = common_kinds((plain.costs_s, plain.followers, plain.once_s), ends)
+    costs = kinds.table(plain.costs_s).rows[:, submesh] + sent_s[kinds.lasts, :, None]
+    costs[(kinds.firsts == 0)[:, None] & (begin > 0)] = np.inf
     problem = dataclasses.replace(
         plain,
-        costs_s=costs,
+        costs_s=RangeTable(costs, kinds.of_range),
         submesh_sizes=plain.submesh_sizes[submesh],
-        max_n_succ_stages=plain.followers[:, :, submesh],
-        per_step_s=plain.once_s[:, :, submesh],
+        max_n_succ_stages=kinds.table(plain.followers)[:, :, submesh],
+        per_step_s=kinds.table(plain.once_s)[:, :, submesh],
         sites=Sites(plain.sites.uses[submesh], plain.sites.available, links, cuts_s),
         families=None if plain.families is None else plain.families[:, submesh],
     )

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu._util.range_table import common_kinds
 from alpa_dejavu._util.search_watch import candidate_priced, candidates_begun, is_stopped
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable
@@ -314,8 +315,8 @@ def _work_s(costs: Costs) -> float:
     """The least device-seconds of a step, over all cuts into stages, whether or not their submeshes fit together."""
     sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
     table = costs.table  # what crosses between stages may be less on fewer hosts
-    alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
-    stages = (alone * sizes).min(axis=(2, 3))
+    kinds = common_kinds([work := table.costs_s * sizes])
+    stages = kinds.table(work).rows.min(axis=(1, 2))[kinds.of_range]
     best = np.zeros(len(stages) + 1)
     for end in range(1, len(best)):
         best[end] = (best[:end] + stages[:end, end - 1]).min()

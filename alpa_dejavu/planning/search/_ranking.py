@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import final
 
+import numpy as np
+
 from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.clusters.host_classes import summary_of
@@ -242,7 +244,7 @@ def with_reduction_servers(plan: Plan, candidate: Candidate) -> Plan:
     if not any(saved_s):
         return dataclasses.replace(plan, notes=(*plan.notes, _NO_SERVERS))
     factor = 1.0 if plan.correction is None else plan.correction.factor
-    synchronisation_s, notes = table.synchronisation_s.copy(), []
+    synchronisation_s, notes = np.array(table.synchronisation_s), []
     for n, (stage, less_s) in enumerate(zip(candidate.stages, saved_s, strict=True)):
         if less_s > 0:
             with_s = synchronisation_s[stage.entry]

@@ -137,7 +137,7 @@ def chunks_of(table: CostTable, submeshes: Sequence[StageChoice], run: Run) -> t
     least[0, 0] = 0.0
     came = np.zeros_like(least, dtype=np.int64)
     for n, choice in enumerate(on):
-        own = np.sum([part[:, :, choice.submesh, choice.config] for part in parts], axis=0)
+        own = np.asarray(sum(part[:, :, choice.submesh, choice.config] for part in parts))
         for end in range(n + 1, layers - (len(on) - n) + 2):
             slowest = np.maximum(least[n, :end], own[:end, end - 1])
             came[n + 1, end] = int(slowest.argmin())

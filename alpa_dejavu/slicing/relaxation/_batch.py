@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_table import RangeArray
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]
@@ -113,7 +114,7 @@ class PlanTable:
         self._uses = problem.submesh_sizes[:, None] if problem.sites is None else problem.sites.uses
         self._available = np.array([problem.num_devices]) if problem.sites is None else problem.sites.available
 
-    def entries(self, table: NDArray[np.generic], batch: Batch) -> FloatArray:
+    def entries(self, table: RangeArray, batch: Batch) -> FloatArray:
         """Returns each stage's entry in an array of the shape of the problem's costs, (L, L, S, C); shape (N, K)."""
         lasts = np.clip(batch.ends - 1, 0, self._layers - 1)
         firsts = np.clip(batch.firsts, 0, self._layers - 1)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_table import RangeArray
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._choices import Choices, alike_sites
 from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, is_stage_of
@@ -114,9 +115,9 @@ class Lattice:
         kept = np.take_along_axis(table, self.way, axis=3)
         return kept.reshape(*kept.shape[:2], -1)
 
-    def by_ways(self, table: NDArray[Any]) -> NDArray[Any]:
+    def by_ways(self, table: RangeArray) -> NDArray[Any]:
         """Returns an array of the problem, (L, L, S, C), by class of sites and way: (L, L, Q, P)."""
-        return table[:, :, self._names[..., 0], self._names[..., 1]]
+        return np.asarray(table[:, :, self._names[..., 0], self._names[..., 1]])
 
     def _balanced(self, costs: FloatArray) -> float:
         """Returns the cost of a stage if each layer has the devices that it makes best use of, and all are busy."""

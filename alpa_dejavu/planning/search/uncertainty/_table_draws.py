@@ -79,7 +79,7 @@ def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterat
     assert costs is not None, "a table that was priced keeps its prices"
     for s, (devices, configs) in enumerate(zip(table.devices, space.configs, strict=True)):
         for c, config in enumerate(configs):
-            if config is not None and table.offered[:, :, s, c].any():
+            if config is not None and np.any(table.offered[:, :, s, c]):
                 yield s, c, resolver.resolved(costs, devices, config)
 
 
