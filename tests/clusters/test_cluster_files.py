@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import known_machines, named_cluster
+from alpa_dejavu.clusters.figures import UNITS
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.clusters.machine_file import FOLDER
 
@@ -206,3 +207,25 @@ def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
     assert result.stderr == (
         "Error: the Ray cluster can't be used: the nodes have [0, 0] free devices; or name a machine in its place\n"
     )
+
+
+def test_every_unit_of_the_schema_is_known():
+    schema = json.loads((FOLDER.parent / "schemas" / "machine-1.json").read_text())
+    units = [figure["properties"].get("unit", {}) for figure in schema["$defs"].values()]
+    assert {name for unit in units for name in unit.get("enum", [unit.get("const")])} - {None} == set(UNITS)
+
+
+@pytest.mark.parametrize("name", known_gpus())
+def test_sheets_are_of_the_order_of_gpus(name):
+    """The least of these are of a P4, and the greatest are what a sheet of the next years may have."""
+    gpu = gpu_of(name)
+    device = gpu.device()
+    assert 5 * 2**30 < device.memory_bytes < 2**40
+    assert 2e12 < device.rate("float32") <= device.rate("float16") < 2e16
+    assert gpu.vector_flop_per_s <= device.rate("float32")
+    assert 1e11 < device.memory_bytes_per_s < 4e13
+    assert device.memory_bytes_per_s > gpu.link_bytes_per_s > 1e9
+    assert 1e8 < gpu.clock_hz < 1e10
+    assert 10 < gpu.num_sm < 1000
+    assert 10 < gpu.power_w < 10_000
+    assert 1e6 < gpu.l2_bytes < 1e9

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
+from alpa_dejavu.clusters.changed_cluster import faster_devices, slowed, without
+from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.problem import (
     Cluster,
     Device,
@@ -243,3 +245,62 @@ def test_a_host_has_the_memory_of_its_machine_type_or_its_own(tmp_path):
     assert d == HostMemory(100 * 2**30, 5e10, 1e10, 1.5e10)
     # Two devices of c copy at their own rate, as of all of its four.
     assert c.share(2).copied_bytes_per_s == c.device_bytes_per_s
+
+
+def test_a_machine_file_beside_the_clusters_is_found(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps(machine("p3.8xlarge") | {"name": "own"}), encoding="utf-8")
+    data = {"version": 1, "name": "one", "hosts": [{"name": "a", "machine": "own.json"}], "links": []}
+    assert named_cluster(str(written(tmp_path, data))).hosts[0].device.name == "V100-SXM2-16GB"
+
+
+def test_parts_of_one_cpu_may_use_each_others_share_of_the_memory():
+    cluster = example_cluster(2, 1)
+    fast = tuple(tuple(Link(1e-5, 1.5e11) for _ in range(2)) for _ in range(2))
+    with pytest.raises(ValueError, match=r"from 'host-0' to 'host-0' has 150 GB/s"):
+        dataclasses.replace(cluster, links=fast).check_rates()
+    dataclasses.replace(cluster, links=fast, cores=2).check_rates()
+
+
+def test_hosts_with_cards_of_their_own_are_interchangeable(tmp_path):
+    data = copy.deepcopy(RIGHT)
+    data["hosts"][1].pop("price_per_hour")
+    cluster = read_cluster(written(tmp_path, data))
+    assert host_kinds(cluster) == (0, 0, 1, 2)
+    wide = dataclasses.replace(cluster, media={"uplink": 2e8, "a sends": 5e9})
+    assert host_kinds(wide) == (0, 1, 2, 3)
+    both = dataclasses.replace(cluster, media={"uplink": 2e8, "a sends": 5e9, "b sends": 5e9})
+    assert host_kinds(both) == (0, 0, 1, 2)
+
+
+def test_changed_clusters_keep_the_memory_of_their_hosts():
+    cluster = named_cluster("p4d.24xlarge", 3)
+    left = slowed(without(cluster, [cluster.hosts[1].name]), cluster.hosts[0].name, 2.0)
+    faster, _ = faster_devices(left, cluster.hosts[0].device.name, 2.0)
+    assert [host.memory for host in faster.hosts] == [cluster.hosts[0].memory] * 2
+    assert cluster_of(cluster_data(faster)) == faster
+
+
+def test_what_was_kept_of_a_cluster_before_it_had_memory_is_read():
+    cluster = named_cluster("p3.8xlarge", 2)
+    data = json.loads(json.dumps(cluster_data(cluster)))
+    assert cluster_of(data) == cluster
+    for host in data["hosts"]:
+        del host["memory"]
+    assert [host.memory for host in cluster_of(data).hosts] == [None, None]
+
+
+def test_a_host_of_another_memory_is_of_another_kind():
+    cluster = named_cluster("p3.8xlarge", 3)
+    more = dataclasses.replace(cluster.hosts[1], memory=named_cluster("p3.16xlarge").hosts[0].memory)
+    assert host_kinds(cluster) == (0, 0, 0)
+    assert host_kinds(dataclasses.replace(cluster, hosts=(cluster.hosts[0], more, cluster.hosts[2]))) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"links": []}, {"links": [rule("*", "*", 1.25)]}])
+def test_one_host_needs_no_links(tmp_path, more):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"version": 1, "name": "one", "hosts": RIGHT["hosts"][:1], **more}))
+    assert read_cluster(path).hosts == named_cluster(str(path)).hosts
+    path.write_text(json.dumps({"version": 1, "name": "two", "hosts": RIGHT["hosts"][:2]}))
+    with pytest.raises(ValueError, match="links has none from 'a' to 'b'"):
+        read_cluster(path)

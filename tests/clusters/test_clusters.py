@@ -1,5 +1,6 @@
 """Machine files: each figure has a source, and what is wrong with a file is said."""
 
+import dataclasses
 import json
 
 import pytest
@@ -11,6 +12,8 @@ from alpa_dejavu.clusters.formats import MachineData
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
 from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
+from alpa_dejavu.testing import example_cluster
+from unlike import islands, two_and_two
 
 
 def figures(data):
@@ -79,3 +82,26 @@ def test_a_name_may_have_the_number_of_hosts(tmp_path):
     assert named_cluster(f"2 x {file}").num_devices == 16
     with pytest.raises(ValueError, match=r"cluster is '2 x p3\.16xlarge', but 3 hosts are asked for; say their number"):
         named_cluster("2 x p3.16xlarge", 3)
+
+
+def test_a_cluster_of_no_machine_keeps_its_name():
+    """Even one that reads like that of a machine type."""
+    cluster = dataclasses.replace(example_cluster(3), name="3 x example")
+    assert without(cluster, ["host-1"]).name == "3 x example"
+
+
+def test_devices_of_one_cpu_that_are_left_share_it_among_fewer():
+    cluster = named_cluster("local-cpu", 2)
+    left = without(cluster, [f"{cluster.hosts[0].name}/0"])
+    ratio = cluster.num_devices / left.num_devices
+    assert left.num_devices == cluster.num_devices - 1
+    was, now = cluster.hosts[1].device, left.hosts[1].device
+    assert now.memory_bytes_per_s == pytest.approx(was.memory_bytes_per_s * ratio)
+
+
+def test_a_summary_says_which_hosts_may_change_places():
+    assert summary_of(named_cluster("p3.16xlarge", 2)).alike
+    assert not summary_of(islands()).alike
+    assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
+    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16.00 GiB"
+    assert summary_of(named_cluster("local-cpu")).shared

@@ -2,11 +2,12 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from alpa_dejavu.clusters import cpu_exchange, cpu_link, local_links
 from alpa_dejavu.clusters.cpu_link import cpu_links
-from alpa_dejavu.problem import Device
+from alpa_dejavu.problem import Device, Link
 
 USUAL = local_links()
 DEVICE = Device("cpu", 1e9, {"float32": 1e9}, 1e9, 1e9, dispatch_s=1e-3, uncached_bytes_per_s=5e8)
@@ -74,3 +75,25 @@ def test_processes_run_their_programs_as_often_as_each_other_whatever_their_cloc
     assert len(cpu_exchange._taken(program("small"), count=20)) == 20
     assert len(cpu_exchange._taken(program("large"))) == 3, "a slow process alone has no time for more"
     assert runs == {"small": 1 + 20, "large": 1 + 3}
+
+
+LARGE = 1 << 24
+
+
+def test_tensors_go_through_ray_at_a_devices_starts_and_copies():
+    usual = Link(1.0, 2.0), Link(3.0, 4.0)
+    within, between = cpu_links(usual, DEVICE, 1, 1)
+    assert within == Link(1.0, 2.0, 1.6e-3, 5e8 / 20)
+    assert between == Link(3.0, 4.0, 3.0e-3, 5e8 / 27)
+
+
+def test_beside_other_hosts_devices_of_a_process_have_a_smaller_share(monkeypatch):
+    monkeypatch.setattr(cpu_link, "_answer", lambda serves, of: (6e-6, 1e-3, 0.1) if len(serves) == 1 else (1e-3, 0.1))
+    sizes = np.array([LARGE / 16, LARGE])
+    alone, _ = cpu_links(USUAL, DEVICE, 4, 4)
+    assert alone.latency_s == pytest.approx(1e-6)
+    assert alone.rates(4, sizes) == pytest.approx([1.5 * LARGE / 16 / 1e-3, 1.5 * LARGE / 0.1])
+    beside, between = cpu_links(USUAL, DEVICE, 4, 12)
+    assert beside.latency_s == alone.latency_s
+    assert beside.rates(4, sizes) == pytest.approx(alone.rates(4, sizes) / 3)
+    assert (between.latency_s, between.bytes_per_s) == (0.5e-3, pytest.approx(LARGE / 0.1 / 6))

@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import os
+import threading
 
 import pytest
 
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import _cpu_figures, cpu_probe, named_cluster
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Device, StridedReads
@@ -127,3 +129,96 @@ def test_cores_that_this_process_may_not_use_do_not_count():
         os.sched_setaffinity(0, allowed)
     assert cluster.cores == 1
     assert cluster.hosts[0].device.memory_bytes_per_s == pytest.approx(cpu_probe._core().memory_bytes_per_s / 2)
+
+
+def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
+    wall_s, runs, took_s = 0.0, 0, iter([9.0, *(float(n) for n in range(100, 0, -1))])
+    cpu_s = 0.0
+
+    def run():
+        nonlocal cpu_s, wall_s, runs
+        runs, cpu_s, wall_s = runs + 1, cpu_s + next(took_s), wall_s + 0.005
+
+    found = _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s)
+    # One run compiles, and one tells how long a run is; of the others, which take 99 to 90 seconds in 50 milliseconds,
+    # the second tenth's end counts.
+    assert 10 <= runs - 2 <= 11
+    assert found == pytest.approx(91.5, abs=1.5)
+
+    def slow():
+        nonlocal wall_s, runs
+        runs, wall_s = runs + 1, wall_s + 1.0
+
+    runs = 0
+    assert _cpu_figures.core_seconds(slow, 1, lambda: 0.0, lambda: wall_s) == 1e-9
+    assert runs == 7, "five at least, however long they take"
+
+
+def test_seconds_that_threads_take_after_a_short_run_are_counted():
+    wall_s, cpu_s, runs = 0.0, 0.0, 0
+
+    def run():
+        nonlocal wall_s, cpu_s, runs
+        runs, wall_s = runs + 1, wall_s + 1e-3
+        if runs % 5 == 0:  # of five runs together
+            cpu_s += 5 * 2e-3
+
+    assert _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s) == pytest.approx(2e-3)
+
+
+def test_a_run_beside_others_has_the_cpus_seconds_of_one():
+    together, waits = threading.Barrier(2, timeout=60), [0]
+    runs = []
+
+    def run():
+        runs.append(threading.current_thread())
+        if waits[0] >= 2:  # one run compiles, one tells how long it takes
+            together.wait()
+        waits[0] += 1
+
+    wall_s = 0.0
+
+    def wall():
+        nonlocal wall_s
+        wall_s += 1.0
+        return wall_s
+
+    cpu_s = iter(float(n) for n in range(1000))
+    assert _cpu_figures.core_seconds(run, 2, lambda: next(cpu_s), wall) == 0.5, "two runs took a second"
+    assert len(set(runs[2:])) == 2
+
+
+def test_devices_wait_for_each_other_unless_each_computes_on_its_own_thread(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.2}
+    flags = "--xla_cpu_multi_thread_eigen=false --xla_disable_hlo_passes=onednn-matmul-rewriter"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.0}
+
+
+def test_this_machine_is_measured():
+    core = measured_cpu(1)
+    assert min(core.rate("float32"), core.memory_bytes_per_s, core.kernel_s) > 0
+
+
+def test_figures_are_those_of_the_compilers_flags(probed, monkeypatch):
+    for flags, times in (("", 1), ("--xla_force_host_platform_device_count=4", 1), ("--xla_cpu_a=1", 2), ("", 3)):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        in_another_process()
+        assert len(probed) == times
+
+
+@pytest.mark.parametrize(
+    ("products", "copies", "same"),
+    [(1.0, 1.0, True), (1.2, 1.2, True), (1.5, 1.0, False), (0.6, 1.0, False), (1.0, 1.8, True), (1.0, 2.2, False)],
+)
+def test_a_machine_matches_figures_that_are_about_what_it_reaches_now(monkeypatch, products, copies, same):
+    core = Device("core", 1e9, {"float32": 2 * 384**3 / 1e-3}, 1e9, 2.0 * 2**24 / 1e-3)
+    seconds = iter([1e-3 * products, 1e-3 * copies])
+    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run, at_once: next(seconds))
+    assert _cpu_figures.matching(core) is same
+
+
+def test_a_limit_on_cores_is_kept_to(monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert usable_cores() == 1

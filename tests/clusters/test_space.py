@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -10,12 +11,13 @@ from alpa.pipeline_parallel import stage_construction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from alpa_dejavu.alpa._places import on_hosts, slicing
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.device_order import device_order
 from alpa_dejavu.clusters.placement import alpas_hosts, place
 from alpa_dejavu.clusters.space import search_space, submeshes
-from alpa_dejavu.problem import Cluster, Host, Link, Run, SearchSpace, Submesh
+from alpa_dejavu.problem import Cluster, Host, Link, NoPlanError, Run, SearchSpace, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned
 
@@ -157,3 +159,46 @@ def test_a_plan_has_the_hosts_of_a_stage_in_that_order():
     made = planned(chain(4), cluster, SearchSpace(whole[:1], (space.configs[whole[1]],)), Run(2)).plan
     (stage,) = made.stages
     assert stage.hosts in {("h0", "h2", "h1", "h3"), ("h0", "h2", "h3", "h1")}
+
+
+def test_more_replicas_than_samples_of_a_micro_batch_are_refused():
+    with pytest.raises(NoPlanError, match=r"replicas is 4, but no stage on .* a micro-batch of 2 samples; give fewer"):
+        search_space(named_cluster("p3.16xlarge", 2), 2, replicas=4)
+
+
+@given(filled())
+def test_on_the_hosts_of_a_plan_stages_have_the_devices_that_alpa_gives_them(drawn):
+    """A plan that Alpa would place alike runs on the same devices, whether we place it or Alpa does."""
+    shapes, hosts, devices = drawn
+    expected = by_alpa(shapes, hosts, devices)
+    if expected is None:
+        return
+    with on_hosts([own.host_ids for own in expected]):
+        ours = slicing(stage_construction.get_sliced_virtual_submeshes)(expected[0].parent, shapes)
+    for own, theirs in zip(ours, expected, strict=True):
+        assert (own.host_ids, [*map(list, own.devices)]) == (theirs.host_ids, [*map(list, theirs.devices)])
+
+
+def slow_hops(cluster, order):
+    return sum(cluster.links[a][b].bytes_per_s == SLOW for a, b in zip(order, [*order[1:], order[0]], strict=True))
+
+
+@pytest.mark.parametrize("size", [4, 6, 8, 12])
+def test_a_ring_crosses_between_islands_twice_and_no_more(size):
+    cluster = islands(size // 2, size // 2)
+    order = device_order(cluster, range(size), (size, 1))
+    assert sorted(order) == list(range(size))
+    assert slow_hops(cluster, range(size)) == size
+    assert slow_hops(cluster, order) == 2
+
+
+def test_rows_are_within_islands_and_columns_between():
+    order = device_order(islands(2, 2), [0, 1, 2, 3], (2, 2))
+    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}
+
+
+def test_two_hosts_and_equal_links_keep_their_order():
+    unlike = islands(2, 2)
+    assert device_order(unlike, [1, 0], (2, 1)) == (1, 0)
+    equal = dataclasses.replace(unlike, links=tuple(tuple(Link(0.0, FAST) for _ in range(4)) for _ in range(4)))
+    assert device_order(equal, [2, 0, 3, 1], (4, 1)) == (2, 0, 3, 1)

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
@@ -18,7 +20,7 @@ from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Link, MeshConfig, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic, Exhaustive
 from alpa_dejavu.testing import example_cluster
-from models import chain
+from models import chain, planned
 from unlike import islands, two_and_two
 
 CARD = Link(0.0, 25e9 / 8)
@@ -131,3 +133,75 @@ def test_a_strategys_stages_take_what_an_estimate_says(drawn, communication, cou
         assert found.memory_limit_bytes == stage.memory_limit_bytes
     taken = [0.0, *(stage.forward_send_s for stage in times[:-1])]
     assert [stage.forward_boundary_s for stage in ours.plan.stages] == pytest.approx(taken, rel=1e-9)
+
+
+def test_within_a_host_the_stage_with_fewer_devices_sets_the_shares():
+    cluster, model = example_cluster(1), chain(3, activation_bytes=4e7)
+    transfer = InterstageTransfer(model, cluster, AlphaBeta())
+    link = cluster.links[0][0]
+    for before, after, shares in (((0,), (0, 0, 0), 1), ((0, 0, 0), (0,), 1), ((0, 0), (0, 0), 2)):
+        assert transfer.between(1, before, after)[0] == pytest.approx(link.latency_s + 4e7 / shares / link.bytes_per_s)
+    table = transfer.table(space_of(cluster, (1, 1), (1, 2), (1, 4)))
+    for a, b in np.ndindex(3, 3):
+        assert table.seconds(1, a, b) == transfer.between(1, (0,) * 2**a, (0,) * 2**b)
+
+
+@pytest.mark.parametrize("hosts", [((0,), (1, 2)), ((0, 1), (2, 3)), ((0, 0), (0, 1)), ((2,), (2,)), ((0, 1), (1, 2))])
+def test_more_hosts_on_one_side_take_no_less_than_on_both(hosts):
+    transfer = InterstageTransfer(chain(2, activation_bytes=1e7), hosts_of(4), AlphaBeta())
+    before, after = hosts
+    there, back = transfer.between(1, before, after), transfer.between(1, after, before)
+    assert there == pytest.approx(back)
+    fewer = min(len({*before}), len({*after}))
+    if not {*before} & {*after}:
+        assert there[0] == pytest.approx(1e7 / fewer / CARD.bytes_per_s)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.integers(0, 3), min_size=1), st.sets(st.integers(0, 3), min_size=1))
+def test_all_pairs_of_hosts_send_though_only_unlike_ones_are_looked_at(before, after):
+    transfer = InterstageTransfer(chain(2, activation_bytes=1e7), two_and_two(), AlphaBeta())
+    shares = 1 if len(before | after) == 1 else min(len(before), len(after))
+    every = [transfer.seconds((a, b), shares)[:, 1] for a in before for b in after]
+    assert transfer.between(1, tuple(before), tuple(after)) == tuple(np.max(every, axis=0))
+
+
+def test_pipelines_that_send_at_a_time_share_the_link():
+    transfer = InterstageTransfer(chain(2, activation_bytes=1e7), hosts_of(2), AlphaBeta())
+    alone, both = (transfer.between(1, (0,), (1,), {(0, 1): count}) for count in (1, 2))
+    assert both == pytest.approx((2 * alone[0], 2 * alone[1]))
+
+
+def test_sends_that_take_longer_are_longer_everywhere():
+    cluster = hosts_of(2)
+    plain = InterstageTransfer(chain(2, activation_bytes=1e7), cluster, AlphaBeta())
+    scaled = plain.scaled(2.0, 3.0)
+    assert scaled.between(1, (0,), (0,))[0] == pytest.approx(2 * plain.between(1, (0,), (0,))[0])
+    assert scaled.between(1, (0,), (1,))[0] == pytest.approx(3 * plain.between(1, (0,), (1,))[0])
+    space = space_of(cluster, (1, 4), (2, 4))
+    assert scaled.table(space).forward_s == pytest.approx(3 * plain.table(space).forward_s)
+
+
+def test_a_plans_stages_in_one_host_send_within_it():
+    cluster = hosts_of(2, devices=2)
+    model = chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6)
+    made = planned(model, cluster, space_of(cluster, (1, 1)), Run(8)).plan
+    link, between = cluster.links[0][0], CARD
+    for before, after in zip(made.stages, made.stages[1:], strict=False):
+        way = link if before.hosts == after.hosts else between
+        assert after.forward_boundary_s == pytest.approx(way.sending[0] + 1e6 / way.sending[1])
+
+
+def test_stages_that_have_to_share_slow_hosts_are_priced_by_the_links_within_them():
+    slow = Link(0.0, CARD.bytes_per_s / 5)
+    cluster = hosts_of(2)
+    links = tuple(tuple(slow if a == b else CARD for b in range(2)) for a in range(2))
+    transfer = InterstageTransfer(
+        chain(2, activation_bytes=1e7), dataclasses.replace(cluster, links=links), AlphaBeta()
+    )
+    table = transfer.table(space_of(cluster, (1, 1), (2, 1), (2, 2)))
+    whole, half = 1e7 / slow.bytes_per_s, 1e7 / 2 / slow.bytes_per_s
+    assert table.seconds(1, 0, 0)[0] == pytest.approx(1e7 / CARD.bytes_per_s), "they can be apart"
+    assert table.seconds(1, 0, 1)[0] == pytest.approx(whole)
+    assert table.seconds(1, 1, 2)[0] == table.seconds(1, 2, 2)[0] == pytest.approx(half)
+    assert table.seconds(1, 1, 2) == transfer.between(1, (0, 1), (0, 0, 1, 1))

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.learned import (
@@ -102,3 +104,19 @@ def test_within_and_across_are_fitted_apart():
         FittedCollectives().fit(mixed, _seconds(rows), rows.size)
     with pytest.raises(ValueError, match="leave the suspects out"):
         FittedCollectives().fit(rows, np.full(len(rows), np.inf), rows.size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(NAMES), st.floats(10, 30), st.floats(0.01, 100), st.sampled_from([2.0, 4.0, 8.0]))
+def test_twice_the_bytes_on_twice_the_rate_take_as_long(learned, name, power, factor, size):
+    one = np.ones(1)
+    rows = Collectives(np.array([name]), 2.0**power * one, size * one, one, one, 1e10 * one)
+    scaled = dataclasses.replace(rows, num_bytes=rows.num_bytes * factor, lanes=rows.lanes * factor)
+    assert learned.within.predict(scaled).mean == pytest.approx(learned.within.predict(rows).mean, rel=1e-9)
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=20))
+def test_a_profile_that_grows_by_less_than_double_is_above_suspicion(steps):
+    sizes = 2.0 ** np.arange(len(steps))
+    seconds = np.cumprod(1 + 0.9 / (1 + np.array(steps)))
+    assert suspects(["a"] * len(steps), sizes, seconds) == []

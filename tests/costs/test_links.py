@@ -123,3 +123,48 @@ def test_slower_links_and_more_groups_take_no_less(data):
     assert (np.diff(known) >= 0).all()
     assert (took(2.0) >= known * (1 - 1e-9)).all()
     assert (took(1.0, 2) >= known * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_two_levels_help_where_a_host_has_several_devices(collective):
+    cluster, hosts = example_cluster(2, 4), (0,) * 4 + (1,) * 4
+    passes = 2 if collective == "all_reduce" else 1
+    two_levels = passes * (3 * (1e-5 + 1e6 / 4 / 1e10) + 1 * (1e-4 + 1e6 / 8 * 4 / 1e9))
+    assert seconds(cluster, hosts, collective, 1e6) == pytest.approx(two_levels)
+    assert seconds(cluster, hosts, collective, 1e6) < AlphaBeta().seconds(collective, 1e6, Group(cluster, hosts))
+
+
+def test_hosts_with_unlike_numbers_of_devices_have_one_ring():
+    cluster = example_cluster(2, 4)
+    assert seconds(cluster, (0, 0, 0, 1)) == pytest.approx(6 * (1e-4 + 1e9 / 4 / 1e9))
+
+
+def test_a_slow_pair_is_left_out_of_the_ring():
+    for count in (4, 9):
+        cluster = cluster_by(lambda a, b, last=count - 1: SLOW if {a, b} == {0, last} else FAST, count)
+        assert seconds(cluster, range(count)) == pytest.approx(2 * (count - 1) * (1e-5 + 1e9 / count / 1e9))
+
+
+def test_a_ring_goes_in_the_better_direction():
+    for count in (3, 8):
+        upwards = cluster_by(lambda a, b, n=count: FAST if (b - a) % n == 1 else SLOW, count)
+        downwards = cluster_by(lambda a, b, n=count: FAST if (a - b) % n == 1 else SLOW, count)
+        expected = 2 * (count - 1) * (1e-5 + 1e9 / count / 1e9)
+        assert seconds(upwards, range(count)) == seconds(downwards, range(count)) == pytest.approx(expected)
+    assert seconds(upwards, (0, 1), "send") == pytest.approx(1e-5 + 1.0)
+    assert seconds(upwards, (1, 0), "send") == pytest.approx(1e-5 + 10.0)
+
+
+def test_a_cluster_that_took_anothers_place_in_memory_is_not_mistaken_for_it():
+    model, found = Links(), set()
+    for rate in (1e7, 1e8, 1e9):
+        cluster = cluster_by(lambda a, b, rate=rate: Link(1e-5, rate), 2)
+        found.add(float(model.seconds("all_reduce", 1e9, Group(cluster, (0, 1)))))
+        del cluster
+    assert len(found) == 3
+
+
+def test_many_hosts_are_quick_to_ask():
+    cluster = cluster_by(lambda a, b: FAST if a % 4 == b % 4 else SLOW, 32)
+    (order, *_) = ring_orders(cluster, dict.fromkeys(range(32), 1), 1)
+    assert sum(a % 4 != b % 4 for a, b in ring_hops(order)) == 4

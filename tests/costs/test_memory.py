@@ -162,3 +162,48 @@ def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
 def test_a_measurement_that_cannot_be_is_refused(figures):
     with pytest.raises(ValueError, match="must be a finite number above 0"):
         StageMeasurement(*figures)
+
+
+ALONE = MeshConfig((1, 1), 1, 1)
+
+
+def test_a_tied_parameter_is_kept_once():
+    nothing = Operators.of([])
+    layers = tuple(Layer(str(n), nothing, nothing, nothing) for n in range(3))
+    memory = ModelMemory.of(Model(layers, (Tensor(10.0, "parameter", -1, (0, 2, 3, 5)),)))
+    assert memory.parameters[0, 2] == memory.parameters[0, 0] == memory.parameters[2, 2] == 10
+    assert memory.parameters[1, 1] == 0
+
+
+def test_gradients_are_counted_where_nothing_accumulates():
+    nothing = Operators.of([])
+    layers = (Layer("a", nothing, nothing, nothing),)
+    tensors = (Tensor(10.0, "parameter", -1, (0, 1)), Tensor(7.0, "parameter", -1, (0,)))
+    assert ModelMemory.of(Model(layers, tensors)).gradients[0, 0] == 10
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe"])
+@pytest.mark.parametrize("limit", [1000, 1250, 1500, 2000])
+def test_successors_agree_with_the_peak(schedule, limit):
+    stage, run = StageMemory(*(np.full((1, 1), x) for x in (800.0, 110.0, 100.0))), Run(6, schedule)
+    most = successors_that_fit(stage, MemoryLimits(limit), run)[0, 0]
+    for successors in range(8):
+        fits = stage.peak(run.in_flight(successors))[0, 0] <= limit
+        assert fits == (successors <= most)
+
+
+def test_no_activations_set_no_limit():
+    stage = StageMemory(np.full((1, 1), 10.0), np.zeros((1, 1)), np.zeros((1, 1)))
+    assert successors_that_fit(stage, MemoryLimits(10.0), Run(4))[0, 0] == NO_LIMIT
+    assert successors_that_fit(stage, MemoryLimits(9.0), Run(4))[0, 0] == -1
+
+
+def test_one_device_keeps_all():
+    model = chain(2)
+    assert kept_by(model, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
+
+
+def test_zero_shares_more_with_each_level():
+    model = chain(1)
+    kept = [kept_by(model, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
+    assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]

@@ -4,12 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_dejavu import NoPlanError
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs.memory import StageMemory
-from alpa_dejavu.costs.memory_margin import MemoryMargin, MemoryResiduals, with_memory_note
-from alpa_dejavu.planning import plan_model
-from alpa_dejavu.problem import Run
+from alpa_dejavu.costs.memory_margin import MEMORY_PARTS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.costs.runtime import CostModels
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.planning import GivenStage, estimate, plan_model
+from alpa_dejavu.problem import MeshConfig, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space
 from plans import example_plan, stage
@@ -138,3 +143,88 @@ def test_stages_whose_peaks_were_measured_have_no_risk_by_the_count():
 def test_a_risk_is_above_0_and_below_a_half(risk):
     with pytest.raises(ValueError, match=r"must be above 0 and below 0\.5"):
         MemoryMargin(risk)
+
+
+def test_known_residuals_ask_for_their_quantile():
+    margin = MemoryMargin(0.01, residuals())
+    assert margin.is_known
+    # 99 % of Student's t with 199 degrees of freedom.
+    assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 2.345), rel=2e-3)
+    assert margin.probability(COUNTED, 8e9 * np.exp(0.1 * 2.345)) == pytest.approx(0.01, rel=0.05)
+    assert margin.note() == "plans are taken under a risk of 1.00% of running out of memory"
+
+
+def test_kinds_have_spreads_of_their_own():
+    steady = residuals(temporary=(-0.5, -0.5), resident=(0.0, 0.0))
+    needed = MemoryMargin(0.01, steady).needed(ONE)
+    assert needed.temporary[0, 0] == pytest.approx(2e9 * np.exp(-0.5), rel=1e-4)
+    assert needed.resident[0, 0] == pytest.approx(4e9, rel=1e-4)
+    assert needed.per_micro_batch[0, 0] > 1e9
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.001, 0.4), st.floats(0.001, 0.4), st.floats(1e9, 3e10), st.floats(1.001, 3.0))
+def test_less_risk_asks_for_more_and_more_memory_risks_less(one, other, limit, more):
+    known = residuals()
+    low, high = sorted((one, other))
+    assert peak(MemoryMargin(low, known).needed(ONE)) >= peak(MemoryMargin(high, known).needed(ONE)) * (1 - 1e-9)
+    margin = MemoryMargin(0.01, known)
+    assert margin.probability(COUNTED, limit * more) <= margin.probability(COUNTED, limit) <= 1
+
+
+def test_what_is_needed_at_a_risk_runs_out_with_that_risk():
+    margin = MemoryMargin(0.05, residuals(resident=(0.1, -0.1, 0.2, 0.0) * 30))
+    needed = margin.needed(ONE)
+    counted = dict(zip(MEMORY_PARTS, (4e9, 1e9, 2e9), strict=True))
+    assert margin.probability(counted, peak(needed)) == pytest.approx(0.05, rel=0.02)
+
+
+def test_of_unlike_hosts_each_leaves_its_own_share_free():
+    hosts = tuple(dataclasses.replace(host, memory_margin=margin) for host, margin in zip(
+        example_cluster(2, memory_bytes=100.0).hosts, (0.5, None), strict=True))  # fmt: skip
+    assert [MemoryMargin().usable_bytes(host) for host in hosts] == [50.0, 95.0]
+    cluster = dataclasses.replace(example_cluster(2, memory_bytes=100.0), hosts=hosts)
+    table = cost_table(MODEL, cluster, search_space(cluster, 4), RUN, CostModels.named(), MemoryMargin())
+    assert set(table.memory_limit_bytes) == {100.0}
+    assert set(table.usable_bytes) == {50.0, 95.0}
+
+
+def test_measured_peaks_take_the_place_of_the_share():
+    cluster, best = narrow()
+    exact = MemoryResiduals({"peak": (-1e-4, 1e-4) * 100}, 100)
+    for margin in (None, 0.5):
+        plan = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=exact, free_share=margin)).plan
+        assert fullest_bytes(plan) == fullest_bytes(best)
+        assert plan.notes[-1].startswith("plans are taken under a risk of 1.00%")
+    assert MemoryMargin(residuals=exact, free_share=0.5).free_share_of(cluster.hosts[0]) == 0.0
+
+
+def test_a_plan_that_is_given_is_counted_whole():
+    cluster, best = narrow()
+    stages = [
+        GivenStage(*stage.layers, stage.submesh, MeshConfig(stage.logical_mesh, *stage.logical_mesh, zero=stage.zero))
+        for stage in best.stages
+    ]
+    found = estimate(MODEL, cluster, RUN, stages)
+    assert found.table.max_n_succ_stages[found.choices[0].entry] >= len(stages) - 1
+    assert fullest_bytes(found.plan) == pytest.approx(fullest_bytes(best))
+
+
+def test_a_plan_says_the_risk_of_its_fullest_stage():
+    full = stage((0, 3), submesh=(1, 4), logical=(4, 1), memory_bytes=16e9)
+    plan = example_plan(stages=(full,))
+    (note,) = with_memory_note(plan, MemoryMargin(0.01, residuals()), CLUSTER).notes
+    assert note.endswith("; this plan's fullest stage has one of 0.5")
+
+
+def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
+    mean = dataclasses.replace(residuals(), log_ratios={"peak": tuple(np.array(residuals().log_ratios["peak"]) + 0.2)})
+    theirs = dataclasses.replace(mean, framework="Theirs", origin="their peaks")
+    margin = MemoryMargin(0.05, theirs)
+    assert MemoryMargin(0.05, mean).is_known
+    assert not margin.is_known
+    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note()
+    assert "too few" not in margin.note()
+    assert "Student's t with 2 degrees" in margin.note()
+    # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.
+    assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(2.92 * np.hypot(0.1, 0.2)), rel=5e-3)

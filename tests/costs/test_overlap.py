@@ -1,5 +1,6 @@
 """Two streams of a device: what hides behind computing, by hand, by brute force, and on layers that the engine cut."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -18,7 +19,7 @@ from alpa_dejavu.problem import Cluster, Link, MeshConfig, Submesh
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.testing import example_cluster
 from models import chain
-from parallel_layers import kraken
+from parallel_layers import kraken, megatron
 
 STREAMS = Overlap("streams")
 SLOW = Overlap("streams", 1.25, 1.5)
@@ -239,3 +240,65 @@ def test_a_kraken_layer_exposes_what_is_left_of_its_sum_beside_the_attention(way
     assert found == pytest.approx(max(0.0, whole - beside), rel=1e-9)
     assert costs.hidden_s(devices, config)[0, 1, 1] == pytest.approx(min(whole, beside), rel=1e-9)
     assert beside > 0
+
+
+def test_a_collective_begins_before_long_products_that_do_not_need_it():
+    """As in a Kraken layer: a short sum is sent while attention is computed, however long that takes."""
+    summed, attention, feed_forward, total = range(4)
+    flow = edges((summed, total), (total, feed_forward), (attention, feed_forward))
+    assert makespan_s(np.array([0.5, 10.0, 1.0]), np.array([2.0]), flow, STREAMS) == 11.5
+
+
+def test_gathers_come_before_gradients_on_the_stream():
+    computed, fetched, sent = [4.0, 4.0, 4.0], [1.0, 3.0, 3.0], [2.0, 2.0, 2.0]
+    # 1 s for the first layer's parameters; beside each of the first two layers 3 s of the next one's, and 1 s beside
+    # the second one of the first one's 2 s of gradients; then 1 s of these and 2 s beside the last, and 2 s after it.
+    assert behind_all_layers(computed, fetched, sent, STREAMS) == 1 + 2
+
+
+@pytest.mark.parametrize("overlap", [STREAMS, SLOW])
+def test_parameters_come_behind_the_layer_before_and_gradients_go_behind_those_after(overlap):
+    model = chain(3, flop=4e9, parameter_bytes=4e6, exchanged=())
+    config = dataclasses.replace(DATA, zero=3)
+    _, _, found = priced(model, config, overlap)
+    once = 3 * (1e-5 + 4e6 / 4 / 1e10)
+    assert once * 2 * 1.5 < 4e9 / 4 / 1e12  # all of it fits behind a layer
+    slower = once * overlap.transfer_slowdown * (1 - 1 / overlap.compute_slowdown)
+    assert found["collective_forward_s"][0, 2] == pytest.approx(once + 2 * slower)
+    assert found["collective_forward_s"][1, 1] == pytest.approx(once)
+    assert found["collective_backward_s"][0, 2] == pytest.approx(2 * once + 4 * slower)
+    assert found["collective_backward_s"][2, 2] == pytest.approx(2 * once)
+
+
+def test_all_of_tensor_parallelism_is_exposed_where_the_flow_is_not_known():
+    model, config = chain(3, flop=1e10, exchanged=(1e6, 1e6)), MeshConfig((1, 4), 1, 4)
+    assert np.array_equal(priced(model, config)[2]["collective_forward_s"],
+                          priced(model, config, STREAMS)[2]["collective_forward_s"])  # fmt: skip
+
+
+def test_the_update_gathers_when_nothing_is_left_to_hide_behind():
+    model, config = chain(3, flop=1e12, parameter_bytes=4e6, exchanged=()), dataclasses.replace(DATA, zero=2)
+    costs, devices, found = priced(model, config, STREAMS)
+    (gathered,) = (seconds for one, seconds in costs.combined(devices, config, "step") if one.kind == "all_gather")
+    last = 3 * (1e-5 + 4e6 / 4 / 1e10)
+    assert found["synchronisation_s"][0, 2] == pytest.approx(gathered[0, 2] + last)
+
+
+def test_a_standard_layer_exposes_its_sums_going_forward_and_hides_some_behind_gradients_of_weights():
+    config = MeshConfig((1, 4), 1, 4)
+    costs = StageCostModel(cut(megatron), linked(1e9), models(STREAMS))
+    devices = costs.places.on_submesh(Submesh(1, 4))
+    found = dict(zip(COST_KINDS, costs.seconds(devices, config), strict=True))
+    forward, backward, _ = costs.hidden_s(devices, config)[:, 1, 1]
+    assert forward <= 0.05 * found["collective_forward_s"][1, 1]
+    assert 0 < backward < found["compute_backward_s"][1, 1]
+    assert found["collective_backward_s"][1, 1] > 0
+
+
+def test_a_mesh_of_both_axes_hides_both():
+    config = MeshConfig((2, 2), 2, 2, {"force_batch_dim_to_mesh_dim": 0})
+    alone, costs = (StageCostModel(cut(kraken, ways=2), linked(1e11), models(one)) for one in (NO_OVERLAP, STREAMS))
+    devices = costs.places.on_submesh(Submesh(1, 4))
+    whole, hidden = alone.seconds(devices, config), costs.hidden_s(devices, config)
+    assert (hidden[:, 0, 2] > 0).all()
+    assert costs.seconds(devices, config)[2:5] == pytest.approx(whole[2:5] - hidden, abs=1e-12)

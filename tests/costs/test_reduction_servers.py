@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import unlike
-from alpa_dejavu.costs.communication import AlphaBeta, Group
+from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Group, Links
 from alpa_dejavu.costs.communication.reduction_servers import group_split, reduction_split, served_s
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
@@ -143,3 +143,64 @@ def test_names_are_those_of_no_other_host():
         dataclasses.replace(cluster, reduction_servers=(ReductionServer("host-1", 1e9),))
     assert isinstance(served(cluster, 1e9).part([1]), Cluster)
     assert served(cluster, 1e9).part([1]).reduction_servers == served(cluster, 1e9).reduction_servers
+
+
+@given(WORKERS, SERVERS, st.floats(0.0, 0.5), st.floats(1.0, 1e12))
+@settings(max_examples=150, deadline=None)
+def test_the_shares_take_no_machine_longer_than_it_says(workers, servers, within, num_bytes):
+    split = reduction_split(num_bytes, workers, servers, within)
+    shares = np.array([*split.of_workers, *split.of_servers])
+    assert shares.sum() == pytest.approx(1.0)
+    assert (shares >= 0).all()
+    taken = traffic(len(workers), len(servers)) @ shares * num_bytes / np.array([*workers, *servers])
+    assert taken.max() <= split.seconds * (1 + 1e-9)
+
+
+@given(WORKERS, SERVERS, st.floats(0.0, 0.5))
+@settings(max_examples=60, deadline=None)
+def test_one_server_less_takes_longer_than_what_is_allowed(workers, servers, within):
+    split = reduction_split(1.0, workers, servers, within)
+    fastest = sorted(servers, reverse=True)
+    best = optimum(workers, servers)
+    assert split.seconds <= best * (1 + within) * (1 + 1e-6)
+    if split.paying:
+        assert optimum(workers, fastest[: split.paying - 1]) >= best * (1 + within) * (1 - 1e-6)
+        paying = [rate for rate, share in zip(servers, split.of_servers, strict=True) if share > 0]
+        assert sorted(paying, reverse=True) == fastest[: split.paying]
+
+
+def test_slow_servers_are_left_out_and_one_worker_needs_none():
+    split = reduction_split(1.0, [1.0] * 4, [1e-4, 2.0, 1.0, 1e-4])
+    assert [share > 0 for share in split.of_servers] == [False, True, True, False]
+    assert reduction_split(5.0, [1.0], [1.0]).seconds == 0.0
+
+
+@pytest.mark.parametrize("model", [AlphaBeta(), Links()])
+def test_a_group_on_four_hosts_takes_half_of_a_parameter_server(model):
+    """Four hosts of two devices, four servers as fast as a host: all bytes go out of each host once."""
+    cluster, hosts = served(example_cluster(4, 2), *[1e9] * 4), (0, 0, 1, 1, 2, 2, 3, 3)
+    inside = 2 * (1e-5 + 1e8 / 2 / 1e10)
+    found = served_s(model, np.array([0.0, 1e8]), Group(cluster, hosts))
+    assert found == pytest.approx([0.0, inside + 2 * 1e-4 + 1e8 / 1e9])
+    both = served_s(model, np.array([1e8]), Group(cluster, hosts, 2))
+    assert both == pytest.approx([inside + 2 * 1e-4 + 2 * 1e8 / 1e9])
+
+
+class Measured(CommunicationModel):
+    """All-reduces take three times as long as links say, all else half as long again."""
+
+    def seconds(self, collective, num_bytes, group):
+        return AlphaBeta().seconds(collective, num_bytes, group) * (3.0 if collective == "all_reduce" else 1.5)
+
+
+def test_servers_reach_no_more_of_the_links_than_a_ring_does():
+    cluster, hosts = served(example_cluster(4, 2), *[1e9] * 4), (0, 0, 1, 1, 2, 2, 3, 3)
+    found = served_s(Measured(), np.array([0.0, 1e8]), Group(cluster, hosts))
+    assert found == pytest.approx([0.0, 1.5 * 2 * (1e-5 + 1e8 / 2 / 1e10) + 3 * (2 * 1e-4 + 1e8 / 1e9)])
+
+
+def test_a_group_on_half_of_the_hosts_has_half_of_each_server():
+    cluster = served(example_cluster(8, 1), *[2e9] * 4)
+    half, whole = (group_split(Group(cluster, tuple(range(count))), 1e9) for count in (4, 8))
+    assert half == reduction_split(1e9, [1e9] * 4, [1e9] * 4)
+    assert whole == reduction_split(1e9, [1e9] * 8, [2e9] * 4)

@@ -10,6 +10,7 @@ import pytest
 from alpa_dejavu._util.range_sums import stage_sum
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs import _hidden
+from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.runtime import (
     ALPA,
@@ -195,3 +196,43 @@ def test_stages_of_alike_layers_hide_what_each_layer_by_layer_does(monkeypatch):
         seconds.append(costs.hidden_s(costs.places.on_submesh(Submesh(1, 4)), config))
     np.testing.assert_allclose(*seconds, rtol=1e-12)
     assert seconds[0].any()
+
+
+def test_operators_between_products_take_the_runtimes_factor():
+    latency = AnalyticLatency().predict(MODEL.layers[0].forward, CLUSTER.hosts[0].device)
+    slow = RuntimeProfile("slow", elementwise=2.0)
+    dot, add = (
+        Operators.of([dataclasses.replace(record, kind=kind) for record in MODEL.layers[0].forward.records])
+        for kind in ("dot", "elementwise")
+    )
+    assert slow.latency(latency, dot).total_s == pytest.approx(latency.total_s)
+    assert slow.latency(latency, add).total_s == pytest.approx(2 * latency.total_s)
+
+
+def test_launches_that_take_less_than_the_device_cost_next_to_nothing():
+    plain, launched = seconds(), seconds(RuntimeProfile("quick", launch_s=1e-7))
+    assert launched["compute_backward_s"] == pytest.approx(plain["compute_backward_s"], rel=1e-3)
+
+
+def test_transfers_between_stages_take_the_runtimes_factor():
+    one, two, three = (
+        estimate(MODEL, CLUSTER, Run(1), STAGES, runtime=RuntimeProfile("own", sends=sends)).plan.step_s
+        for sends in (1.0, 2.0, 3.0)
+    )
+    assert three - two == pytest.approx(two - one)
+    assert two > one
+
+
+def test_what_a_step_takes_besides_is_added_once():
+    assert step_s(RuntimeProfile("late", step_s=0.5)) == pytest.approx(step_s() + 0.5)
+
+
+def test_the_default_changes_nothing():
+    assert step_s("alpa") == step_s(ALPA) == step_s(RuntimeProfile("plain"))
+    assert seconds() == seconds(RuntimeProfile("plain"))
+
+
+def test_no_runtime_has_more_than_eight_figures():
+    names = [field.name for field in dataclasses.fields(RuntimeProfile)]
+    assert names == ["name", *BOUNDS, "compiled", "overlap"]
+    assert len(BOUNDS) <= 8

@@ -11,6 +11,7 @@ from jax import core
 
 from alpa_dejavu.layers import attention_of, cut_into_layers, trace, with_attention
 from alpa_dejavu.layers.attention.kernel import attention_p
+from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.layers.models._sizes import BERT, GPT
 from alpa_dejavu.layers.models._transformer import bert_step, transformer_forward, transformer_step
@@ -551,3 +552,169 @@ class TestCalls:
         query = jax.ShapeDtypeStruct((BATCH, TOKENS, HEADS, HEAD), jnp.float32)
         traced = trace(lambda: (lambda weights, x: step(x, *weights), ([query, query], query)))
         assert attention_of(traced).note("plain") is None
+
+
+def test_scores_are_neither_kept_nor_temporary():
+    function = attending(causal, blocks=3)
+    kept, fused = (model_of_step(trace(function, batch=BATCH), 3, attention=how) for how in ("plain", "fused"))
+    scores, rows = BATCH * HEADS * TOKENS * TOKENS * 4, BATCH * HEADS * TOKENS * 4
+    plainly, fusedly = (sorted(t.num_bytes for t in model.tensors if t.role == "activation") for model in (kept, fused))
+    assert scores in plainly
+    assert scores not in fusedly
+    assert fusedly.count(rows) == 3
+    for layer, other in zip(kept.layers, fused.layers, strict=True):
+        assert other.forward_temporary_bytes < layer.forward_temporary_bytes
+        assert other.backward_temporary_bytes <= layer.backward_temporary_bytes
+        assert other.exchanged_bytes == layer.exchanged_bytes
+    other = model_of_step(trace(function, batch=BATCH), 3)
+    assert [t for t in other.tensors if t.role != "activation"] == [t for t in fused.tensors if t.role != "activation"]
+
+
+@pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable"])
+def test_blocks_that_are_computed_again(policy):
+    wrap = functools.partial(jax.checkpoint, policy=getattr(jax.checkpoint_policies, policy))
+    traced = trace(attending(causal, blocks=2, wrap=wrap), batch=BATCH)
+    ahead, back = records(model_of_step(traced, 2, attention="fused"))
+    assert [record.kernel for record in ahead] == ["cudnn causal"] * 2
+    again = 0 if policy == "dots_saveable" else 1  # its output is kept
+    assert [record.kernel for record in back] == [*["cudnn causal"] * again, "cudnn causal backward"] * 2
+    layered = cut_into_layers(traced, 2)
+    for x, y in zip(results(layered), results(with_attention(layered, "fused")), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [None, jax.checkpoint])
+def test_layers_that_are_computed_again(wrap):
+    """Each computes its forward kernel again, and nothing but the layers' operands is kept."""
+    attend = causal if wrap is None else wrap(causal)
+    traced = trace(attending(attend, blocks=3), batch=BATCH)
+    plainly, fused = (model_of_step(traced, 3, remat="layer", attention=how) for how in ("plain", "fused"))
+    ahead, back = records(fused)
+    assert [record.kernel for record in ahead] == ["cudnn causal"] * 3
+    assert [record.kernel for record in back] == ["cudnn causal", "cudnn causal backward"] * 3
+    assert plainly.tensors == fused.tensors
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_a_scan_over_layers(is_checkpointed, num_layers):
+    def function(batch_size):
+        def block(x, weights):
+            query, key, value = ((x @ weights[name]).reshape(-1, TOKENS, HEADS, HEAD) for name in "qkv")
+            return x + mixed(query, key, value, past()).reshape(x.shape) @ weights["o"], None
+
+        def step(weights, x):
+            def loss(weights):
+                return (jax.lax.scan(jax.checkpoint(block) if is_checkpointed else block, x, weights)[0] ** 2).mean()
+
+            return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+        weights = {name: jax.ShapeDtypeStruct((3, HIDDEN, HIDDEN), jnp.float32) for name in "qkvo"}
+        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
+
+    traced = trace(function, batch=BATCH)
+    assert attention_of(traced).by_pattern == 3
+    ahead, back = records(model_of_step(traced, num_layers, attention="fused"))
+    assert [record.kernel for record in ahead] == ["cudnn causal"] * 3
+    assert [record.kernel for record in back].count("cudnn causal backward") == 3
+
+
+def test_a_loop_over_shared_weights_stays_as_it_is():
+    def function(batch_size):
+        def step(weights, x):
+            def loss(weights):
+                def turn(x, _):
+                    query, key, value = ((x @ weights[name]).reshape(-1, TOKENS, HEADS, HEAD) for name in "qkv")
+                    return x + mixed(query, key, value).reshape(x.shape) @ weights["o"], None
+
+                return (jax.lax.scan(turn, x, None, length=5)[0] ** 2).mean()
+
+            return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+        weights = {name: jax.ShapeDtypeStruct((HIDDEN, HIDDEN), jnp.float32) for name in "qkvo"}
+        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
+
+    traced = trace(function, batch=BATCH)
+    found = attention_of(traced)
+    assert (found.by_pattern, found.in_loops) == (5, 5)
+    model = model_of_step(traced, 1, attention="fused")
+    assert records(model) == ([], [])
+    assert "5 found by pattern, priced as fused kernels, but for 5 in loops" in found.note("fused", model)
+
+
+def test_a_mask_that_all_layers_share_is_gone_if_it_is_causal_alone():
+    """It is made before the first layer; padding makes it depend on the batch."""
+
+    def function(batch_size, is_padded):
+        def step(weights, data):
+            def loss(weights):
+                mask = nn.make_causal_mask(jnp.ones((batch_size, TOKENS)))
+                if is_padded:
+                    mask = nn.combine_masks(mask, nn.make_attention_mask(data["there"], data["there"]))
+                x = jnp.tanh(data["x"])
+                for each in weights:
+                    query, key, value = ((x @ each[name]).reshape(-1, TOKENS, HEADS, HEAD) for name in "qkv")
+                    x = x + nn.dot_product_attention(query, key, value, mask=mask).reshape(x.shape) @ each["o"]
+                return (x**2).mean()
+
+            return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
+
+        weights = [{name: jax.ShapeDtypeStruct((HIDDEN, HIDDEN), jnp.float32) for name in "qkvo"} for _ in range(3)]
+        x = jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32)
+        return step, (weights, {"x": x, "there": jax.ShapeDtypeStruct((batch_size, TOKENS), jnp.bool_)})
+
+    size = BATCH * TOKENS * HEADS * HEAD * 4
+    for is_padded, mask in ((False, 0), (True, BATCH * TOKENS * TOKENS * 4)):
+        traced = trace(functools.partial(function, is_padded=is_padded), batch=BATCH)
+        layered = cut_into_layers(traced, 3)
+        fused = with_attention(layered, "fused")
+        ahead, back = records(model_of_step(traced, 3, attention="fused"))
+        assert [record.kernel for record in (*ahead, *back)] == ["cudnn causal"] * 3 + ["cudnn causal backward"] * 3
+        assert [record.read_bytes for record in ahead] == [3 * size + mask] * 3
+        crossing = {var for jaxpr in (*fused.forward[1:], *fused.backward) for var in jaxpr.invars}
+        assert any(var.aval.shape == (BATCH, 1, TOKENS, TOKENS) for var in crossing) == is_padded
+        for x, y in zip(results(layered), results(fused), strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_frozen_blocks_have_forward_kernels():
+    traced = trace(Transformer(32, 3, 4, 64, 16, train_last=1).text, batch=2)
+    ahead, back = records(model_of_step(traced, "auto", attention="fused"))
+    assert [record.kernel for record in ahead] == ["cudnn causal"] * 3
+    assert [record.kernel for record in back] == ["cudnn causal backward"]
+
+
+def test_scores_that_the_step_returns_are_kept():
+    def function(batch_size):
+        def step(weights, x):
+            def loss(weights):
+                query, key, value = heads_of(weights, x)
+                weight = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", query, key))
+                return (jnp.einsum("bhqk,bkhd->bqhd", weight, value) ** 2).mean(), weight
+
+            gradients, weight = jax.grad(loss, has_aux=True)(weights)
+            return jax.tree.map(lambda w, g: w - g, weights, gradients), weight
+
+        weights = {name: jax.ShapeDtypeStruct((HIDDEN, HIDDEN), jnp.float32) for name in "qkv"}
+        return step, (weights, jax.ShapeDtypeStruct((batch_size, TOKENS, HIDDEN), jnp.float32))
+
+    layered = cut_into_layers(trace(function, batch=BATCH), 1)
+    assert with_attention(layered, "fused") is layered
+
+
+def test_attention_in_two_layers_stays_as_it_is():
+    def cut(query, key, value, weights, data):
+        return mixed(query, key, value, softmax=lambda scores: mark_layer_end(jax.nn.softmax(scores)))
+
+    traced = trace(attending(cut), batch=BATCH)
+    assert len(traced.marks) == 2
+    model = model_of_step(traced, "auto", attention="fused")
+    assert records(model) == ([], [])
+    assert attention_of(traced).note("fused", model).endswith("but for 1 in loops, or of which no layer has all")
+
+
+def test_plain_attention_is_left_as_it_is():
+    layered = cut_into_layers(trace(attending(causal), batch=BATCH), 1)
+    assert with_attention(layered, "plain") is layered
+    with pytest.raises(ValueError, match="attention is 'flash', but must be one of"):
+        with_attention(layered, "flash")

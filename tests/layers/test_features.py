@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
+import jax_models
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.runtime import CostModels
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.features import describe, layer_features
+from alpa_dejavu.sharding.solved import model_of_step
+from alpa_dejavu.testing import example_cluster
 
 HIDDEN = jnp.zeros((8, 64))
 WEIGHTS = (jnp.zeros((64, 256)), jnp.zeros((256, 64)))
@@ -81,3 +90,91 @@ def test_what_a_forward_pass_keeps_is_passed_once_by_each_pass():
         assert layer_features(jaxpr, recalled=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
         passed = [jaxpr.outvars[n] for n in places]
         assert layer_features(jaxpr, kept=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
+
+
+def test_products_go_through_memory():
+    operators = features_of(lambda x, w: jnp.tanh(x @ w), HIDDEN, WEIGHTS[0]).operators
+    result = 8 * 256 * 4
+    assert operators.written_bytes.tolist() == [result, result]
+    assert operators.read_bytes.tolist() == [HIDDEN.nbytes + WEIGHTS[0].nbytes, result]
+
+
+def test_temporaries_are_what_lives_inside():
+    def two(x, w0, w1):
+        return (x @ w0) @ w1
+
+    assert features_of(two, HIDDEN, *WEIGHTS).temporary_bytes == 8 * 256 * 4
+    assert features_of(lambda x: x * 2, HIDDEN).temporary_bytes == 0
+
+
+def test_layers_must_match():
+    first, second = chain_of_layers()
+    with pytest.raises(ValueError, match="zero layers"):
+        describe([])
+    with pytest.raises(ValueError, match="2 layers but 1 backward"):
+        describe([first, second], [first])
+
+
+def test_a_model_knows_what_its_forward_passes_keep():
+    weight, x = jnp.zeros((16, 16)), jnp.zeros((8, 16))
+    forward = jax.make_jaxpr(lambda weight, x: (jnp.tanh(x @ weight), jnp.cos(x)))(weight, x).jaxpr
+    backward = jax.make_jaxpr(lambda weight, kept, cotangent: (cotangent * kept) @ weight.T)(weight, x, x).jaxpr
+    same = dict(zip(backward.invars, (forward.invars[0], forward.outvars[1]), strict=False))
+    equations = [eqn.replace(invars=[same.get(var, var) for var in eqn.invars]) for eqn in backward.eqns]
+    backward = backward.replace(invars=[*same.values(), backward.invars[2]], eqns=equations)
+    (layer,) = describe([forward], [backward], [None], data={forward.invars[1]}).layers
+    # The other result goes on to the next layer, and the cotangent comes from there.
+    assert (layer.forward.passed_bytes.sum(), layer.backward.passed_bytes.sum()) == (x.nbytes, x.nbytes)
+
+
+def by_weight(operators):
+    return float((operators.flop * operators.count)[operators.by_weight].sum())
+
+
+def flop_of_gradients(loss, by, arguments):
+    """By XLA, of the gradients by some arguments alone."""
+    return jax.jit(jax.grad(loss, argnums=by)).lower(*arguments).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments"),
+    [
+        (jax_models.mlp, jax_models.mlp_arguments()),
+        (jax_models.unrolled, jax_models.stacked_arguments()),
+        (jax_models.convolutions, jax_models.convolution_arguments(3)),
+    ],
+)
+def test_it_is_what_a_pass_by_inputs_alone_leaves_out(loss, arguments):
+    """One layer, whose operands have gradients that others wait for."""
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*arguments).jaxpr
+    count = len(jax.tree.leaves(arguments[0]))
+    found = by_weight(layer_features(jaxpr, gradients=jaxpr.outvars[:count]).operators)
+    both, by_inputs = (flop_of_gradients(loss, by, arguments) for by in ((0, 1), 1))
+    assert found == pytest.approx(both - by_inputs, rel=0.02)
+    assert by_weight(layer_features(jaxpr).operators) == 0
+
+
+def test_of_the_first_layer_nobody_waits_for_anything():
+    step, arguments = jax_models.trained(64, depth=6)
+    model = model_of_step(trace(lambda: (step, arguments)), 3)
+    first, middle, _ = (layer.backward for layer in model.layers)
+    assert by_weight(first) == pytest.approx(first.total_flop)
+    assert (middle.by_weight & middle.is_product).sum() == middle.is_product.sum() / 2
+    assert not any(layer.forward.by_weight.any() or layer.update.by_weight.any() for layer in model.layers)
+
+
+def test_its_seconds_are_a_part_of_the_backward_pass():
+    step, arguments = jax_models.trained(64, depth=6)
+    model, cluster = model_of_step(trace(lambda: (step, arguments)), 3), example_cluster(1)
+    costs = StageCostModel(model, cluster, CostModels.named())
+    space = search_space(cluster, 64)
+    for submesh, row in zip(space.submeshes, space.configs, strict=True):
+        devices = costs.places.on_submesh(submesh)
+        for config in filter(None, row):
+            backward = costs.seconds(devices, config)[COST_KINDS.index("compute_backward_s")]
+            part = costs.by_weight_shares(devices, config) * backward
+            upper = np.triu_indices(3)
+            assert (part[upper] > 0).all()
+            assert (part[upper] < backward[upper]).all()
+            if config.remat == "none":
+                assert part[0, 0] == pytest.approx(backward[0, 0] - cluster.hosts[0].device.dispatch_s, rel=1e-5)

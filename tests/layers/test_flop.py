@@ -143,3 +143,20 @@ def test_convolutions_leave_out_padding_and_holes(padding, stride, base, window)
 
     arguments = jnp.zeros((2, 9, 11, 4)), jnp.zeros((3, 3, 4, 6))
     assert by_us(convolve, *arguments) == by_xla(convolve, *arguments)
+
+
+def test_a_conds_heaviest_branch_counts():
+    """XLA counts the most of what any branch has: one product more than many small operations."""
+
+    def many(x):
+        for _ in range(10):
+            x = jnp.sin(x) + 1
+        return x
+
+    def function(x):
+        product = jax.lax.cond(x[0, 0] > 1, many, lambda x: x @ x, x)
+        scanned = jax.lax.cond(x[0, 1] > 1, many, lambda x: jax.lax.fori_loop(0, 3, lambda _, x: x * 2, x), x)
+        return product, scanned
+
+    x = jnp.ones((64, 64))
+    assert by_us(function, x) == pytest.approx(by_xla(lambda x: (x @ x, many(x)), x), rel=0.01)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from alpa_dejavu.layers.models import Kraken, KrakenModule, known_models, model_size
-from alpa_dejavu.layers.models._kraken import kraken_shapes
+from alpa_dejavu.layers.models._kraken import _decays, kraken_forward, kraken_shapes, kraken_step
 
 SMALL = {"vocabulary": 32, "sequence": 8}
 BATCH = 3
@@ -166,3 +166,61 @@ def test_devices_that_do_not_divide_the_ways_are_named():
         ValueError, match=r"tensor_parallel is 4, but must divide the ways, 6; take 1, 2, 3 or 6 devices"
     ):
         size.ways_per_device(4)
+
+
+def test_it_learns():
+    size = Kraken(12, 2, 2, 2, **SMALL)
+    tokens, labels = tokens_of(size), tokens_of(size, 1)
+    parameters = jax.jit(KrakenModule(size).init)(jax.random.PRNGKey(0), tokens)["params"]
+    values = []
+
+    @jax.jit
+    def step(parameters):
+        value, gradients = jax.value_and_grad(loss_of(size))(parameters, tokens, labels)
+        return jax.tree.map(lambda leaf, gradient: leaf - 0.1 * gradient, parameters, gradients), value
+
+    for _ in range(80):
+        parameters, value = step(parameters)
+        values.append(float(value))
+    assert values[0] == pytest.approx(np.log(size.vocabulary), rel=0.05)
+    assert values[-1] < 0.7 * values[0]
+
+
+@pytest.mark.parametrize(("ways", "num_blocks"), [(1, 1), (1, 3), (2, 1), (2, 4)])
+def test_abstract_parameters_are_those_that_flax_makes(ways, num_blocks):
+    size = Kraken(8, num_blocks, 4, ways, **SMALL)
+    init = KrakenModule(size, jnp.float16, jnp.float16).init
+    made = jax.eval_shape(init, jax.random.PRNGKey(0), tokens_of(size))["params"]
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), made) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), kraken_shapes(size)
+    )
+
+
+def test_the_train_step_runs_in_half_precision():
+    size = Kraken(12, 2, 2, 2, **SMALL)
+    step, (state, batch) = kraken_step(size, BATCH)
+    rng = np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: jnp.array(rng.uniform(0, 0.1, leaf.shape), leaf.dtype), state)
+    batch = {"tokens": tokens_of(size), "labels": tokens_of(size, 1)}
+    after = jax.jit(step)(state, batch)
+    for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+        assert np.isfinite(np.array(new, np.float32)).all()
+    assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (state.master, after.master)), strict=True))
+
+
+def test_only_matrices_decay():
+    names = {
+        jax.tree_util.keystr(path): _decays(path, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(kraken_shapes(Kraken(8, 2, 4, 2, **SMALL)))
+    }
+    assert {name for name, decays in names.items() if not decays} == {
+        name for name in names if name.endswith(("['bias']", "['scale']"))
+    }
+    assert all(_decays((), None) for _ in "positions are a group without a path")
+
+
+def test_a_forward_step_has_the_parameters_once_in_half_precision():
+    _, (parameters, batch) = kraken_forward(Kraken(8, 2, 4, 2, **SMALL), 5)
+    assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype("float16")}
+    assert batch["tokens"].shape == (5, 8)

@@ -7,10 +7,11 @@ import optax
 import pytest
 from jax import core
 
+import jax_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers._jaxprs import jaxpr_of
 from alpa_dejavu.sharding import model_of_step
-from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, weights_and_data, with_aux
+from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, start, weights_and_data, with_aux
 
 
 def run(layered, traced, values):
@@ -170,3 +171,37 @@ def test_a_call_is_never_cut_itself():
     with pytest.raises(ValueError, match=r"into 3 layers .* in 2 equations .*; ask for 1 or 2 layers"):
         cut_into_layers(trace(function), 3)
     assert len(cut_into_layers(trace(function), 2).forward) == 2
+
+
+def test_inference_has_forward_layers_alone():
+    def function(batch_size=16):
+        weights, batch = weights_and_data(batch_size)
+        return jax.jit(lambda weights, batch: predict(weights, batch["x"])), (weights, batch)
+
+    traced = trace(function)
+    assert not traced.training
+    model = model_of_step(traced, 3)
+    assert not model.training
+    assert [layer.forward.product_flop for layer in model.layers] == [2 * 2 * 16 * 64] * 3
+    assert bytes_of(model, "parameter") == 6 * 64 * 4
+
+
+def test_layers_that_are_alike_are_described_once():
+    def function(batch_size=jax_models.BATCH):
+        weights = [jax_models.block_weights() for _ in range(8)]
+
+        def step(state, batch):
+            def loss(weights):
+                x = batch
+                for each in weights:
+                    x = jax_models.block(each, x)
+                return (x**2).mean()
+
+            return apply(state, jax.grad(loss)(state[0]))
+
+        return step, (start(weights), jnp.zeros((batch_size, jax_models.SEQUENCE, jax_models.HIDDEN)))
+
+    model = model_of_step(trace(function), 8)
+    assert model.layers[3].forward is model.layers[4].forward
+    assert model.layers[3].backward is model.layers[4].backward
+    assert model.layers[3].update is model.layers[4].update

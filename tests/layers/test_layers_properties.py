@@ -97,3 +97,18 @@ def test_as_many_layers_as_can_be(widths, wanted):
     for more in range(number + 1, min(wanted, len(widths) - 1) + 1):
         with pytest.raises(ValueError, match="can't be cut into"):
             cut_into_layers(traced, more)
+
+
+@settings(max_examples=25, deadline=None)
+@given(networks())
+def test_what_is_before_all_that_is_trained_has_forward_alone(drawn):
+    widths, trained, num_layers = drawn
+    model = model_of_step(trace(network(widths, trained)), num_layers)
+    before, first = 0, trained.index(True)
+    for n, layer in enumerate(model.layers):
+        before += round(layer.forward.product_flop / (2 * BATCH * widths[0] ** 2))
+        kept = [t for t in model.tensors if t.role in ("gradient", "optimizer") and n in t.users]
+        if before <= first:
+            assert len(layer.backward) == len(layer.update) == len(kept) == 0
+        else:
+            assert len(layer.backward) > 0

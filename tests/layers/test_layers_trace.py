@@ -142,3 +142,10 @@ def test_a_file_without_its_function_is_told_which_it_has(given, remedy, tmp_pat
         resolve(given)
     with pytest.raises(ValueError, match="there is no model named"):
         resolve("n" * 5000)
+
+
+def test_the_data_of_an_inference_step_are_among_its_operands():
+    weight, x = jax.ShapeDtypeStruct((4, 4), np.float32), jax.ShapeDtypeStruct((8, 4), np.float32)
+    traced = trace(lambda: (lambda weight, x: jax.nn.relu(x @ weight) @ weight, (weight, x)))
+    assert not traced.training
+    assert traced.data == {var for var in traced.loss.invars if var.aval.shape == (8, 4)}

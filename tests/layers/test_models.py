@@ -9,11 +9,12 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
-from alpa_dejavu.layers.models._sized import _rotated
+from alpa_dejavu.layers.models._sized import _logits, _normalised, _rotated, sized_forward
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._training import TrainedGroups
-from alpa_dejavu.layers.models._transformer import _activations, transformer_forward, transformer_step
+from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
+from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.sharding import model_of_step
 
 
@@ -197,3 +198,53 @@ def test_positions_rotate_by_the_models_own_base_and_scaling():
 def test_what_no_plan_could_be_made_for_is_refused_before_any_work(sizes, said):
     with pytest.raises(ValueError, match=f"transformer: {said}"):
         Transformer(**{"hidden": 16, "num_blocks": 4, "num_heads": 2, "vocabulary": 32, "sequence": 8} | sizes)
+
+
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "kraken-125m-2", "gpt2-125m", "llama-7b"])
+def test_a_forward_step_takes_no_gradient_and_computes_the_last_logits_only(name):
+    step, (parameters, batch) = forward_function(name, sequence=64)(4)
+    assert jax.eval_shape(step, parameters, batch).shape == (4, SUITES[name].vocabulary)
+    traced = trace(forward_function(name, sequence=64), batch=4)
+    assert not traced.training
+    assert traced.num_parameters == sum(leaf.size for leaf in jax.tree.leaves(parameters))
+
+
+def test_a_forward_step_by_sizes_gives_the_logits_that_the_loss_is_made_of():
+    """Those of each token but the last are those of a shorter prompt."""
+    size = Transformer(16, 2, 4, 32, 8, kv_heads=2)
+    forward, arguments = sized_forward(size, 4)
+    groups, batch = filled(arguments)
+    every = _logits(size, groups, _normalised(size, groups, batch["tokens"], lambda x: x))
+    for tokens in (1, 5, 8):
+        shorter = {"tokens": batch["tokens"][:, :tokens]}
+        np.testing.assert_allclose(forward(groups, shorter), every[:, tokens - 1], atol=1e-2)
+    with pytest.raises(ValueError, match="num_experts is 4, but must be 0 for inference"):
+        sized_forward(dataclasses.replace(size, num_experts=4, experts_per_token=2), 4)
+
+
+def test_embeddings_are_the_same_gathered_or_multiplied():
+    updated = []
+    for gathers in (False, True):
+        step, arguments = transformer_step(GPT(16, 1, 2, vocabulary=32, sequence=8, gathers=gathers), 4)
+        updated.append(jax.jit(step)(*filled(arguments)).parameters[0])
+    for first, second in zip(*map(jax.tree.leaves, updated), strict=True):
+        np.testing.assert_allclose(np.array(first, np.float32), np.array(second, np.float32), atol=1e-3)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_image_classifiers_run(half):
+    step, arguments = wresnet_step(WideResNet(8, 2, (1, 1), classes=8, image=32, half=half), 4)
+    state, batch = filled(arguments)
+    (trained, statistics), accuracy = jax.jit(step)(state, batch)
+    assert 0 <= float(accuracy) <= 1
+    assert jax.tree.structure((trained, statistics)) == jax.tree.structure(state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(statistics))
+
+
+def test_experts_places_are_limited():
+    gates = jax.nn.softmax(jnp.array(np.random.default_rng(0).normal(size=(2, 16, 4))))
+    combine = np.array(_two_best(gates))
+    assert combine.shape == (2, 16, 4, 8)
+    assert ((combine > 0).sum(axis=1) <= 1).all()
+    assert ((combine > 0).sum(axis=(2, 3)) <= 2).all()
+    assert (combine.sum(axis=(2, 3)) <= 1 + 1e-6).all()

@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax import core
 
-from alpa_dejavu.layers import trace
+from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import model_of_step
 
 BLOCKS, WIDTH = 4, 8
@@ -134,3 +134,22 @@ def test_functions_that_take_no_batch_size_or_ignore_it_are_told_what_to_write()
         trace(lambda: whole(8), batch=8)
     with pytest.raises(ValueError, match=r"asked for a batch of 4.*called with the samples of a micro-batch"):
         trace(lambda batch_size: whole(8), batch=4)
+
+
+def half(x, stacked):
+    return in_a_scan(x.astype("bfloat16"), jax.tree.map(lambda leaf: leaf.astype("bfloat16"), stacked))
+
+
+@pytest.mark.parametrize("wrapped", [jax.checkpoint(in_a_scan), jax.jit(in_a_scan), half], ids=["remat", "jit", "half"])
+def test_a_scan_is_found_in_functions_and_behind_casts(wrapped):
+    traced = trace(model(wrapped, stacked=True), batch=8)
+    assert len(cut_into_layers(traced, BLOCKS).forward) == BLOCKS
+    assert traced.num_parameters == 3 * WIDTH + BLOCKS * 8 * WIDTH**2 + WIDTH
+    assert not any(equation.primitive.name == "scan" for equation in traced.loss.eqns)
+
+
+def test_what_a_plan_of_it_says():
+    (note,) = trace(model(in_a_scan, stacked=True), batch=8).notes
+    assert "a scan of 4 turns" in note
+    assert "Python loop" in note
+    assert trace(model(in_a_loop, stacked=False), batch=8).notes == ()

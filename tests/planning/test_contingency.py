@@ -5,14 +5,18 @@ import functools
 import math
 import re
 
+import numpy as np
 import pytest
 
 import models
+import unlike
+from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import plan
 from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
-from alpa_dejavu.problem import Run, StridedReads
+from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
 
@@ -139,3 +143,79 @@ def test_a_host_that_is_not_there_is_named():
     slow = slowed(cluster, "host-1", 2.0).hosts
     assert slow[1].device.rate("float32") == cluster.hosts[1].device.rate("float32") / 2
     assert slow[0] == cluster.hosts[0]
+
+
+def test_a_single_host_has_nothing_to_fall_back_on():
+    assert plan_for(example_cluster(num_hosts=1)).contingencies == {}
+
+
+def test_hosts_that_cannot_be_filled_are_left_out():
+    cluster = example_cluster(num_hosts=4)
+    model = chain(2, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
+    every = space(hosts=4)
+    pairs = [n for n, submesh in enumerate(every.submeshes) if submesh.num_hosts in (2, 4)]
+    chosen = dataclasses.replace(
+        every, submeshes=tuple(every.submeshes[n] for n in pairs), configs=tuple(every.configs[n] for n in pairs)
+    )
+    made = planned(model, cluster, chosen, Run(8)).plan
+    other = made.contingencies["host-1"]
+    assert len(other.unused) == 1
+    assert {*devices_used(other.stages), *other.unused, "host-1"} == {host.name for host in cluster.hosts}
+
+
+@pytest.mark.parametrize("cluster", [unlike.two_and_two(), unlike.islands(), unlike.two_and_two(devices=4)])
+def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
+    assert search_space(cluster, 8).hosts is not None
+    made = planned(MODEL, cluster, 8, Run(8)).plan
+    assert list(made.contingencies) == list("abcd")
+    for lost, other in made.contingencies.items():
+        used = devices_used(other.stages)
+        assert lost not in used
+        assert {*used, *other.unused} == {*"abcd"} - {lost}
+        assert all(devices <= cluster.hosts[0].num_devices for devices in used.values())
+    left = without(cluster, ["d"])
+    again = planned(MODEL, left, 8, Run(8)).plan
+    assert made.contingencies["d"].step_s == pytest.approx(again.step_s, rel=0.02)
+
+
+def test_parts_of_one_cpu_share_it_among_fewer():
+    cluster = dataclasses.replace(example_cluster(num_hosts=2), cores=4)
+    left = without(cluster, ["host-1"])
+    assert left.hosts[0].device.rate("float32") == 2 * cluster.hosts[0].device.rate("float32")
+    made = plan_for(cluster)
+    # The same machine has the same work: only what hosts send each other falls away.
+    assert made.contingencies["host-1"].step_s == pytest.approx(made.step_s, rel=0.05)
+
+
+def test_a_whole_host_is_the_unit_where_there_are_many():
+    cluster = example_cluster(num_hosts=20, devices_per_host=2)
+    model = chain(20, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
+    made = planned(model, cluster, space(hosts=20, devices=2), Run(64)).plan
+    assert all(stage.submesh.devices_per_host == 2 for stage in made.stages)
+    for lost, other in made.contingencies.items():
+        assert devices_used(other.stages) == dict.fromkeys(set(made.contingencies) - {lost}, 2)
+
+
+def test_past_runs_correct_contingencies_too():
+    made = plan_for(example_cluster(num_hosts=2))
+    twice = corrected(made, StepCorrection(2.0, 0.1, 3, 1)).contingencies["host-0"]
+    assert twice.step_s == 2 * made.contingencies["host-0"].step_s
+    assert twice.stages[0].forward_s == 2 * made.contingencies["host-0"].stages[0].forward_s
+    assert twice.moves == made.contingencies["host-0"].moves
+
+
+def test_a_lost_host_is_in_no_stage_of_its_own_contingency(tmp_path):
+    path = write_plan(plan_for(example_cluster(num_hosts=2)), tmp_path / "plan.json")
+    text = path.read_text()
+    head, tail = text.split('"contingencies": {\n    "plans"')
+    path.write_text(head + '"contingencies": {\n    "plans"' + tail.replace('"host-1"\n', '"host-0"\n'))
+    with pytest.raises(ValueError, match=r"contingencies\.hosts\.host-0\.hosts names host-0, which is lost"):
+        read_plan(path)
+
+
+def test_links_stay_those_of_the_hosts():
+    links = tuple(tuple(Link(0.0, 1.0 + 10 * a + b) for b in range(3)) for a in range(3))
+    cluster = dataclasses.replace(example_cluster(num_hosts=3), links=links)
+    left = without(cluster, ["host-1"])
+    rates = [[link.bytes_per_s for link in row] for row in left.links]
+    np.testing.assert_array_equal(rates, [[1, 3], [21, 23]])

@@ -8,10 +8,11 @@ import os
 
 import pytest
 
+from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain
 from plans import example_plan
@@ -168,3 +169,40 @@ def test_a_crash_leaves_an_old_pair_of_before_there_were_digests(tmp_path, at):
     kept_path(path).unlink()
     crashed(path, *pair(2e9, batch=64), at)
     assert (read_plan(path).batch, flop_of(read_kept(path))) == ((32, 1e9) if at < 3 else (64, 2e9))
+
+
+def test_what_is_kept_of_another_plan_is_refused(tmp_path):
+    path, other = tmp_path / "plan.json", tmp_path / "other.json"
+    write_with_kept(*pair(), path)
+    write_with_kept(*pair(2e9, batch=64), other)
+    kept_path(path).write_bytes(kept_path(other).read_bytes())
+    with pytest.raises(
+        ValueError, match=r"plan\.json\.kept\.json\.gz was kept of another plan than .*plan\.json is, or"
+    ):
+        read_kept(path)
+
+
+def test_nothing_is_kept_beside_what_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is no regular file, so nothing is kept beside it"):
+        read_kept(tmp_path / "pipe")
+    written = write_with_kept(*pair(), "/dev/null")
+    assert [str(file) for file in written.files] == ["/dev/null"]
+
+
+def test_hosts_that_the_kept_cluster_has_not_are_another_plan_s():
+    plan, kept = pair()
+    there = summary_of(CLUSTER)
+    assert kept.differences(dataclasses.replace(plan, hardware=there)) == []
+    host = dataclasses.replace(there.hosts[0], name="elsewhere", num_devices=8)
+    (hosts, hardware) = kept.differences(dataclasses.replace(plan, hardware=dataclasses.replace(there, hosts=(host,))))
+    assert hosts == "hosts is 'host-0', not 'elsewhere'"
+    assert hardware.startswith("hardware is '1 host of 4 ")
+
+
+def test_reduction_servers_are_kept_with_their_cluster(tmp_path):
+    plan, kept = pair()
+    servers = (ReductionServer("s", 1e9), ReductionServer("t", 2e9))
+    kept = dataclasses.replace(kept, cluster=dataclasses.replace(kept.cluster, reduction_servers=servers))
+    write_with_kept(plan, kept, tmp_path / "plan.json")
+    assert read_kept(tmp_path / "plan.json").cluster == kept.cluster

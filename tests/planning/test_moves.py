@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import numpy as np
+import pytest
+
 from alpa_dejavu.planning.changed.state_migration import Settler, devices_of, layer_state, moves
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
@@ -88,3 +91,52 @@ def test_stages_settle_where_their_layers_are():
     assert [one.hosts for one in settler.settled(new, ["c"])] == [("a",), ("b",)]
     halves = [on("a", 0, 2, devices=2), on("a", 3, devices=2)]
     assert [one.hosts for one in Settler(halves, before, {"c": 4}, STATE).settled(halves, [])] == [("c",), ("c",)]
+
+
+def test_a_layer_has_its_parameters_and_the_optimizer_s_state():
+    np.testing.assert_array_equal(STATE, [[1000.0, 2000.0]] * 4)
+
+
+def test_what_stays_does_not_move():
+    plan = [on("a", 0, 1), on("b", 2, 3)]
+    assert moves(plan, plan, cluster(), STATE).layers == ()
+    less = [dataclasses.replace(plan[0], layers=(0, 0)), on("b", 1), dataclasses.replace(plan[1])]
+    assert 0 not in moves(plan, less[:1], cluster(), STATE).layers
+
+
+def test_fewer_replicas_keep_theirs_unless_zero_divided_them():
+    assert moves([on("ab", 0, 3)], [on("a", 0, 3)], cluster(), STATE).num_bytes == 0.0
+    divided = moves([on("ab", 0, 3, zero=2)], [on("a", 0, 3, zero=2)], cluster(), STATE)
+    assert divided.layers == (0, 1, 2, 3)
+
+
+def test_another_division_within_a_host_moves_within_it():
+    found = moves([on("a", 0, 3)], [on("a", 0, 3, logical=(1, 4))], cluster(), STATE)
+    assert (found.num_bytes, found.seconds) == (12000.0, 120.0)
+
+
+def test_a_host_has_only_its_part_of_what_is_divided_among_hosts():
+    """Three hosts have a third each of 12000 bytes; without one, each of two needs a half, and has only its part."""
+    found = moves([on("abc", 0, 3, zero=3)], [on("ab", 0, 3, zero=3)], cluster(), STATE, lost=["c"])
+    # Host a needs its own third and a sixth of b; b needs a sixth of its own, and the third that c had.
+    assert (found.num_bytes, found.checkpoint_bytes) == pytest.approx((8000.0, 4000.0))
+    assert found.seconds == pytest.approx(4000 / 100 + 2000 / 10)
+
+
+def test_no_host_takes_in_more_than_its_link_carries():
+    before, after = [on("abcd", 0, 3, zero=3)], [on("abc", 0, 3)]
+    found = moves(before, after, cluster(4, within=1e9), STATE, lost=["d"])
+    assert (found.num_bytes, found.checkpoint_bytes) == (3 * 9000.0, 3 * 3000.0)
+    assert found.seconds == pytest.approx(6000 / 10, rel=1e-4)
+
+
+def test_stages_that_cannot_settle_stay():
+    new = [on("ab", 0, 3)]
+    assert Settler(new, new, {"a": 4, "b": 4}, STATE).settled(new, ["b"]) == tuple(new)
+
+
+@pytest.mark.parametrize("field", ["num_bytes", "seconds", "checkpoint_bytes", "checkpoint_s"])
+def test_nothing_negative_moves(field):
+    found = moves([on("a", 0, 3)], [on("b", 0, 3)], cluster(), STATE)
+    with pytest.raises(ValueError, match=rf"moves: {field} is -1"):
+        dataclasses.replace(found, **{field: -1.0})

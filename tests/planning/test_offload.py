@@ -8,12 +8,14 @@ import pytest
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.offload_choices import with_all_shares, with_offload
+from alpa_dejavu.costs.memory import ModelMemory, stage_memory
+from alpa_dejavu.costs.offload import copies
 from alpa_dejavu.planning import estimate, given_stages, plan_model
 from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
 from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.planning.search.runtimes import runtimes_of
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import HostMemory, NoPlanError, Nvme, Offload, Run
+from alpa_dejavu.problem import HostMemory, MemoryShares, NoPlanError, Nvme, Offload, Run
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -197,3 +199,56 @@ def test_a_file_that_contradicts_itself_is_named(tmp_path):
     path.write_text(good.replace('"optimizer": ', '"optimizer": 0.0, "was": ', 1))
     with pytest.raises(ValueError, match="was"):
         read_plan(path)
+
+
+def test_nothing_is_offloaded_where_all_fits():
+    roomy = cluster(2.0**32)
+    none, auto = planned("none", roomy).plan, planned("auto", roomy).plan
+    assert auto.step_s == none.step_s
+    assert not any(stage.offloaded.any for stage in auto.stages)
+
+
+def test_a_part_is_offloaded_where_all_of_it_is_too_much_for_the_host():
+    # One device of 435 MiB: it lacks 77 MiB of 512. All of one kind is more than the host has.
+    small = dataclasses.replace(MEMORY, num_bytes=150 * 2.0**20, nvme=None)
+    on = cluster(2.0**28 * 1.7, small, devices=1)
+    made = planned("cpu", on).plan
+    assert any(0 < share < 1 for share in made.stages[0].offloaded.shares)
+    assert not made.stages[0].offload.missing_bytes
+
+
+def test_who_updates_follows_gradients_where_there_is_no_optimizer_state():
+    whole = chain(4, parameter_bytes=2.0**20)
+    plain = dataclasses.replace(whole, tensors=tuple(one for one in whole.tensors if one.role != "optimizer"))
+    for model_, per_parameter in ((whole, 2 + 1 + 1), (plain, 1 + 1)):
+        memory, share = ModelMemory.of(model_), 1 / 4
+        shares = MemoryShares(share, share, share if model_ is whole else 1.0, 1.0, 1.0, 1.0)
+        there = stage_memory(memory, shares, offload=Offload(1.0, 1.0, 1.0)).elsewhere
+        assert there.resident[0, -1] == pytest.approx(per_parameter * 4 * 2.0**20 / 4)
+
+
+def test_a_step_without_gradients_updates_nothing():
+    forward = chain(4, parameter_bytes=2.0**25, training=False)
+    memory = ModelMemory.of(forward)
+    shares = MemoryShares(1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    offload = Offload(1.0, 1.0, 1.0)
+    found = copies(memory, shares, memory.activations, offload, MEMORY.share(1))
+    assert not any(part.any() for part in found.step)
+    assert found.forward[0][0, -1] == pytest.approx(4 * 2.0**25 / 5e9)
+    assert stage_memory(memory, shares, offload=offload).elsewhere.resident[0, -1] == 4 * 2.0**25
+
+
+def test_drives_are_read_and_written_by_hand():
+    memory = ModelMemory.of(chain(4, parameter_bytes=2.0**25))
+    shares, size = MemoryShares(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), 4 * 2.0**25
+    found = copies(memory, shares, memory.activations, Offload(1.0, place="nvme"), MEMORY.share(1))
+    # Adam's moments, and float32 parameters of which the state has no copy.
+    assert found.step[3][0, -1] == pytest.approx((2 * size + size) / 2e9)
+    assert found.step[4][0, -1] == pytest.approx((2 * size + size) / 1e9)
+
+
+def test_parameters_are_offloaded_where_each_device_needs_its_part_alone():
+    space = with_offload(planned("none", cluster(2.0**32)).space, cluster(), "cpu")
+    configs = [config for row in space.configs for config in row if config is not None]
+    assert any(config.offload.parameters for config in configs if config.zero == 3)
+    assert not any(config.offload.parameters for config in configs if config.zero < 3 and config.data_parallel > 1)

@@ -13,10 +13,17 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.planning import PlanningTask, plan_model
-from alpa_dejavu.planning.rivals import ByStrategy, DataParallelPipelines, Dejavu, StrategyTask, UnlikePipelinesError
+from alpa_dejavu.planning.rivals import (
+    ByStrategy,
+    DataParallelPipelines,
+    Dejavu,
+    StrategyTask,
+    UnlikePipelinesError,
+    as_planned,
+)
 from alpa_dejavu.planning.rivals._exchange import exchanges
 from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
-from alpa_dejavu.planning.rivals._pipelines import _as_one, shared
+from alpa_dejavu.planning.rivals._pipelines import _as_one, shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.planning.search.models.model_source import GivenModel
@@ -299,3 +306,60 @@ def test_without_a_host_unlike_pipelines_are_no_contingency():
     task = PlanningTask(GivenModel(model, 1), prices, 40, (4,), (40,), ByStrategy(OURS))
     found = given_candidate(task, model, Run(40), given_stages(alone.plan))
     assert task.chooser.again(task, [found], Clock()) is None
+
+
+def test_two_unlike_pipelines_of_a_stage_each_by_hand():
+    task = task_of(cluster_of([FAST, SLOW]))
+    both = [pipeline([4], [0], 10), pipeline([4], [1], 6)]
+    a_layer = 3 * FLOP / RATE
+    assert task.computing_s(both) == pytest.approx((10 * 4 * a_layer, 6 * 4 * 2 * a_layer))
+    exchanged = 4 * PARAMETER / BETWEEN  # a ring of two: half of the bytes in each of two rounds
+    assert task.synchronous_s(both) == pytest.approx(6 * 4 * 2 * a_layer + exchanged)
+
+
+def test_sums_of_other_stages_over_the_same_links_share_them():
+    task = task_of(cluster_of([FAST, FAST], per_host=2), activation_bytes=0.0)
+    both = [pipeline([2, 4], [host, host], 4) for host in (0, 1)]
+    computing, alone = max(task.computing_s(both)), 2 * PARAMETER / BETWEEN
+    assert task.synchronous_s(both) == pytest.approx(computing + 2 * alone + 2 * alone)
+
+
+def test_one_pipeline_takes_its_own_step():
+    task = task_of(cluster_of([FAST, SLOW], 2))
+    stages = (PlacedStage(0, 2, (0, 0), config_of(2, 1)), PlacedStage(3, 3, (1,), ALONE))
+    one = Pipeline(stages, 2, 4)
+    assert task.synchronous_s([one]) == task.step_s(one)
+    (ready,) = task.computing_s([one])
+    assert ready < task.step_s(one)
+
+
+def test_groupings_are_bounded_and_begin_with_kinds_and_hosts_apart():
+    many = cluster_of([FAST] * 40 + [SLOW] * 24)
+    found = groupings(many, 100)
+    assert found == groupings(many, 100)
+    assert len(found) == 100
+    assert found[:2] == [((40, 0), (0, 24)), ((1, 0),) * 40 + ((0, 1),) * 24]
+    assert len({part for way in found for part in way}) <= 16
+
+
+def test_unlike_pipelines_are_no_plan_of_stages():
+    model, made = unlike()
+    with pytest.raises(UnlikePipelinesError, match="strategy is 'pipelines', whose 2 pipelines are unlike") as caught:
+        as_planned(made, model, WIDE)
+    assert (caught.value.plan, caught.value.cluster) == (made, WIDE)
+
+
+def test_layers_move_where_that_is_faster():
+    task = task_of(cluster_of([FAST, SLOW, SLOW]), 6)
+    bad = (pipeline([1, 6], [0, 1], 8), pipeline([6], [2], 8))
+    moved = with_layers_moved(task, bad)
+    assert [stage.last for stage in moved[0].stages] == [3, 5]
+    assert moved[0].num_micro_batches > moved[1].num_micro_batches
+    assert task.synchronous_s(moved) < task.synchronous_s(bad)
+
+
+def test_a_single_pipeline_is_a_plan_as_any_other():
+    heavy = task_of(WIDE, 4, 4, 1e8, 1.0).model
+    planned = plan_model(heavy, WIDE, batch=4, micro_batches=4, strategy=OURS).plan
+    assert planned.strategy == "pipelines"
+    assert planned.runs_on_alpa

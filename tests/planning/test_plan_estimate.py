@@ -2,14 +2,15 @@
 
 import collections
 import dataclasses
+import pathlib
 
 import pytest
 
-from alpa_dejavu import layers, sharding
+from alpa_dejavu import clusters, layers, sharding
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator, cluster_of_plan
 from alpa_dejavu.problem import MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -242,3 +243,62 @@ def test_an_estimate_is_for_the_runtime_of_the_plan_or_for_the_one_that_is_asked
     assert (found.priced_by.runtime, ours.priced_by.runtime) == ("jax", "alpa")
     assert found.step_s > ours.step_s == PlanEstimator(PLAN, cluster=CLUSTER).estimate(PLAN).plan.step_s
     assert "the plan's runtime was jax, this estimate's is alpa" in ours.notes
+
+
+def test_another_model_is_named():
+    made = PlanEstimator(PLAN, model="bert-mine", cluster=CLUSTER).estimate(PLAN)
+    assert made.plan.model == "bert-mine"
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_a_batch_that_is_forced_onto_no_axis_is_free(none):
+    free, told = with_options({}), with_options({"force_batch_dim_to_mesh_dim": none})
+    configs = [PlanEstimator(plan, cluster=CLUSTER).estimate(plan).space.configs[0][0] for plan in (free, told)]
+    assert [config.batch_forced for config in configs] == [False, False]
+
+
+def test_a_model_is_traced_once_for_each_number_of_micro_batches(traced):
+    estimator = PlanEstimator(PLAN, "mine:model", CLUSTER)
+    for count in (4, 8, 4):
+        estimator.estimate(dataclasses.replace(PLAN, num_micro_batches=count))
+    assert traced == [("mine:model", 8), ("mine:model", 4)]
+
+
+def test_a_mesh_that_forces_nothing_divides_the_batch_where_it_can():
+    free = tuple(dataclasses.replace(one, options={}) for one in PLAN.stages)
+    plan = dataclasses.replace(PLAN, stages=free)
+    configs = [row[0] for row in PlanEstimator(plan, cluster=CLUSTER).estimate(plan).space.configs]
+    assert [(config.data_parallel, config.tensor_parallel) for config in configs] == [(2, 1)]
+
+
+def test_hosts_that_a_plan_leaves_unused_are_of_its_cluster():
+    names = [f"p3.16xlarge-{n}" for n in range(2)]
+    stages = tuple(stage((2 * n, 2 * n + 1), (1, 8), (8, 1), hosts=(name,)) for n, name in enumerate(names))
+    assert cluster_of_plan(example_plan(stages=stages, hardware=hardware(4))).num_devices == 32
+
+
+def test_a_machines_file_is_found_again(tmp_path):
+    text = (pathlib.Path(clusters.__file__).parent / "p3.8xlarge.json").read_text()
+    path = tmp_path / "mine.json"
+    path.write_text(text.replace('"p3.8xlarge"', '"mine"'))
+    cluster = without(named_cluster(str(path), 3), ["mine-0"])
+    assert cluster.name == "2 x mine"
+    plan = example_plan(cluster=cluster.name, hardware=summary_of(cluster))
+    assert cluster_of_plan(plan) == cluster
+    path.unlink()
+    with pytest.raises(ValueError, match=r"the cluster '2 x mine': there is no file '.*mine.json'; .* --cluster"):
+        cluster_of_plan(plan)
+
+
+def test_alike_hosts_of_a_plan_are_looked_at_too():
+    twice = tuple(dataclasses.replace(one, hosts=("host-1",), submesh=Submesh(1, 4)) for one in PLAN.stages)
+    meshes = tuple(dataclasses.replace(one, logical_mesh=(4, 1)) for one in twice)
+    with pytest.raises(ValueError, match="its stages take 8 devices of host 'host-1', which has 4"):
+        estimate(MODEL, example_cluster(2), Run(4), given_stages(dataclasses.replace(PLAN, stages=meshes)))
+
+
+def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(monkeypatch):
+    whole = two_and_two()
+    monkeypatch.setattr("alpa_dejavu.clusters.named_cluster", lambda path, *_: whole)
+    on_some = example_plan(stages=(stage((0, 2), hosts=("a",)), stage((3, 3), hosts=("d",))), cluster="unlike")
+    assert cluster_of_plan(on_some, "unlike.json") is whole

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import models
 from alpa_dejavu import layers
+from alpa_dejavu.calibration.history import Origin, PastRun, Store
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import with_more_memory, without
@@ -22,6 +23,7 @@ from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, NoPlanError, Operators, PricedBy, Run, SmallProducts, StridedReads
 from alpa_dejavu.report.explanation import explain
+from alpa_dejavu.report.upgrades import upgrades
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
 from models import chain
@@ -365,3 +367,65 @@ def test_a_plan_that_does_not_fit_what_is_kept_is_refused(planned, kept):
             replan(plan, kept, without=["p3.16xlarge-1"])
         with pytest.raises(ValueError, match=said):
             explain(plan, kept)
+
+
+def test_what_was_kept_says_what_is_run_without_a_host(planned, kept, untraced):
+    ready = prepared(dataclasses.replace(planned.plan, contingencies={}), kept)
+    assert ready.contingencies.keys() == planned.plan.contingencies.keys()
+    for host, contingency in ready.contingencies.items():
+        assert contingency.step_s == pytest.approx(planned.plan.contingencies[host].step_s)
+        assert host not in {name for stage in contingency.stages for name in stage.hosts}
+    assert prepared(planned.plan, kept) is planned.plan
+
+
+def test_it_is_the_plan_from_scratch_of_as_many_micro_batches(planned, kept):
+    lost = ["p3.16xlarge-1", "p3.16xlarge-3"]
+    made, left = replan(planned.plan, kept, without=lost).plan, without(CLUSTER, lost)
+    scratch = asked(left, made.num_micro_batches).plan
+    # A traced model scales to other micro-batches but for a few scalars.
+    assert made.step_s == pytest.approx(scratch.step_s, rel=1e-4)
+    assert made.layer_ids == scratch.layer_ids
+    assert [(s.submesh, s.logical_mesh, s.remat, s.zero, s.options) for s in made.stages] == [
+        (s.submesh, s.logical_mesh, s.remat, s.zero, s.options) for s in scratch.stages
+    ]
+    assert made.step_s <= asked(left).plan.step_s * (1 + 1e-9), "other numbers of micro-batches are looked at, too"
+
+
+def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
+    made = replan(planned.plan, kept, slow={"p3.16xlarge-2": 4.0})
+    assert made.plan.step_s < 4.0 * planned.plan.step_s
+    write_with_kept(made.plan, made.kept, tmp_path / "slow.json")
+    again = read_kept(tmp_path / "slow.json")
+    assert again.cluster == made.kept.cluster
+    assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
+
+
+def test_a_larger_cluster_is_used_as_far_as_that_makes_steps_shorter(planned, kept, untraced):
+    made = replan(planned.plan, kept, cluster=named_cluster("p3.16xlarge", 8))
+    assert made.plan.num_devices > planned.plan.num_devices
+    assert made.plan.step_s < planned.plan.step_s
+    assert made.plan.num_devices == 64 or any("left unused" in note for note in made.plan.notes)
+
+
+def test_a_history_keeps_plans_without_their_contingencies(planned, tmp_path):
+    assert planned.plan.contingencies
+    run = PastRun(planned.plan, Origin("model", "cluster", "devices", "predictor"), 1.0, (1.0,))
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run)
+    (back,) = store.runs()
+    assert back.plan == dataclasses.replace(planned.plan, contingencies={})
+
+
+def test_a_mesh_of_which_nothing_is_kept_is_named(planned, kept):
+    first, *others = planned.plan.stages
+    across = dataclasses.replace(first, logical_mesh=(1, first.submesh.num_devices), options={})
+    with pytest.raises(ValueError, match=r"stage 0 has the logical mesh 1x\d+, of which nothing is kept"):
+        explain(dataclasses.replace(planned.plan, stages=(across, *others)), kept)
+
+
+def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
+    # Where none of the names is there, alike hosts are named otherwise, and any will do; here some are.
+    first, *others = planned.plan.stages
+    stages = (dataclasses.replace(first, hosts=("elsewhere",)), *others)
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'elsewhere', but 4 x p3\.16xlarge has"):
+        upgrades(dataclasses.replace(planned.plan, stages=stages), kept)

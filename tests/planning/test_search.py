@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -211,3 +212,64 @@ def test_every_search_ends_with_no_worse_than_what_it_began_with(data, thorough)
     asked = searched(search, lambda shape: data.draw(steps), lambda shape: shape.stages or data.draw(st.integers(1, 4)))
     assert search.told[best(search)] <= search.told[asked[0]]
     assert all(shape.layers in (4, 8) and shape.micro_batches in COUNTS for shape in asked)
+
+
+def test_the_slicers_best_is_taken_and_neighbouring_lengths_cost_no_less_by_its_formula():
+    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
+    best, *others = best_and_neighbours(costs, EXACT)
+    assert best.stages == EXACT.slice(costs.problem).stages
+    length = len(best.stages)
+    lengths = [len(other.stages) for other in others]
+    assert lengths == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
+    assert all(other.slicing.cost_s >= best.slicing.cost_s for other in others)
+    assert all(one.simulated_s is not None for one in (best, *others))
+
+
+def test_nothing_is_found_where_nothing_fits():
+    full = chain(6, parameter_bytes=1e15)
+    assert costs_of(full, CLUSTER, SPACE, RUN).sliced(EXACT) is None
+
+
+def test_more_stages_than_layers_or_devices_are_not_asked_for():
+    assert costs_of(chain(2), CLUSTER, SPACE, RUN).sliced(EXACT, 3) is None
+    assert costs_of(MODEL, CLUSTER, SPACE, RUN).sliced(EXACT, 5) is None
+
+
+def test_of_many_alike_hosts_one_less_and_numbers_about_powers_of_two_are():
+    assert [len(part.hosts) for part in fewer_hosts(example_cluster(25))] == [24, 16, 12, 8, 6, 4, 3, 2, 1]
+    assert [len(fewer_hosts(example_cluster(hosts))[0].hosts) for hosts in (27, 64, 96, 97)] == [26, 63, 64, 96]
+
+
+def test_a_part_has_its_hosts_and_their_links():
+    whole = unlike.islands()
+    for part in fewer_hosts(whole):
+        places = ["abcd".index(name) for name in names(part)]
+        assert part.hosts == tuple(whole.hosts[n] for n in places)
+        assert part.links == tuple(tuple(whole.links[a][b] for b in places) for a in places)
+        assert part.name == whole.name
+
+
+def test_of_many_kinds_each_alone_is_a_part():
+    hosts = [unlike.host(f"{kind}{n}", 1e12 * (kind + 1)) for kind in range(4) for n in range(2)]
+    found = [{host.name[0] for host in part.hosts} for part in fewer_hosts(unlike.cluster(hosts))]
+    assert sum(len(kinds) == 4 for kinds in found) == 4, "one less of each kind"
+    assert sorted(kinds for kinds in map("".join, found) if len(kinds) == 1) == ["0", "1", "2", "3"]
+
+
+def test_every_choice_is_there_where_that_is_asked():
+    found = [names(part) for part in fewer_hosts(unlike.two_and_two(), every=True)]
+    assert sorted(found) == sorted(["a", "ab", "c", "ac", "abc", "cd", "acd"])
+
+
+def test_devices_that_share_a_cpu_are_never_left_out():
+    assert fewer_hosts(dataclasses.replace(example_cluster(4), cores=4)) == []
+
+
+def test_a_single_host_has_no_part():
+    assert fewer_hosts(example_cluster(1)) == []
+
+
+def test_numbers_of_hosts_are_tried_all_where_there_are_few():
+    assert numbers_of_hosts(unlike.two_and_two()) == [
+        counts for counts in itertools.product(range(3), range(3)) if any(counts) and counts != (2, 2)
+    ]

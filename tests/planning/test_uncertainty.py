@@ -8,15 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu._util.range_sums import stage_sum
-from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel
-from alpa_dejavu.costs.latency import AnalyticLatency, Latency, LatencyModel
+from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Nccl
+from alpa_dejavu.costs.communication.learned import LearnedCommunication
+from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, LatencyModel
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, entry_seconds, meet, redrawn
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, WorkSeconds
-from alpa_dejavu.planning.search.uncertainty._spreads import DIVIDED, DIVIDED_ALIKE, OWN_IN_PLANS, ROOFLINE, Spreads
+from alpa_dejavu.planning.search.uncertainty._spreads import (
+    ALPHA_BETA,
+    DIVIDED,
+    DIVIDED_ALIKE,
+    OWN_IN_PLANS,
+    ROOFLINE,
+    KnowsInterval,
+    SharesErrors,
+    Spreads,
+)
 from alpa_dejavu.planning.search.uncertainty._table_draws import _configs
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import Operators, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
 
@@ -195,3 +205,99 @@ def test_after_a_measurement_the_stage_is_predicted_as_measured(ratio, share):
     assert predicted == pytest.approx(ratio, rel=0.05)
     prior, left = np.eye(len(after.mean)), after.root @ after.root.T
     assert (np.linalg.eigvalsh(prior - left) > -1e-9).all(), "nothing gets less sure by a measurement"
+
+
+def test_classes_by_hand():
+    table, choices = table_of(chain(3, flop=1e9))
+    classes = class_table(table, choices, Resolver())[:, 0, 2, 0, 0]
+    assert classes[PRODUCTS] == pytest.approx(3 * 3e9 / 1e12)
+    assert classes[LAUNCHES] == pytest.approx(2 * 1e-5)
+    assert classes.sum() == pytest.approx(classes[PRODUCTS] + classes[LAUNCHES])
+
+
+def test_tensor_parallelism_is_in_the_class_of_its_link():
+    table, choices = table_of(chain(2))
+    classes = class_table(table, choices, Resolver())[:, 0, 1, 1, 1]
+    assert classes[CLASSES.index("all_reduce within hosts")] == pytest.approx(table.collective_s[0, 1, 1, 1])
+
+
+def test_devices_that_are_processes_of_one_cpu_take_no_factor_of_doublings():
+    cluster, choices = dataclasses.replace(example_cluster(2), cores=4), space(2)
+    model = chain(4, exchanged=())
+    table = cost_table(model, cluster, choices, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
+    resolver = Resolver()
+    each = [
+        resolver.resolved(table.stage_costs, devices, row[0])
+        for devices, row in zip(table.devices, choices.configs, strict=True)
+    ]
+    # One, two and four devices of a process, then eight processes, four on each Ray node.
+    assert [one.doublings for one in each] == [0, 1, 2, 0]
+
+
+def test_a_layers_own_error_is_the_mean_of_its_operators():
+    model = chain(2, exchanged=())
+    records = tuple(
+        dataclasses.replace(model.layers[0].forward.records[0], input_shapes=((size,),)) for size in (1, 2, 3, 4)
+    )
+    several = Operators.of(records)
+    layers = tuple(dataclasses.replace(layer, forward=several, backward=several) for layer in model.layers)
+    resolver = met(*table_of(dataclasses.replace(model, layers=layers)))
+    assert resolver.spreads.own[PRODUCTS] == pytest.approx(OWN_IN_PLANS * ROOFLINE["products"][1] / 2)
+    assert resolver.spreads.common[PRODUCTS] == ROOFLINE["products"][0]
+
+
+def test_draws_are_in_the_middle_on_average():
+    table, choices = table_of(chain(4))
+    resolver = Resolver()
+    resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
+    factors = Errors.unmeasured(resolver).drawn(200)
+    assert np.log(factors.common).mean(axis=0) == pytest.approx(0.0, abs=1e-12)
+    assert len(np.unique(np.round(factors.common[:, PRODUCTS], 12))) == 200
+    assert len(Errors.unmeasured(resolver).drawn(3)) == 3
+    assert resolved.own.tolist() == [[0, 1]] * 4
+
+
+def test_without_errors_a_redrawn_table_is_the_table():
+    table, choices = table_of(chain(3))
+    resolver = met(table, choices)
+    same = redrawn(table, choices, resolver, Errors.unmeasured(resolver).middle)
+    assert np.allclose(same.costs_s[table.offered], table.costs_s[table.offered], rtol=1e-12)
+
+
+def test_the_null_models_say_that_their_spread_is_assumed():
+    resolver = met(*table_of(chain(3)))
+    spreads = resolver.spreads
+    common, own = ROOFLINE["products"]
+    assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == (common, OWN_IN_PLANS * own)
+    assert spreads.common[CLASSES.index("all_reduce within hosts")] == ALPHA_BETA["within hosts"]
+    assert not spreads.stated.any()
+    assert "roofline" in resolver.source
+
+
+def test_a_measurement_says_nothing_of_what_it_has_no_part_in():
+    stage, errors = one_layer(), errors_of(0.4, 0.3, launches=0.5)
+    after = errors.measured(stage.micro_batch, stage, 0, 0, ratio=2.0)
+    assert after.middle.common[0, LAUNCHES] == pytest.approx(1.0)
+    assert np.log(after.drawn(4000).common[:, LAUNCHES]).std() == pytest.approx(0.5, rel=0.1)
+
+
+class UnsureTogether(LatencyModel):
+    """As `Unsure`, but it knows which share of its errors operators have in common."""
+
+    def predict(self, operators, device):
+        return Unsure().predict(operators, device)
+
+    def common_share(self, operators, device):
+        return np.where(operators.is_product, 0.9, 0.2)
+
+
+def test_a_model_that_knows_what_operators_err_in_together_is_asked():
+    resolver = met(*table_of(chain(3), latency=UnsureTogether()))
+    assert resolver.spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.9))
+    assert resolver.spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.1))
+
+
+def test_the_fitted_models_are_among_those_that_are_asked():
+    assert issubclass(KernelLatency, SharesErrors)
+    assert issubclass(Nccl, KnowsInterval)
+    assert issubclass(LearnedCommunication, KnowsInterval)

@@ -8,26 +8,30 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration.history import corrected
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning.search.uncertainty import (
     Errors,
     Resolver,
     closed_form,
     confidence,
     confidence_of_draws,
+    drawn_steps,
     layer_draws,
     meet,
     numbered_errors,
     redrawn,
+    step_draws,
 )
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, DrawnSeconds, Run, StepCorrection
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
-from models import best_and_neighbours, chain, costs_of, space
+from models import best_and_neighbours, chain, costs_of, planned, space
 from plans import example_plan, stage
 
 CLUSTER, RUN = example_cluster(1), Run(8)
@@ -182,3 +186,65 @@ def test_a_plan_says_them_and_its_file_keeps_them(tmp_path):
     assert "drawn" not in plan_data(given)["stages"][1]
     twice = corrected(given, StepCorrection(2.0, 0.1, 3, 1)).stages[0].drawn
     assert twice == DrawnSeconds(1.5, 0.75, (DrawnSeconds(0.5, 0.25), DrawnSeconds(1.0, 0.5)))
+
+
+def test_one_candidate_is_the_best_and_its_step_is_the_middle_of_the_draws():
+    steps = np.exp(np.random.default_rng(0).normal(0, 0.3, (100, 1)))
+    sure = confidence_of_draws(steps, steps[:, 0], "")
+    assert sure.probability == 1.0
+    assert np.log(sure.expected_step_s) == pytest.approx(np.log(steps).mean())
+
+
+def test_drawn_entry_by_entry_they_are_not():
+    def apart(rng, count, own):
+        return np.exp(np.sqrt(0.5**2 + own**2) * rng.standard_normal((count, len(own))))
+
+    assert missed(apart) > 6
+
+
+def test_a_search_says_how_sure_it_is():
+    candidates = sorted(found(chain(6)), key=lambda candidate: candidate.step_s)
+    sure = confidence(candidates)
+    assert sure.candidates == len(candidates) > 1
+    assert 0 < sure.probability <= 1
+    assert sure.interval_s[0] < candidates[0].step_s < sure.interval_s[1]
+    assert sure.expected_step_s >= candidates[0].step_s * (1 - 1e-9)
+    assert sure == confidence(candidates), "the same question gets the same answer"
+
+
+def test_every_plan_says_it():
+    made = planned(chain(6), CLUSTER, space(), RUN).plan
+    assert made.confidence is not None
+    assert made.confidence.candidates > 1
+    assert "roofline" in made.confidence.spread_from
+
+
+@pytest.mark.parametrize(
+    "fields", [{"probability": 1.1}, {"expected_step_s": 0.0}, {"interval_s": (2.0, 1.0)}, {"draws": 0}]
+)
+def test_confidence_is_checked_where_it_is_made(fields):
+    with pytest.raises(ValueError, match="confidence: "):
+        dataclasses.replace(SURE, **fields)
+
+
+def test_a_plan_that_is_explained_says_it_in_one_line(tmp_path):
+    path = write_plan(example_plan(confidence=SURE, notes=("a risk",)), tmp_path / "plan.json")
+    lines = CliRunner().invoke(main, ["explain", str(path)]).stdout.splitlines()
+    assert f"confidence              {SURE.summary}" in lines
+    assert "a risk" in lines
+
+
+def test_one_draw_has_the_step_and_all_stages():
+    """A step of one stage is its micro-batches, and what comes once a step, draw by draw."""
+    found, errors, factors, known = drawn()
+    steps = step_draws(found, errors, factors)
+    assert known.deviation_s == pytest.approx(drawn_steps(found[:1], len(factors)).std())
+    for n, one in enumerate(found):
+        slowest = np.max([each.sum(axis=1) for each in layer_draws(one, errors, factors)], axis=0)
+        assert np.corrcoef(slowest, steps[:, n])[0, 1] > 0.9
+        assert (steps[:, n] > 0.5 * (RUN.num_micro_batches - 1) * slowest).all()
+
+
+def test_seconds_below_zero_are_refused():
+    with pytest.raises(ValueError, match="drawn: deviation_s is -1"):
+        DrawnSeconds(1.0, -1.0)

@@ -14,9 +14,10 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Decisive
 from alpa_dejavu.planning import plan as plan_of
+from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.planning.search.uncertainty._confidence import gain_s, most_worthwhile
 from alpa_dejavu.planning.task import GivenSpace
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of
@@ -146,3 +147,47 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
         assert plan.step_s >= same.step_s * (1 - 1e-9)
     low, high = plan.confidence.interval_s
     assert low < plan.step_s < high
+
+
+def test_a_stage_that_changes_nothing_gains_nothing():
+    steps, _ = two_plans()
+    other = np.random.default_rng(1).standard_normal(len(steps))
+    assert abs(gain_s(steps, other)) < 0.01 * gain_s(*two_plans())
+    assert gain_s(steps[:, :1], other) == 0.0, "there is nothing to choose"
+    assert gain_s(steps, np.zeros(len(steps))) == 0.0, "it is known already"
+    shared = steps[:, :1] * np.array([[1.0, 1.2]])
+    assert gain_s(shared, np.log(steps[:, 0])) == pytest.approx(0.0, abs=1e-9), "both plans have it"
+
+
+def test_measuring_makes_the_plan_surer():
+    _, micro_batch_s = truth((1.0, 1.0))
+    before = decided(lambda stage: None, budget_s=0.0)
+    after = decided(lambda stage: float(micro_batch_s[stage.first, stage.last, stage.submesh, stage.config]))
+    assert counts(before)[0] == 0
+    assert after.confidence.probability > before.confidence.probability
+    widths = [plan.confidence.interval_s[1] / plan.confidence.interval_s[0] for plan in (before, after)]
+    assert widths[1] < 0.7 * widths[0]
+
+
+def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
+    task = task_of(chain(6, flop=1e8, activation_bytes=1e6), unlike.two_and_two(), 4, RUN)
+    seen = []
+
+    def look(plan, chosen):
+        seen.extend(chosen.compared)
+        return plan
+
+    plan_of(task, annotations=[look])
+    assert len(seen) > 1
+    assert all(one.simulated_s is not None for one in seen)
+    assert plan_of(task).plan.confidence == confidence(seen)
+
+
+def test_a_choice_of_one_plan_needs_no_measurement():
+    plan = decided(lambda stage: pytest.fail("nothing to decide"), 0.0, chain(1))
+    assert counts(plan)[0] == 0
+
+
+def test_what_does_not_fit_says_so():
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        decided(lambda stage: 1.0, model=chain(6, parameter_bytes=1e15))

@@ -237,3 +237,35 @@ def test_a_form_says_what_its_schedule_has(name, devices, each):
     if made.trains:
         kept = Run(each * devices, name).in_flight(devices - 1)
         assert kept - 1 <= made.peak_chunks[0] / form.chunks <= kept + 1
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize(("name", "share", "kept"), [("v_half", 1 / 2, (2, 2)), ("v_min", 2 / 3, (4, 3))])
+def test_v_schedules_keep_less_for_a_smaller_bubble_than_1f1bs(devices, name, share, kept):
+    schedule = on_devices(name, devices, 4 * devices)
+    assert schedule.peak_chunks.max() <= 2 * ((devices + kept[0]) // kept[1])
+    assert bubble(schedule) <= 1.05 * share * bubble(on_devices("1f1b", devices, 4 * devices))
+
+
+def test_pipedream_updates_after_each_micro_batch():
+    schedule = on_devices("pipedream", 3, 6)
+    made = simulate([StageTimes(1.0, 2.0, per_step_s=0.5, synchronisation_s=0.25)] * 3, 6, schedule)
+    assert made.update_s.shape == (3, 6, 2)
+    assert (made.update_s[..., 0] >= made.backward_s[..., 1]).all()
+    assert made.backward_s[..., 1] - made.backward_s[..., 0] == pytest.approx(2.25)
+    # In the middle of a stream a micro-batch takes what its slowest stage takes.
+    later = simulate([StageTimes(1.0, 2.0, per_step_s=0.5)] * 3, 12, "pipedream").step_s
+    assert later - simulate([StageTimes(1.0, 2.0, per_step_s=0.5)] * 3, 6, "pipedream").step_s == pytest.approx(6 * 3.5)
+
+
+@few
+@given(data=st.data(), name=st.sampled_from([n for n in SCHEDULES if n != "inference"]), devices=st.integers(1, 4))
+def test_memory_over_time_is_what_the_order_keeps(data, name, devices):
+    size = 2 * devices * data.draw(st.integers(1, 2))
+    schedule = on_devices(name, devices, size)
+    times = data.draw(st.lists(stage, min_size=schedule.num_stages, max_size=schedule.num_stages))
+    stages = [StageTimes(one.forward_s, one.backward_s, backward_weight_s=one.backward_weight_s, activation_bytes=1.0)
+              for one in times]  # fmt: skip
+    made = simulate(stages, size, schedule)
+    assert [made.memory_over_time(d)[1].max() for d in range(devices)] == schedule.peak_chunks.tolist()
+    assert made.busy_shares + made.bubble_shares == pytest.approx(np.ones(devices))

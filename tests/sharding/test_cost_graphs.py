@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _solve, boundary_solve, solve
-from alpa_dejavu.sharding._blocks import Blocks
+from alpa_dejavu.sharding._blocks import Blocks, undominated
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import solve_ilp
+from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._solve import NamedSolver
-from alpa_dejavu.sharding.experimental import solve_relaxed
+from alpa_dejavu.sharding.experimental import RelaxedGraph, annealed, moved_costs, settled, solve_relaxed
 from layer_models import gpt, sharded_as_one
 from operators import two_layer_gradients
 
@@ -138,3 +139,86 @@ def test_layers_take_it_where_elimination_gives_up(monkeypatch):
     relaxed = sharded_as_one([layer], mesh, ShardingOptions(solver="relaxed")).cost
     assert called
     assert exact * (1 - 1e-9) <= relaxed <= 1.01 * exact
+
+
+def test_a_ring_of_four_needs_no_solver():
+    matrix = np.array([[0.0, 3.0], [1.0, 0.0]])
+    edges = {(0, 1): matrix, (1, 2): matrix, (2, 3): matrix, (0, 3): matrix}
+    ring = CostGraph({i: np.array([i, 1.0]) for i in range(4)}, edges)
+
+    def fail(core):
+        raise AssertionError(f"{len(core.costs)} nodes are left")
+
+    best = min(map(ring.objective, every(ring)))
+    assert ring.objective(solve_by_elimination(ring, fail, Blocks())) == pytest.approx(best)
+
+
+def test_a_fractional_relaxation_is_branched_on():
+    differ = np.array([[1.0, 0.0], [0.0, 1.0]])
+    triangle = CostGraph({i: np.zeros(2) for i in range(3)}, {(0, 1): differ, (1, 2): differ, (0, 2): differ})
+    assert triangle.objective(solve_ilp(triangle)) == pytest.approx(1.0)
+
+
+def test_dominated_and_impossible_choices_go():
+    cost = np.array([1.0, 2.0, 0.0, 1.0])
+    matrix = np.array([[0.0, 0.0], [0.0, 0.0], [np.inf, np.inf], [0.0, -5.0]])
+    assert undominated(cost, matrix).tolist() == [3]
+
+
+def test_steps_are_taken_once_for_equal_arrays():
+    blocks, a, b = Blocks(), np.ones(2), np.ones(2)
+    first = blocks.once(np.add, a, b)
+    assert blocks.once(np.add, a, b) is first
+    assert blocks.once(np.add, b, a) is not first
+    assert len(blocks) == 2
+
+
+def test_the_bound_of_a_tree_is_its_optimum():
+    rng = np.random.default_rng(0)
+    edges = {(int(rng.integers(n)), n): rng.normal(size=(4, 4)) for n in range(1, 30)}
+    tree = CostGraph({n: rng.normal(size=4) for n in range(30)}, edges)
+    assert solve_relaxed(tree).lower_bound == pytest.approx(tree.objective(solve_ilp(tree)))
+
+
+def test_the_same_again():
+    graph = random_graph(5, count=12)
+    first, again = solve_relaxed(graph), solve_relaxed(graph)
+    assert (first.choice, first.cost, first.lower_bound) == (again.choice, again.cost, again.lower_bound)
+
+
+def test_rounding_never_costs_more_than_the_shares():
+    graph = random_graph(8, count=10, forbidden=0.0)
+    problem = RelaxedGraph(graph, (), DEAR)
+    shares = problem.softmax(np.random.default_rng(0).uniform(size=len(problem.costs)))
+    rows = dict(zip(graph.costs, np.split(shares, problem.first[1:-1]), strict=True))
+    expected = sum(cost @ rows[node] for node, cost in graph.costs.items())
+    expected += sum(rows[a] @ matrix @ rows[b] for (a, b), matrix in graph.edges.items())
+    assert graph.objective(dict(zip(graph.costs, settled(problem, shares), strict=True))) <= expected + 1e-9 * DEAR
+
+
+def test_shares_become_choices():
+    problem = RelaxedGraph(moved_costs(random_graph(9, count=10, forbidden=0.0)), (), DEAR)
+    shares = annealed(problem, 0.5, 0)
+    assert np.add.reduceat(shares, problem.first[:-1]) == pytest.approx(1.0)
+    assert np.maximum.reduceat(shares, problem.first[:-1]).mean() > 0.95
+
+
+def test_what_is_infinitely_dear_is_paid_only_where_it_must_be():
+    free = CostGraph({0: np.array([INFINITY_COST, 5.0])}, {})
+    bound = CostGraph({0: np.array([INFINITY_COST, INFINITY_COST + 7])}, {})
+    assert solve_relaxed(free).choice == solve_ilp(free) == {0: 1}
+    assert min(solve_relaxed(bound).cost, bound.objective(solve_ilp(bound))) >= INFINITY_COST
+    with pytest.raises(ValueError, match="ilp"):
+        solve_relaxed(CostGraph({0: np.array([np.inf])}, {}))
+    assert solve_relaxed(CostGraph({}, {})).choice == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moving_costs_changes_no_choices_cost_and_raises_the_least_costs(seed):
+    graph = random_graph(seed, count=8, forbidden=0.0)
+    moved = moved_costs(graph)
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        choice = {node: int(rng.integers(len(cost))) for node, cost in graph.costs.items()}
+        assert moved.objective(choice) == pytest.approx(graph.objective(choice), abs=1e-9 * DEAR)
+    assert sum(map(np.min, moved.arrays)) >= sum(map(np.min, graph.arrays)) - 1e-9 * DEAR

@@ -96,3 +96,10 @@ def test_edges_of_nodes_that_there_are_not_are_refused():
     assert PassFlow(2, sent, np.array([[0, 2]], dtype=np.int32)).num_nodes == 3
     with pytest.raises(ValueError, match="must be of nodes from 0 to 2; number operators first"):
         PassFlow(2, sent, np.array([[0, 3]], dtype=np.int32))
+
+
+def test_alike_layers_share_a_flow_and_it_is_derived_once():
+    _, whole = solved("gpt", (1, 4))
+    assert whole[1].flows is whole[2].flows
+    assert whole[1].flows.of("forward") is whole[1].flows.of("forward")
+    assert whole[1].on(1).flows.of("forward").edges is whole[1].flows.of("forward").edges

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from alpa_dejavu.layers import trace
@@ -9,7 +10,7 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.layers.models._sizes import GPT
 from alpa_dejavu.layers.models._transformer import transformer_step
 from alpa_dejavu.problem import MeshConfig
-from alpa_dejavu.sharding import model_of_step
+from alpa_dejavu.sharding import model_of_step, solver_of_step
 from layer_models import reached
 
 PASSES = ("forward", "backward")
@@ -113,3 +114,21 @@ def test_collectives_of_cut_tokens_stay_outside_of_kernels():
                 there += sum(bool(before[place, node]) != bool(before[node, place]) for node in sending)
                 assert division.layers.variants[variant].cuts(phase)[place, 1]
     assert there
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_tensor_is_as_large_as_scores(name):
+    scores = {2.0 * BATCH * HEADS * TOKENS**2, 4.0 * BATCH * HEADS * TOKENS**2}
+    for attention in ("plain", "fused"):
+        kept = {one.num_bytes for one in model(name, attention).tensors if one.role == "activation"}
+        assert scores.isdisjoint(kept) == (attention == "fused" or name == "computed again")
+
+
+def test_a_solver_alone_solves_the_same():
+    mesh = 2, 2, True
+    for attention in ("plain", "fused"):
+        alone = solver_of_step(traced("kept"), 2, attention=attention)(*mesh)
+        for one, other in zip(alone[0].whole, model("kept", attention).sharding.solved(*mesh)[0].whole, strict=True):
+            assert one.collectives == other.collectives
+            assert np.array_equal(one.memory_parts, other.memory_parts)
+            assert np.array_equal(one.forward_cuts, other.forward_cuts)

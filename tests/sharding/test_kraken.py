@@ -106,3 +106,29 @@ def test_devices_with_the_ways_divided_compute_what_one_does():
     *sums, (kind, dims) = found
     assert sums == [("all-reduce", "2,8,16")] * (size.num_blocks - 1)
     assert (kind, math.prod(map(int, dims.split(",")))) == ("all-reduce", 2 * 8 * 16)
+
+
+def unrelated_products(module):
+    """For each all-reduce of a module how many products neither are needed for it nor need it, in program order."""
+    entry = next(part for part in module.computations if part.id == module.entry_computation_id)
+    needs: dict[int, set[int]] = {}
+    for node in entry.instructions:
+        needs[node.id] = set(node.operand_ids).union(*(needs[operand] for operand in node.operand_ids))
+    products = [node.id for node in entry.instructions if node.opcode == "dot"]
+    sums = [node.id for node in entry.instructions if node.opcode == "all-reduce"]
+    return [sum(one not in needs[total] and total not in needs[one] for one in products) for total in sums]
+
+
+def test_attention_does_not_wait_for_the_sum_of_its_layer():
+    """Its projections to queries, keys and values and back, its scores and their mixing: four products."""
+    assert unrelated_products(partitioned(WAYS, (1, 4))) == [*[4] * (BLOCKS - 1), 0]
+    assert unrelated_products(partitioned(STANDARD, (1, 4))) == [0] * 2 * BLOCKS
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_the_planner_counts_as_many_in_inference(shape):
+    activation = BATCH // shape[0] * LENGTH * WAYS.hidden * 2
+    first, *others, last = sent(WAYS, shape, "forward", kraken_forward)
+    assert first == {activation: 1}  # the tokens' embedding, cut along the vocabulary
+    assert others == [{activation: 1}] * (BLOCKS - 2)
+    assert last == {activation: 1, activation / LENGTH: 1}

@@ -117,3 +117,19 @@ def test_suites_sum_each_gradient_once_a_step(name):
     assert summed == pytest.approx(sum(v.aval.size * v.aval.dtype.itemsize for v in traced.gradients), rel=1e-3)
     others = sum(one.num_bytes * one.count for one in sent if one.phase == "backward" and not one.batched)
     assert others < summed / 1000, "but for statistics of batch norms"
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "clipped by the norm of all gradients"])
+def test_they_are_found_where_nothing_is_said_of_them(name):
+    function, num_states = STEPS[name]
+    traced, step = cut(function, 2)
+    assert_paired(traced, step, layers_from(step, known=False), num_states)
+
+
+def test_states_of_other_shapes_are_their_parameters():
+    optimizer = optax.adafactor(1e-3, min_dim_size_to_factor=8, momentum=None)
+    _, step = cut(small_step(optimizer), 2)
+    for layer in layers_from(step):
+        for parameter in layer.gradients:
+            shapes = sorted(state.aval.shape for state in layer.states[parameter] if state.aval.size > 1)
+            assert shapes == [(WIDTH,), (WIDTH,)] if parameter.aval.ndim == 2 else [(WIDTH,)]

@@ -75,3 +75,35 @@ def test_parts_of_memory_add_up_and_say_what_scales():
     divided = dict(zip(MEMORY, second.memory_parts, strict=True))["optimizer"]
     assert divided[0, 1] == pytest.approx(parts["optimizer"][0, 0] / 2)
     assert divided[0, 0] == 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_sent_along_the_two_axes(model):
+    for one in solved(model, 16, (2, 2)):
+        for sent in one.collectives:
+            if sent.phase == "gradient":
+                assert (sent.kind, sent.batched, sent.divided) == ("all_reduce", False, False)
+            if sent.axis == 1 and sent.batched:
+                assert sent.divided, "activations are cut by axis 0, to which the batch is forced"
+    zero3 = [sent for one in solved(model, 16, (2, 2), 3) for sent in one.collectives if sent.axis == 0]
+    gathers = [sent for sent in zero3 if sent.kind == "all_gather"]
+    assert gathers
+    assert not any(sent.batched or sent.divided for sent in gathers)
+
+
+def test_temporaries_peak_at_another_moment_once_scaled():
+    one = solved("gpt", 16, (2, 1))[0]
+    assert len(one.temporary_moments) > 1
+    for length in (2, 4, 8, 64):
+        scaled = one.on(length)
+        sums = (one.temporary_moments * np.array([[1.0, 2 / length], [1.0, 2 / length]])).sum(axis=(1, 2))
+        assert scaled.memory()[-1] == pytest.approx(sums.max())
+    assert one.on(2).memory() == pytest.approx(one.memory())
+
+
+def test_an_axis_of_one_device_sends_nothing():
+    alone = solved("gpt", 16, (2, 2))[1].on(1)
+    assert alone.collectives
+    assert not [sent for sent in alone.collectives if sent.axis == 0]
+    with pytest.raises(ValueError, match="solve for length 2"):
+        alone.on(2)

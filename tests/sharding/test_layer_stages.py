@@ -94,3 +94,33 @@ def test_shares_of_memory_are_those_of_its_tensors_one_by_one(model, level):
             for moment in {v.first for v in values}
         ]
         assert shares["temporary"] == pytest.approx(max(alive, default=0.0))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_axes_of_one_device_send_nothing(model):
+    one, four = (sharded(layers_of_model(model), LogicalMesh((1, n)), OPTIONS).whole for n in (1, 4))
+    assert not any(layer.collectives for layer in one)
+    axes = {sent.axis for layer in four for sent in layer.collectives}
+    assert axes == {1}
+    # Nothing is divided along an axis of one device.
+    assert all((layer.forward_cuts[:, 0] <= (layer.mesh_shape[0] > 1)).all() for layer in (*one, *four))
+    assert sum(layer.memory().sum() for layer in four) < sum(layer.memory().sum() for layer in one)
+
+
+def test_a_layer_that_begins_with_experts_knows_its_batch():
+    small, large = (sharded(suite("moe-380m", 16, batch), LogicalMesh((2, 2)), OPTIONS).whole for batch in (8, 16))
+    for one, twice in zip(small, large, strict=True):
+        assert one.memory_parts[: STAYING[-1] + 1, 1].sum() == 0
+        np.testing.assert_allclose(one.on(2, 2.0).memory()[STAYING], twice.memory()[STAYING], rtol=0.01)
+        np.testing.assert_allclose(one.on(2, 2.0).memory()[WAITING], twice.memory()[WAITING], rtol=0.01)
+
+
+def test_layers_that_two_cuts_have_in_common_are_sharded_once():
+    mesh, shared = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1)), {}
+    few, many = (kinds_of(suite("gpt-125m", number))[1] for number in (6, 9))  # 2 blocks in a layer, and 1 or 2
+    first, second = (solvers_on(programs, mesh, OPTIONS, shared) for programs in (few, many))
+    assert {*few} & {*many}
+    for program, solver in zip(few, first, strict=True):
+        assert [solver is other for other in second] == [program == other for other in many]
+    for solver, program in zip(second, many, strict=True):
+        np.testing.assert_array_equal(solver.costs, solvers_on([program], mesh, OPTIONS)[0].costs)

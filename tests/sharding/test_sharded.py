@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.layers import trace
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.sharding.layers import StageLayers
@@ -106,3 +107,47 @@ def test_a_layer_may_be_divided_otherwise_in_one_stage_than_in_another():
     activations, before = other.memory().activations, division.memory().activations
     assert activations[1, 1] == pytest.approx(3 * before[1, 1])
     assert activations[0, 2] == pytest.approx(before[0, 2])
+
+
+def doubling(batch_size=BATCH):
+    """Blocks whose backward passes read twice their input, and not their input."""
+    weights = [jnp.zeros((HIDDEN, HIDDEN)) for _ in range(BLOCKS)]
+
+    def step(weights, batch):
+        def loss(weights):
+            x = batch
+            for weight in weights:
+                x = jnp.tanh((2 * x) @ weight)
+            return (x**2).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    return step, (weights, jnp.zeros((batch_size, HIDDEN)))
+
+
+def test_one_device_does_all_and_sends_nothing():
+    alone = on(1, 1)
+    for n, layer in enumerate(model().layers):
+        assert alone.operators("forward")[n].total_flop == layer.forward.total_flop
+        assert alone.operators("backward")[n].total_flop == layer.backward.total_flop
+        assert not any(len(alone.exchanges(n, phase)) for phase in ("forward", "backward"))
+    assert not any(len(alone.combined(phase)) for phase in ("forward", "backward", "step"))
+    assert np.allclose(np.triu(alone.memory().parameters), np.triu(np.ones((BLOCKS, BLOCKS))))
+
+
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_replicas_divide_the_inputs_of_layers_that_are_computed_again(replicas):
+    made = model_of_step(trace(doubling, batch=BATCH), BLOCKS)
+    shares = on(replicas, 1, of=made).memory("layer").layer_inputs
+    assert np.triu(shares) == pytest.approx(np.triu(np.full((BLOCKS, BLOCKS), 1 / replicas)))
+
+
+def test_a_larger_micro_batch_sends_more_for_itself_and_the_same_once_a_step():
+    larger = with_micro_batch(model(), 2.0)
+    one, two = on(2, 2), on(2, 2, of=larger)
+    before, after = (sent(each.exchanges(1, "forward"), "all_reduce", 1) for each in (one, two))
+    assert after == pytest.approx(2 * before)
+    assert before > 0
+    before, after = (sent(each.combined("step"), "all_reduce", 0) for each in (one, two))
+    assert after == before > 0
+    assert two.operators("forward")[1].product_flop == pytest.approx(2 * one.operators("forward")[1].product_flop)

@@ -37,3 +37,13 @@ def test_measured_costs_replace_the_formulas():
     assert mesh.all_gather_cost(4 * 100, 1) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="no collective was measured"):
         mesh.all_reduce_cost(4, 0)
+
+
+def test_groups_are_the_lines_of_the_grid():
+    mesh = LogicalMesh((2, 3), device_ids=(0, 1, 2, 3, 4, 5))
+    assert mesh.groups(0) == ((0, 3), (1, 4), (2, 5))
+    assert mesh.groups(1) == ((0, 1, 2), (3, 4, 5))
+
+
+def test_a_profile_without_measurements_is_none():
+    assert CollectiveProfile.from_dicts({}, {}) is None

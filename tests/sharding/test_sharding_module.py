@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.ad_checkpoint import optimization_barrier_p
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
+from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.partition import partition
 from hlo_tools import flat_module
@@ -123,3 +126,65 @@ def test_an_unknown_heuristic_is_refused():
     module = flat_module(lambda a: a + 1, np.ones((8, 16), np.float32))
     with pytest.raises(ValueError, match="there is no heuristic 'best'"):
         shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_simple_heuristic="best"))
+
+
+def _transformer_step(params, x):
+    def block(x, p):
+        b, s, h = x.shape
+        q, k, v = (jnp.reshape(x @ w, (b, s, 4, h // 4)) for w in p[:3])
+        weights = jax.nn.softmax(jnp.einsum("bqnd,bknd->bnqk", q, k))
+        x = x + jnp.reshape(jnp.einsum("bnqk,bknd->bqnd", weights, v), (b, s, h)) @ p[3]
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return x + jax.nn.gelu(x @ p[4]) @ p[5]
+
+    def loss(params):
+        y = x
+        for p in params:
+            y = block(y, p)
+        return (y**2).mean()
+
+    return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params))
+
+
+def test_four_transformer_blocks_are_solved():
+    h = 64
+    weights = [[jnp.ones((h, h))] * 4 + [jnp.ones((h, 4 * h)), jnp.ones((4 * h, h))] for _ in range(4)]
+    module = flat_module(_transformer_step, weights, jnp.ones((8, 32, h)))
+    sharded = shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_batch_dim_to_mesh_dim=0))
+    assert sharded.objective < 1e13
+
+
+def test_switched_off_only_undefined_shardings_go():
+    module = flat_module(lambda a, b: a + b, np.ones((8, 4), np.float32), np.ones((8, 4), np.float32))
+    given = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=range(4))
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    first, second = (node for node in entry.instructions if node.opcode == "parameter")
+    first.sharding.CopyFrom(OpSharding(type=4))
+    second.sharding.CopyFrom(given)
+    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions(enable=False))
+    entry = next(c for c in sharded.module.computations if c.id == module.entry_computation_id)
+    first, second = (node for node in entry.instructions if node.opcode == "parameter")
+    assert not first.HasField("sharding")
+    assert second.sharding == given
+    assert sharded.solution is None
+
+
+def test_given_shardings_of_parameters_are_kept():
+    module = flat_module(lambda a, b: a @ b, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    given = OpSharding(type=3, tile_assignment_dimensions=[1, 4], tile_assignment_devices=range(4))
+    next(node for node in entry.instructions if node.parameter_number == 0).sharding.CopyFrom(given)
+    sharded = shard_module(module, LogicalMesh((4, 1)), ShardingOptions())
+    assert sharded.module.spmd_parameters_shardings[0] == given
+
+
+def test_tuples_and_barriers_are_taken_apart():
+    def function(a, b):
+        a, b = optimization_barrier_p.bind(a, b)
+        return a * 2, b
+
+    module = flat_module(function, np.ones((8, 4), np.float32), np.ones(3, np.float32))
+    program = read_program(module, LogicalMesh((2, 1)))
+    kinds = collections.Counter(operator.kind for operator in program.operators)
+    assert kinds["identity"] == kinds["parameter"] == kinds["output"] == 2
+    assert kinds["opaque"] == 0

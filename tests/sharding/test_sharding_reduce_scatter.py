@@ -1,7 +1,7 @@
 """Sums that stay in parts: what is cut with them, and where they are put together again."""
 
 from alpa_dejavu.sharding import LogicalMesh, ProgramOperator, ShardingOptions, solve
-from operators import elementwise, output, parameter, training_step
+from operators import dot, elementwise, output, parameter, training_step
 
 MESH = LogicalMesh((4, 1))
 BY_ROWS = ((0,), ())
@@ -43,3 +43,29 @@ def test_an_accumulated_gradient_keeps_its_all_reduce():
     assert cut.outputs[4] == cut.outputs[5] == BY_ROWS
     assert kept.outputs[4] == kept.outputs[5] == WHOLE
     assert kept.outputs[2] == BY_ROWS
+
+
+def test_without_the_option_all_stays_whole():
+    solution = solve(training_step(4096, 8), MESH, ShardingOptions(force_batch_dim_to_mesh_dim=0))
+    assert not solution.recut.specs
+    assert solution.outputs[2] == WHOLE
+
+
+def test_the_parameter_is_cut_too_when_asked_for():
+    solution = _solve(training_step(4096, 8), reduce_scatter_aggressive_partition=True)
+    assert solution.outputs[1] == BY_ROWS
+    assert solution.recut.gather == ()
+    assert solution.recut.lone_readers == ((1, 3),)
+
+
+def test_sizes_that_do_not_come_out_even_stay_whole():
+    assert not _solve(training_step(4096, 6)).recut.specs
+
+
+def test_activations_are_not_cut():
+    columns, rows = parameter(512, 512, pinned=((), (0,))), parameter(512, 512, pinned=((0,), ()))
+    operators = [parameter(8, 512), columns, dot(0, 1, 8, 512), elementwise(2, shape=(8, 512), name="tanh"), rows,
+                 dot(3, 4, 8, 512), output(5, 8, 512)]
+    solution = _solve(operators, force=-1)
+    assert solution.strategies[5].all_reduce == (0,)
+    assert not solution.recut.specs

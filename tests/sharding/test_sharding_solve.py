@@ -15,7 +15,18 @@ from alpa_dejavu.sharding._graph import roots_of
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
-from operators import BACK, GRADIENT, dot, elementwise, output, parameter, reduce, training_step, two_layers
+from operators import (
+    BACK,
+    GRADIENT,
+    dot,
+    elementwise,
+    output,
+    parameter,
+    reduce,
+    training_step,
+    two_layer_gradients,
+    two_layers,
+)
 
 SIZES = st.sampled_from([4, 8, 64])
 
@@ -129,3 +140,67 @@ def test_the_sum_of_an_accumulated_gradient_is_paid_once_in_so_many_micro_batche
 def test_operators_out_of_order_are_refused():
     with pytest.raises(ValueError, match="stands after its operands"):
         solve([dot(0, 1, 8, 8)], LogicalMesh((2, 1)))
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((4, 1), 0), ((1, 4), 1)])
+def test_a_large_batch_is_cut_and_a_large_weight_too(shape, axis):
+    mesh = LogicalMesh(shape)
+    by_data = solve(two_layer_gradients(4096, 8), mesh)
+    assert by_data.outputs[0] == ((axis,), ())
+    assert by_data.outputs[1] == by_data.outputs[3] == ((), ())
+    assert by_data.strategies[5].all_reduce == by_data.strategies[7].all_reduce == (axis,)
+    assert by_data.objective == pytest.approx(2 * mesh.all_reduce_cost(8 * 8 * 4, axis) + 2 * 3)
+    by_model = solve(two_layer_gradients(8, 512), mesh)
+    assert any(by_model.outputs[1])
+    assert any(by_model.outputs[3])
+    assert by_model.objective < mesh.all_reduce_cost(512 * 512 * 4, axis)
+    assert not any(by_model.strategies[i].all_reduce for i in (5, 7))
+
+
+def test_a_batch_that_cannot_be_cut_is_left_alone():
+    solution = solve(two_layers(3, 8), LogicalMesh((4, 1)), ShardingOptions(force_batch_dim_to_mesh_dim=0))
+    assert solution.outputs[0][0] == ()
+
+
+def test_replicated_parameters_can_be_forbidden():
+    solution = solve(training_step(4096, 8), LogicalMesh((4, 1)), ShardingOptions(allow_replicated_parameters=False))
+    assert all(any(solution.outputs[i]) for i in range(3))
+
+
+def test_a_collective_that_costs_infinitely_much_is_avoided():
+    operators = [parameter(64, 64), parameter(64, 64), dot(0, 1, 64, 64), parameter(64, 64), dot(2, 3, 64, 64)]
+    solution = solve(operators, LogicalMesh((4, 1)), ShardingOptions(all_gather_cost=1e13, all_to_all_cost=1e13))
+    assert solution.objective < INFINITY_COST
+
+
+def test_outputs_are_cut_like_the_parameters_that_they_replace():
+    operators = training_step(64, 64)
+    solution = solve(operators, LogicalMesh((2, 2)))
+    for operator, spec in zip(operators, solution.outputs, strict=True):
+        if operator.alias is not None:
+            assert spec == solution.outputs[operator.alias]
+
+
+def test_a_pinned_sharding_is_kept():
+    operators = [parameter(64, 64, pinned=((), (0,))), parameter(64, 64), dot(0, 1, 64, 64)]
+    assert solve(operators, LogicalMesh((4, 1))).outputs[0] == ((), (0,))
+
+
+def _chain(layers):
+    operators = [parameter(64, 64)]
+    for _ in range(layers):
+        last = len(operators) - 1
+        operators += [
+            parameter(64, 64), dot(last, last + 1, 64, 64), elementwise(last + 2, shape=(64, 64), name="tanh"),
+        ]
+    return [*operators, output(len(operators) - 1, 64, 64)]
+
+
+def test_a_repeated_block_is_worked_out_once():
+    mesh, options, blocks = LogicalMesh((2, 2)), ShardingOptions(), (Blocks(), Blocks())
+    short, long = (
+        SitedOperators(mesh, options, own).of(Facts.of(_chain(n))) for n, own in zip((4, 40), blocks, strict=True)
+    )
+    few, many = (len({id(entry.table) for entry in sited}) for sited in (short, long))
+    assert many == few
+    assert len(blocks[0]) == len(blocks[1])

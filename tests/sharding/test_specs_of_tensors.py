@@ -3,12 +3,15 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.sharding import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
-from alpa_dejavu.sharding._spec import divides, num_tiles, reshape_spec, tile
+from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, reshape_spec, tile
+from alpa_dejavu.sharding.hlo.schema import OpSharding
+from alpa_dejavu.sharding.hlo.shardings import MANUAL
 from operators import pieces
 
 MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]
@@ -64,3 +67,24 @@ def test_a_reshaped_spec_moves_no_element(data, old, new):
     if found is not None:
         assert divides(found, new, mesh.shape)
         assert _elements(found, new, mesh) == _elements(spec, old, mesh)
+
+
+def test_undefined_and_foreign_shardings_have_no_spec():
+    mesh = LogicalMesh((2, 2))
+    assert from_op_sharding(OpSharding(type=MANUAL), 2, mesh) is None
+    odd = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=[0, 3, 1, 2])
+    assert from_op_sharding(odd, 2, mesh) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "old", "new", "expected"),
+    [
+        (((0,), ()), (8, 6), (4, 2, 6), ((0,), (), ())),
+        (((0,), (1,)), (2, 24), (48,), ((0, 1),)),
+        (((), (0,)), (8, 6), (48,), None),
+        (((0,), ()), (3, 4), (3, 2, 2), ((0,), (), ())),
+        (replicated(2), (3, 4), (12,), ((),)),
+    ],
+)
+def test_reshapes_that_are_known(spec, old, new, expected):
+    assert reshape_spec(spec, old, new, (2, 2)) == expected

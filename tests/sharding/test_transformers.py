@@ -2,13 +2,25 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import CONTEXT, REPLICATED, SHARDED, TENSOR, FusedAttention, MeshConfig, NoShardingError
+from alpa_dejavu.problem import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_REPLICATED,
+    REPLICATED,
+    SHARDED,
+    TENSOR,
+    FusedAttention,
+    MeshConfig,
+    NoShardingError,
+)
 from alpa_dejavu.sharding.transformers import (
     EXECUTIONS,
     PLAIN,
@@ -199,3 +211,56 @@ def test_devices_together_do_all_of_the_work(data, tensor, context, size, name):
     together = data * context * tensor
     assert one.operators("forward")[1].product_flop * together == pytest.approx(whole.forward.product_flop, rel=0.2)
     assert memory(size, mesh, execution(name), data).peak(1)[0, -1] > 0
+
+
+def test_without_sequence_parallelism_norms_and_residuals_are_whole():
+    runs = dataclasses.replace(MEGATRON, sequence_parallel=False)
+    kept = memory(GPT, config(1, 8), runs).per_micro_batch[1, 1]
+    statistics = 4 * 2048 * 16 / 8
+    assert kept == pytest.approx(2048 * 1024 * (8 + 24 / 8) + statistics)  # Korthikanti's 10 and 24, less the masks
+
+
+def test_replicas_that_share_nothing_keep_what_a_smaller_micro_batch_does():
+    kept = memory(LLAMA, config(16, remat="layer")).per_micro_batch[0, -1]
+    assert kept == pytest.approx(memory(LLAMA, config(8, remat="layer")).per_micro_batch[0, -1])
+
+
+@pytest.mark.parametrize("name", list(EXECUTIONS))
+@pytest.mark.parametrize("remat", ["none", "selective", "layer"])
+@pytest.mark.parametrize("mesh", [config(), config(4, 2), config(8, zero=3), config(4, 2, 3, sharded=2)])
+def test_parts_add_up_to_the_peak(name, remat, mesh):
+    mesh = dataclasses.replace(mesh, remat=remat)
+    kept = memory(LLAMA, mesh, execution(name))
+    parts = division(LLAMA, mesh, execution(name)).parts(remat)
+    for kind in ("resident", "per_micro_batch", "temporary"):
+        total = sum(one.num_bytes for one in parts if one.kind == kind)
+        np.testing.assert_allclose(np.triu(total), np.triu(getattr(kept, kind)), rtol=1e-9)
+
+
+def test_each_token_goes_to_its_experts_and_back():
+    mesh = config(8, expert_parallel=4)
+    tokens, of_layer = 256, division(MOE, mesh)
+    assert sent(of_layer.exchanges(1, "forward"))["all_to_all", EXPERT] == 2 * (2 * tokens * 2 * 512)
+    grouped = [one for one in of_layer.operators("forward")[1].records if one.kind == "grouped"]
+    assert [one.input_shapes[1] for one in grouped] == [(4, 512, 512), (4, 256, 512)]
+    assert grouped[0].flop == 2 * (2 * tokens) * 512 * 512
+
+
+def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
+    mesh = config(8, expert_parallel=4)
+    experts = 4 * 3 * 512 * 256 * 16 / 4
+    of_step = {(one.kind, one.axis): float(one.num_bytes[0, -1]) for one in division(MOE, mesh).combined("step")}
+    assert of_step["reduce_scatter", EXPERT_REPLICATED] == 4 * experts
+    assert of_step["all_gather", EXPERT_REPLICATED] == 2 * experts
+    others = MOE.num_parameters - experts * 4
+    assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
+
+
+def test_what_is_computed_again():
+    whole, half = (
+        division(LLAMA, config(), execution("torchtitan")).recomputed(remat) for remat in ("layer", "selective")
+    )
+    assert len(whole[0]) == len(whole[-1]) == len(half[0]) == 0
+    assert whole[1].total_flop == division(LLAMA, config()).operators("forward")[1].total_flop
+    assert 0 < half[1].product_flop < whole[1].product_flop / 2
+    assert not any(one.kind == "attention" for one in half[1].records)

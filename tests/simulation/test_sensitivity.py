@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Run
-from alpa_dejavu.simulation.breakdown import AS_FAST, breakdown, why_slower
+from alpa_dejavu.simulation.breakdown import AS_FAST, PARTS, breakdown, why_slower
 from alpa_dejavu.simulation.plan_times import plan_times, scaled
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.stage_slopes import step_slopes
@@ -161,3 +162,64 @@ def test_a_plan_that_is_as_fast_says_why_the_other_was_taken(made):
     said = "as fast, within 0.1 %, but it has 2 layers to cut between once a host is lost, and not 4"
     assert why_slower(coarse, made) == said
     assert why_slower(made, coarse) == "as fast, within 0.1 %"
+
+
+def test_of_one_stage_without_links_all_is_computing():
+    alone = stage((0, 3), collective_s=0.0, forward_collective_s=0.0, synchronisation_s=0.0, boundary_s=0.0)
+    (devices,) = sensitivities(plan_of((alone,)))
+    assert (devices.what, devices.part) == ("all devices", "devices")
+    assert devices.elasticity == devices.worse_elasticity == pytest.approx(1.0)
+    assert devices.twice_s == pytest.approx(0.125)
+    assert devices.gained_s == pytest.approx(0.125)
+
+
+def test_what_helps_most_comes_first_and_what_does_not_matter_is_left_out():
+    stages = tuple(stage((n, n), boundary_s=0.0, forward_boundary_s=0.0) for n in range(2))
+    found = sensitivities(plan_of(stages))
+    gains = [one.gained_s for one in found]
+    assert gains == sorted(gains, reverse=True)
+    assert not any("between" in one.what for one in found)
+
+
+def test_hosts_with_the_same_stages_are_told_together():
+    both = dataclasses.replace(stage((0, 1), submesh=(2, 2), hosts=("a", "b")), boundary_s=0.0)
+    found = by_name(plan_of((both, stage((2, 3), hosts=("c",)))))
+    together = found["devices of one of the hosts a or b"]
+    assert together.saved_s == 0.0
+    assert together.cost_s > 0.0
+    assert together.twice_s == 0.25
+    assert "devices of host c" not in found
+
+
+def test_of_stages_alike_one_alone_that_is_faster_helps_nothing_and_a_slower_one_hurts():
+    stage, fast, slow = StageTimes(1.0, 2.0), StageTimes(0.0, 0.0), StageTimes(2.0, 4.0)
+    found = step_slopes([stage] * 3, 8, changed=[[stage, fast, stage], [stage, slow, stage], [fast] * 3, [slow] * 3])
+    # Faster alone, it only fills and drains the pipeline sooner; slower, the others wait for it.
+    assert found.tolist() == [-3.0, 21.0, -30.0, 30.0]
+
+
+def test_many_directions_are_taken_in_parts():
+    rng = np.random.default_rng(0)
+    now = [StageTimes(*rng.random(2)) for _ in range(3)]
+    changed = [[StageTimes(*rng.random(2)) for _ in range(3)] for _ in range(20)]
+    whole = step_slopes(now, 5, changed=changed)
+    assert step_slopes(now, 5, changed=changed, at_a_time=100).tolist() == whole.tolist()
+    assert step_slopes(now, 5, changed=[]).shape == (0,)
+
+
+def test_the_parts_are_the_average_devices():
+    few = stage((0, 0), (1, 2), compute_s=0.03, collective_s=0.002, boundary_s=0.001, per_step_s=0.01)
+    many = stage((1, 3), (1, 6), (6, 1), compute_s=0.01, collective_s=0.006, boundary_s=0.003, per_step_s=0.02)
+    parts = breakdown(example_plan(stages=(few, many), step_s=0.25, num_micro_batches=4))
+    assert tuple(parts) == PARTS
+    # A quarter of the devices is in the first stage, and each of them does four micro-batches and one update.
+    assert parts == pytest.approx(
+        {"computing": 0.06, "collectives": 0.02, "transfers": 0.01, "once a step": 0.0175, "idle": 0.1425}
+    )
+
+
+def test_why_names_what_grew(made):
+    stages = tuple(dataclasses.replace(stage, collective_s=stage.collective_s + 0.25) for stage in made.stages)
+    slower = dataclasses.replace(made, stages=stages, step_s=made.step_s + 1.0)
+    assert "+1 s collectives" in why_slower(slower, made)
+    assert why_slower(slower, made).startswith(f"{100 / made.step_s:.1f} % slower")

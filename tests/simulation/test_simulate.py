@@ -213,3 +213,48 @@ def test_bad_numbers_are_named():
         StageTimes(1, 1, forward_collective_s=2)
     with pytest.raises(ValueError, match="memory_limit_bytes is 0"):
         StageTimes(1, 1, memory_limit_bytes=0)
+
+
+def alone(item: StageTimes) -> StageTimes:
+    return StageTimes(item.forward_s, item.backward_s)
+
+
+@few
+@given(pipeline=pipelines, size=st.integers(1, 9))
+def test_inference_without_transfers_takes_the_closed_form_for_uneven_stages_too(pipeline, size):
+    times = [item.forward_s for item in pipeline]
+    step = simulate([alone(item) for item in pipeline], size, "inference").step_s
+    assert step == pytest.approx(sum(times) + (size - 1) * max(times), rel=1e-12)
+
+
+def test_of_a_million_micro_batches_few_are_simulated():
+    assert step_seconds([StageTimes(1.0, 2.0)] * 16, 10**6) == pytest.approx(3.0 * (10**6 + 15))
+
+
+def test_gradients_are_synchronised_inside_the_last_backward():
+    stages = [StageTimes(1.0, 2.0, per_step_s=3.0, synchronisation_s=1.0)] * 3
+    made = simulate(stages, 4)
+    assert made.step_s == pytest.approx(6 * 3.0 + 3 * 1.0 + 2.0)
+    last = [event for event in made.events if event.stage == 1 and event.micro_batch == 3]
+    assert [event.kind for event in last] == ["forward", "backward", "collective"]
+    assert last[-1].end_s - last[-1].start_s == pytest.approx(1.0)
+
+
+def test_collectives_are_a_part_of_their_computation():
+    made = simulate([StageTimes(2.0, 4.0, forward_collective_s=0.5, backward_collective_s=1.0)], 3)
+    kinds = {}
+    for event in made.events:
+        kinds[event.kind] = kinds.get(event.kind, 0.0) + event.end_s - event.start_s
+    assert kinds == pytest.approx({"forward": 4.5, "backward": 9.0, "collective": 4.5})
+    assert made.busy_shares.tolist() == [1.0]
+
+
+def test_memory_over_time():
+    stages = [StageTimes(1.0, 2.0, activation_bytes=10.0, resident_bytes=100.0, temporary_bytes=1.0)] * 3
+    made = simulate(stages, 8)
+    times, held = made.memory_over_time(0)
+    assert (np.diff(times) > 0).all()
+    assert held.max() == 100 + 3 * 10 + 1
+    assert held[0] == 111
+    assert held[-1] == 100
+    assert simulate(stages, 8, "inference").memory_over_time(0)[1].max() == 101

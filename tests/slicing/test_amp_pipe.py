@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.slicing import AmpPipe, Exhaustive
+from alpa_dejavu.slicing import AmpPipe, Exhaustive, slicer
 from alpa_dejavu.slicing.amp_pipe import amp_pipe_s, amp_starts
 from alpa_dejavu.testing import check_slicer, random_problem
 
@@ -107,3 +107,41 @@ def test_a_fixed_number_of_stages_and_boundary_costs_are_posed_as_a_slicing_prob
     if totals:
         assert len(found.stages) == stages
         assert amp_pipe_s([stage.first for stage in found.stages], stage_s, cuts_s, 3) == min(totals)
+
+
+def layers_in_a_row(costs, num_stages):
+    ends = np.cumsum([0, *costs])
+    stage = np.maximum(ends[None, 1:] - ends[:-1, None], 0.0)
+    return np.stack([stage] * num_stages)
+
+
+def test_the_released_cut_compares_with_a_best_that_has_lost_its_boundary():
+    stage_s, cut_s = layers_in_a_row([1, 1, 1], 2), np.array([[0.0, 1.0, 0.5]])
+    assert amp_starts(stage_s, cut_s, 2) == (0, 2)
+    assert amp_starts(stage_s, cut_s, 2, "released") == (0, 1)
+    assert amp_pipe_s((0, 1), stage_s, cut_s, 2) == 2 + 3 + 1.0
+    assert amp_pipe_s((0, 2), stage_s, cut_s, 2) == 2 + 3 + 0.5
+
+
+def test_with_one_micro_batch_the_released_code_cuts_equally():
+    stage_s, cut_s = layers_in_a_row([9, 1, 1, 1, 1], 2), np.array([[0.0, 1.0, 7.0, 7.0, 7.0]])
+    assert amp_starts(stage_s, cut_s, 1) == (0, 1)
+    assert amp_starts(stage_s, cut_s, 1, "released") == (0, 3)
+
+
+def test_ranks_go_through_the_kinds_of_hosts_in_order():
+    uses = [[1, 0], [0, 1], [2, 0], [0, 2], [2, 2]]
+    links = np.zeros((5, 5), dtype=int)
+    links[0, 1] = 1
+    sites = Sites(uses, [2, 2], links, np.array([[0.0, 0.0], [0.0, 9.0], [0.0, 1.0], [0.0, 9.0]]))
+    costs = np.full((4, 4, 5, 1), np.inf)
+    costs[:, :, :2, 0] = 1.0
+    problem = SlicingProblem(costs, [1, 1, 2, 2, 4], 4, 8, sites=sites)
+    stages = AmpPipe().slice(problem).stages
+    assert [(stage.first, stage.submesh) for stage in stages] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+
+def test_it_has_a_name_and_variants():
+    assert slicer("amp_pipe") == AmpPipe("paper")
+    with pytest.raises(ValueError, match="'paper', 'released'"):
+        AmpPipe("draft")

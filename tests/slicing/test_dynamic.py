@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
+from alpa_dejavu.slicing._dynamic import Intervals
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, affordable, best_price, least_sum
 from alpa_dejavu.testing import random_problem
@@ -151,3 +152,46 @@ def test_no_price_promises_more_than_there_is(seed):
         assert set(graph.stage[arcs]) <= set(left.stage)
         assert _way(left)[0] == least
     assert len(affordable(graph, 16, best, bound - 1e-3)[1]) == 0
+
+
+def test_many_layers_and_devices_take_few_rounds():
+    free, tight = _model(64, 512, configs=3), _model(64, 512, configs=3, memory=1.5)
+    found, limited = Dynamic().slice(free), Dynamic().slice(tight)
+    for answer in (found, limited):
+        assert answer.gap == 0
+        assert answer.iterations < 150
+    assert limited.cost_s > found.cost_s * 1.01
+    assert math.isinf(tight.total_s(found.stages))
+
+
+@pytest.mark.parametrize("few_sums", [0, 10**9])
+def test_the_same_problem_gets_the_same_stages(few_sums):
+    problem = _model(16, 32, jitter=0.0, memory=1.5)
+    assert len({Dynamic(Effort(few_sums=few_sums)).slice(problem).stages for _ in range(2)}) == 1
+
+
+@pytest.mark.parametrize(("devices", "usage", "found"), [(36, "exactly", False), (36, "at most", True)])
+def test_sizes_that_cannot_add_up(devices, usage, found):
+    problem = SlicingProblem(np.ones((3, 3, 2, 1)), [8, 16], devices, 4, devices=usage)
+    assert Dynamic().slice(problem).found == found
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
+    problem = random_problem(np.random.default_rng(seed), 7, 32, limited=False)
+    graph, _ = graph_of(problem)
+    whole = Corridor.whole(graph, 32, exactly)
+    least, arcs = least_sum(whole)
+    price = best_price(graph, 32, exactly)[1] or 0.1
+    for share in (0.1, 1.0, 5.0):
+        narrow = whole.narrowed(share * price, least * (1 + 1e-9))
+        value, found = least_sum(narrow)
+        assert value == least
+        assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
+        assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
+    assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
+
+
+def test_no_stage_at_all():
+    assert Intervals(SlicingProblem(np.ones((2, 2, 1, 1)), [8], 4, 4), PRICED).run() == ((), math.inf, 0)

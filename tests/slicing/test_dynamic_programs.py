@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing import AmpPipe, Dynamic
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing._graph import by_count
+from alpa_dejavu.slicing._graph import StageGraph, by_count
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import Corridor, least_sum
+from alpa_dejavu.slicing._table import Corridor, fits, least_sum
 from alpa_dejavu.slicing.amp_pipe import amp_starts
 from alpa_dejavu.testing import random_problem
 from placed_problems import graph_of
@@ -147,3 +149,30 @@ def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
 def test_boundaries_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"cut_s must be of shape \(1, 4\), but it is of \(0, 4\)"):
         amp_starts(np.ones((2, 4, 4)), np.zeros((0, 4)), 2)
+
+
+@pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
+def test_arrays_of_any_layout_that_may_not_be_written(slicer):
+    problem = drawn(3, 4)
+    turned = np.asfortranarray(problem.costs_s), np.asfortranarray(problem.followers)
+    for array in turned:
+        array.flags.writeable = False
+    other = dataclasses.replace(problem, costs_s=turned[0], max_n_succ_stages=turned[1])
+    assert slicer.slice(other).stages == slicer.slice(problem).stages
+    row = np.broadcast_to(np.arange(1.0, 5.0), (1, 4, 4))
+    assert amp_starts(row, np.zeros((0, 4)), 2) == (0,)
+
+
+def test_costs_of_zero_and_a_single_layer():
+    assert Dynamic().slice(SlicingProblem(np.zeros((1, 1, 1, 1)), [2], 2, 4)).cost_s == 0.0
+
+
+def test_a_node_that_no_stage_is_at_has_no_row():
+    # Three nodes of layer 1, of which arcs lead to one alone; rows of the others would not fit.
+    tail, head = np.array([0, 2]), np.array([2, 4])
+    graph = StageGraph(np.array([0, 1, 1, 1, 2]), 2, tail, head, np.array([1, 1]), np.array([2.0, 3.0]), np.arange(2))
+    most = np.array([2, 10**15, 1, 10**15, 0])
+    corridor = Corridor(graph, 2, np.array([2, 0, 0, 0, 0]), most)
+    assert fits(corridor)
+    least, arcs = least_sum(corridor)
+    assert (least, arcs.tolist()) == (5.0, [0, 1])

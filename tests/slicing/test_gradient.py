@@ -17,6 +17,7 @@ from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
 from alpa_dejavu.slicing.relaxation import RelaxedPlan
+from alpa_dejavu.slicing.relaxation._chain import anneal
 from alpa_dejavu.slicing.relaxation._lattice import Lattice
 from alpa_dejavu.slicing.relaxation._recombine import recombined
 from alpa_dejavu.slicing.relaxation.pipeline import many, pipeline_s, recurrence_s
@@ -177,3 +178,54 @@ def test_its_gradient_says_what_is_waited_for():
     slower = plan._replace(forward_s=plan.forward_s + 1e-3 * (np.arange(PLACES) == gradient.argmax()))
     steps = np.asarray(many(step_s, jax.tree_util.tree_map(lambda *parts: np.stack(parts * 32), slower, plan)))
     assert steps[0] - steps[1] == pytest.approx(1e-3 * gradient.max(), rel=0.05)
+
+
+def test_the_anneal_is_what_finds_them():
+    """Without it, what is drawn from random bounds and prices is worse."""
+    rng = np.random.default_rng(5)
+    problems = [random_problem(rng, 8, 8, limited=False) for _ in range(6)]
+    for problem in problems:
+        values = anneal(Lattice(problem), 16, 24, 0).values
+        first, last = values[0], values[-1]
+        assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
+
+
+@pytest.mark.parametrize(
+    ("costs_s", "rooms", "once_s", "configs"),
+    [
+        # The one in between is needed.
+        ((1.0, 1.1, 2.0), (1, 3, 8), (0.0, 0.0, 0.0), [1, 1, 0, 0]),
+        # The last one has no more room than the one before, and weighs more than the first, but no other has both.
+        ((1.0, 1.1, 1.2), (1, 3, 3), (0.0, 3.9, 0.8), [2, 2, 0, 0]),
+    ],
+)
+def test_segments_get_the_config_that_memory_asks_for(costs_s, rooms, once_s, configs):
+    costs = np.full((8, 8, 1, 3), np.inf)
+    costs[np.triu_indices(8)] = np.array(costs_s)
+    room, once = (np.broadcast_to(np.array(values), costs.shape) for values in (rooms, once_s))
+    lattice = Lattice(SlicingProblem(costs, [1], 4, 8, room, once))
+    segments = np.array([(n, n + 1) for n in range(0, 8, 2)])
+    found = recombined(lattice, segments, np.array([max(costs_s[config] for config in configs) / lattice.unit_s]))
+    assert [stage.config for stage in found.stages(0)] == configs
+
+
+@pytest.mark.parametrize(("schedule", "sends"), [("gpipe", "overlapped"), ("1f1b", "buffered")])
+def test_plans_are_compared_by_the_schedule_that_is_asked_for(schedule, sends):
+    problem = _with_links(1)
+    problem = dataclasses.replace(problem, objective=Makespan(problem.objective.forward_s, schedule, sends))
+    found = Gradient().slice(problem)
+    assert found.cost_s == problem.total_s(found.stages)
+
+
+def test_the_anneal_can_be_told():
+    problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
+    found, trace = Gradient().traced(problem)
+    by_layer = trace.assignment.sum(axis=2)
+    assert trace.assignment.shape[:2] == (Gradient().rounds, 7)
+    np.testing.assert_allclose(by_layer, 1.0, atol=0.02)
+    first, last = (np.sort(trace.assignment[n], axis=1)[:, -1].mean() for n in (0, -1))
+    assert last > max(first, 0.9)
+    assert (np.diff(trace.temperature_s) < 0).all()
+    assert found.cost_s > 0
+    _, trace = Gradient().traced(_with_links(2))
+    np.testing.assert_allclose(trace.assignment.sum(axis=2), 1.0, atol=0.02)

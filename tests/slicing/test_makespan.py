@@ -128,3 +128,39 @@ def test_slicers_without_a_recurrence_for_it_say_so(slicer):
     problem = problem_of(0, 2, 2, 0, False, "exactly", None, "1f1b", "blocking")
     with pytest.raises(ValueError, match=r"no recurrence for the objective Makespan\(.*'mcmc'"):
         slicer.slice(problem)
+
+
+@settings(max_examples=40, deadline=None)
+@given(**PROBLEMS, little=st.sampled_from([("most_work",), ("most_places",), ("most_work", "most_places")]))
+def test_what_is_left_out_for_size_leaves_the_floor_sound(little, **asked):
+    problem = problem_of(**asked)
+    least = min((makespan_floor(problem, stages) for stages in all_plans(problem)), default=math.inf)
+    assert least_makespan_floor(problem, **dict.fromkeys(little, 0)) <= least
+    # Without a makespan nothing is known of the sends, so they count as what takes least.
+    if asked["schedule"] != "inference":
+        assert least_makespan_floor(dataclasses.replace(problem, objective="training")) <= least
+
+
+def test_many_kinds_are_told_apart_by_how_fast_they_are():
+    sites = Sites(np.eye(2, dtype=int), [1, 1], np.zeros((2, 2)), np.zeros((2, 1)))
+    costs = np.full((2, 2, 2, 1), np.inf)
+    costs[0, 0, :, 0] = costs[1, 1, :, 0] = [1.0, 3.0]
+    problem = SlicingProblem(costs, [1, 1], 2, 8, sites=sites, devices="exactly")
+    assert least_makespan_floor(problem) == pytest.approx(3 * 8, rel=1e-5)
+    assert least_makespan_floor(problem, most_places=0) == pytest.approx(3 * 8, rel=1e-5)
+
+
+def test_the_closed_form_is_no_lower_bound():
+    costs = np.array([[3.0, np.inf], [np.inf, 1.0]])[:, :, None, None]
+    problem = SlicingProblem(costs, [1], 2, 2)
+    stages = (StageChoice(0, 0, 0, 0), StageChoice(1, 1, 0, 0))
+    step = dataclasses.replace(problem, objective=Makespan(costs * np.array([[1 / 3, 1], [1, 1 / 2]])[..., None, None]))
+    assert problem.total_s(stages) == 7.0
+    assert step.total_s(stages) == makespan_floor(step, stages) == 6.0
+    assert least_makespan_floor(step) == pytest.approx(6.0, rel=1e-5)
+
+
+def test_no_plan_has_no_floor():
+    nothing = SlicingProblem(np.full((2, 2, 1, 1), np.inf), [1], 2, 2)
+    assert least_makespan_floor(nothing) == math.inf
+    assert least_makespan_floor(SlicingProblem(np.ones((2, 2, 1, 1)), [1], 4, 2, num_stages=3)) == math.inf

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.slicing import Exhaustive, Mcmc
-from alpa_dejavu.slicing.experimental._random_moves import RandomMoves
+from alpa_dejavu.problem import Objective, Sites, SlicingProblem
+from alpa_dejavu.slicing import Exhaustive, Mcmc, Uniform
+from alpa_dejavu.slicing.experimental._random_moves import Fill, RandomMoves
 from alpa_dejavu.testing import check_slicer, random_problem
 from placed_problems import all_plans
 
@@ -102,3 +102,61 @@ def test_moves_come_to_every_plan():
 def test_wrong_settings_are_named(wrong, said):
     with pytest.raises(ValueError, match=said):
         Mcmc(**wrong)
+
+
+def test_it_is_better_than_its_start():
+    problem = _uneven()
+    assert Mcmc(proposals=2000).slice(problem).cost_s < 0.99 * Uniform().slice(problem).cost_s
+
+
+def test_from_a_random_start_it_comes_to_about_the_same():
+    problem = _uneven()
+    found = Mcmc(proposals=4000, start="random").slice(problem).cost_s
+    assert found < 1.02 * Mcmc(proposals=4000).slice(problem).cost_s
+
+
+@dataclasses.dataclass(frozen=True)
+class MostUneven(Objective):
+    """Costs less the more layers the largest stage has, and rules one stage for all of them out."""
+
+    def total_s(self, problem, stages):
+        most = max(stage.last - stage.first + 1 for stage in stages)
+        return math.inf if len(stages) == 1 else float(problem.num_layers - most)
+
+
+def test_any_objective_will_do():
+    problem = _uneven(objective=MostUneven())
+    assert Mcmc(proposals=1500).slice(problem).cost_s == 1.0
+
+
+def test_devices_are_used_exactly_where_that_is_hard():
+    problem = SlicingProblem(np.ones((9, 9, 2, 1)), [3, 5], 19, 4)
+    found = Mcmc(proposals=50).slice(problem)
+    assert sorted(problem.submesh_sizes[stage.submesh] for stage in found.stages) == [3, 3, 3, 5, 5]
+    assert not Mcmc(proposals=50).slice(dataclasses.replace(problem, num_devices=7)).found
+    assert not Mcmc(proposals=50).slice(dataclasses.replace(problem, num_stages=10)).found
+
+
+def test_it_walks_out_of_what_is_not_allowed():
+    layers = 12
+    costs, room = np.ones((layers, layers, 1, 3)), np.full((layers, layers, 1, 3), -1)
+    for n in range(layers):
+        costs[n, n + 1 :] = np.inf
+        room[n, n, 0, n % 3] = layers - 1 - n
+    problem = SlicingProblem(costs, [1], layers, 4, max_n_succ_stages=room)
+    found = Mcmc(proposals=3000, start="random").slice(problem)
+    assert [stage.config for stage in found.stages] == [n % 3 for n in range(layers)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 5), kinds=st.integers(1, 3), exactly=st.booleans())
+def test_submeshes_are_drawn_for_the_devices_there_are(seed, count, kinds, exactly):
+    rng = random.Random(seed)
+    uses = [tuple(rng.randint(0, 3) for _ in range(kinds)) for _ in range(6)]
+    uses = [use if any(use) else (1,) * kinds for use in uses]
+    picked = [rng.choice(uses) for _ in range(count)]
+    available = tuple(map(sum, zip(*picked, strict=True)))
+    drawn = Fill(uses, exactly, rng).draw(count, available)
+    used = tuple(map(sum, zip(*(uses[submesh] for submesh in drawn), strict=True)))
+    assert len(drawn) == count
+    assert used == available or (not exactly and all(x <= y for x, y in zip(used, available, strict=True)))

@@ -13,7 +13,8 @@ from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing._dynamic import placed
 from alpa_dejavu.slicing._relaxed import Relaxation
-from alpa_dejavu.testing import random_problem
+from alpa_dejavu.testing import check_slicer, random_problem
+from placed_problems import made_up
 
 EFFORT, PRICED = Effort(), Effort(few_states=0)
 """The second treats small problems like large ones."""
@@ -114,3 +115,31 @@ def test_uniform_fills_the_kinds_in_their_order():
     sites = Sites([[0, 1], [1, 0]], [1, 2], [[0, 0], [0, 0]], np.zeros((3, 1)))
     problem = SlicingProblem(np.ones((3, 3, 2, 1)), [1, 1], 3, 4, sites=sites)
     assert [stage.submesh for stage in Uniform().slice(problem).stages] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["most_entries", "most_bounds"])
+def test_what_is_left_out_for_size_leaves_the_bound_sound(name):
+    effort = dataclasses.replace(PRICED, buckets_per_e=2, **{name: 0})
+    check_slicer(Dynamic(effort), exact=name == "most_entries")
+
+
+@pytest.mark.parametrize("effort", [{"widths": (1,)}, {"widths": (1, 2), "steps": 3, "work": 20_000}, {"work": 0}])
+def test_what_a_narrow_search_misses_is_in_its_bound(effort):
+    check_slicer(Dynamic(dataclasses.replace(PRICED, **effort)))
+
+
+def test_a_narrow_search_says_that_it_may_have_missed_something():
+    rng = np.random.default_rng(0)
+    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
+    narrow = [Dynamic(dataclasses.replace(PRICED, widths=(1,))).slice(problem) for problem in problems]
+    truth = [Dynamic(PRICED).slice(problem) for problem in problems]
+    assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
+    assert all(each.gap > 0 for each, best in zip(narrow, truth, strict=True) if each.cost_s > best.cost_s * 1.001)
+
+
+def test_several_kinds_of_hosts_are_close_to_their_bound():
+    problem = made_up(3, 24, [4] * 5, 64)
+    sliced = Dynamic().slice(problem)
+    assert sliced.found
+    assert sliced.gap < 0.05
+    assert sliced.cost_s < Uniform().slice(problem).cost_s

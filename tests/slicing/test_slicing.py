@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.slicing import Dynamic, Exhaustive, Slicer, Uniform, slicer
+from alpa_dejavu.slicing import SLICERS, AmpPipe, Dynamic, Exhaustive, Mcmc, Slicer, Uniform, slicer
 from alpa_dejavu.slicing.why_none import why_none
 from alpa_dejavu.testing import check_slicer, random_problem
 
@@ -163,3 +163,45 @@ def test_the_constraint_that_forbids_all_slicings_is_named(changes, said):
     problem = _one(num_micro_batches=2, **changes)
     assert re.match(f"{said}.*" if said else "$", why_none(problem))
     assert Dynamic().slice(problem).found == (not said)
+
+
+def test_uniform_cuts_evenly():
+    sliced = Uniform().slice(_flat_problem(8, 4))
+    assert len({stage.submesh for stage in sliced.stages}) == 1
+    assert len({stage.last - stage.first for stage in sliced.stages}) == 1
+
+
+def test_per_step_costs_count_once():
+    problem = SlicingProblem(np.full((1, 1, 1, 1), 2.0), [1], 1, 10, per_step_s=np.full((1, 1, 1, 1), 7.0))
+    assert Dynamic().slice(problem).cost_s == pytest.approx(2 * 10 + 7)
+
+
+def test_no_choice_is_no_plan_and_costs_everything():
+    sliced = Dynamic().slice(SlicingProblem(np.full((1, 1, 1, 1), np.inf), [1], 1, 1))
+    assert not sliced.found
+    assert math.isinf(sliced.cost_s)
+    assert sliced.gap == 0
+
+
+@pytest.mark.parametrize("slicing", [Uniform(), Mcmc(proposals=20), AmpPipe()])
+def test_what_is_not_the_best_is_not_exact(slicing):
+    check_slicer(slicing, problems=10)
+    with pytest.raises(AssertionError, match="can be had"):
+        check_slicer(slicing, exact=True)
+
+
+@pytest.mark.parametrize("name", sorted(SLICERS))
+@pytest.mark.parametrize(("layers", "devices", "count"), [(1, 1, None), (1, 2, None), (3, 1, 1), (4, 4, 2), (2, 4, 3)])
+def test_every_slicer_takes_the_small_ends(name, layers, devices, count):
+    problem = dataclasses.replace(_flat_problem(layers, devices, num_stages=count), devices="at most")
+    found, best = slicer(name).slice(problem), Exhaustive().slice(problem)
+    assert found.found == best.found == (count is None or count <= layers)
+    assert not found.found or len(found.stages) == (count or len(found.stages))
+
+
+@pytest.mark.parametrize("slicing", [Uniform(), AmpPipe()])
+def test_equal_stages_are_as_many_as_are_asked_for(slicing):
+    found = slicing.slice(dataclasses.replace(_flat_problem(8, 8, num_stages=3), devices="at most"))
+    assert [stage.submesh for stage in found.stages] == [1, 1, 1]
+    assert not slicing.slice(_flat_problem(8, 8, num_stages=3)).found
+    assert len(slicing.slice(_flat_problem(8, 8, num_stages=4)).stages) == 4

@@ -195,3 +195,57 @@ def test_a_literal_is_the_array_that_it_was_made_from(dtype):
     made = make_literal(written.shape.element_type, array)
     np.testing.assert_array_equal(literal_values(made), array)
     assert byte_size(made.shape) == array.nbytes
+
+
+def test_parameters_stay_even_if_nobody_uses_them():
+    module = _simple(from_function(lambda a, b, c: b + 1, *[np.ones(3, np.float32)] * 3))
+    assert opcodes(module).count("parameter") == 3
+    np.testing.assert_array_equal(run(module, *[np.full(3, i, np.float32) for i in range(3)])[0], 2)
+
+
+def test_what_is_computed_twice_is_computed_once():
+    module = _simple(from_function(lambda a: (jnp.sin(a) + 1, jnp.sin(a) + 2), np.ones(3, np.float32)))
+    assert opcodes(module).count("sine") == 1
+
+
+def test_transposes_of_operands_become_contracted_dimensions():
+    x = np.random.default_rng(0).standard_normal((4, 5), np.float32)
+    y = np.random.default_rng(1).standard_normal((6, 5), np.float32)
+    module = from_function(lambda a, b: (a @ b.T, (a @ b.T).T), x, y)
+    assert "transpose" in opcodes(module)
+    first, second = run(_simple(module), x, y)
+    np.testing.assert_allclose(first, x @ y.T, rtol=1e-5)
+    np.testing.assert_allclose(second, y @ x.T, rtol=1e-5)
+
+
+def test_side_effects_and_loops_stay():
+    def looped(a):
+        return jax.lax.fori_loop(0, 3, lambda _, b: jnp.sin(b) + a, a)
+
+    x = np.ones(4, np.float32)
+    module = _simple(from_function(looped, x))
+    assert "while" in opcodes(module)
+    np.testing.assert_allclose(run(module, x)[0], looped(x), rtol=1e-6)
+
+
+def test_a_simplified_module_is_left_as_it_is():
+    def spread(x):
+        return jnp.broadcast_to(x.reshape(()), (4, 3)) + 1
+
+    once = _simple(from_function(spread, np.ones(1, np.float32)))
+    assert simplify(once) == once
+
+
+def test_a_spread_out_iota_is_an_iota():
+    module = from_text("""HloModule m
+ENTRY e { a = s32[3] iota(), iota_dimension=0
+  ROOT b = s32[2,3] broadcast(a), dimensions={1} }""")
+    simple = simplify(module)
+    assert opcodes(simple) == ["iota"]
+    np.testing.assert_array_equal(run(simple)[0], np.tile(np.arange(3), (2, 1)))
+
+
+def test_constant_factors_are_multiplied_once():
+    module = _simple(from_function(lambda x: (x * 2.0) * 3.0, np.ones(4, np.float32)))
+    assert opcodes(module).count("multiply") == 1
+    np.testing.assert_allclose(run(module, np.arange(4, dtype=np.float32))[0], 6.0 * np.arange(4))
