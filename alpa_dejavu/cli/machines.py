@@ -95,8 +95,9 @@ def _show_machine(name: str) -> None:
 
     data = read_machine(name)
     table = _figures()
-    if data.get("price_per_hour"):
-        table.add_row("price", *_cells(data["price_per_hour"]))
+    price = data.get("price_per_hour")
+    if price is not None:
+        table.add_row("price", *_cells(price))
     for key, figures in (("inside", data["within"]), ("network", data["between"]), ("memory", data.get("host_memory"))):
         _add(table, key, figures or {})
     to = console()

@@ -63,13 +63,14 @@ class Gpu:
 
     def device(self) -> Device:
         """Returns the GPU as a device of a cluster, with all of its memory."""
+        starts: dict[str, Any] = {name: value * UNITS[unit] for name, (value, unit, _) in _STARTS.items()}
         return Device(
             self.name,
             self.memory_bytes,
             self.flop_per_s,
             self.vector_flop_per_s,
             self.memory_bytes_per_s,
-            **{name: value * UNITS[unit] for name, (value, unit, _) in _STARTS.items()},
+            **starts,
             origin=self.source,
         )
 

@@ -31,6 +31,10 @@ __all__ = ["HostByHost", "host_by_host", "packed"]
 
 _MOST_TRIED = 16
 """So many slicings that don't pack are given up, in favour of submeshes that fit in any mixture."""
+_MOST_BEGINNINGS = 32
+"""Smaller parts of a host, which may begin at more of its devices, aren't placed one after the other: on a host of 72
+these are single devices and pairs, and with them there would be three times as many submeshes.
+"""
 _NEVER_S = 1e9
 """The cost of a cut where the stage behind it can't begin at the device where the one before it ends."""
 
@@ -199,7 +203,8 @@ def _beginnings(cluster: Cluster, space: SearchSpace) -> list[tuple[int, int]]:
     for n, submesh in enumerate(space.submeshes):
         devices, whole = submesh.devices_per_host, _devices(cluster, space, n)
         if submesh.num_hosts == 1:
-            beginnings += [(n, at) for at in range(0, whole - devices + 1, math.gcd(devices, whole))]
+            places = range(0, whole - devices + 1, math.gcd(devices, whole))
+            beginnings += [(n, at) for at in places if len(places) <= _MOST_BEGINNINGS]
         elif devices == whole:
             beginnings.append((n, 0))
     return beginnings
