@@ -196,11 +196,11 @@ def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers
     makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
     for equation, n in zip(equations, layers, strict=True):
         wanted.update(var for var in variables(equation.invars) if makers.get(var, n) != n)
-    divided: list[core.Jaxpr | None] = [None] * num_layers
-    for layer in set(layers):
-        own = [equation for equation, n in zip(equations, layers, strict=True) if n == layer]
-        divided[layer] = jaxpr_of(own, [var for equation in own for var in equation.outvars if var in wanted])
-    return tuple(divided)
+    parts: list[list[core.JaxprEqn]] = [[] for _ in range(num_layers)]
+    for equation, n in zip(equations, layers, strict=True):
+        parts[n].append(equation)
+    results = ([var for equation in own for var in equation.outvars if var in wanted] for own in parts)
+    return tuple(jaxpr_of(own, its) if own else None for own, its in zip(parts, results, strict=True))
 
 
 def _assigned(
