@@ -1,6 +1,7 @@
 """The layers' forward and backward jaxprs, tied together: each layer's parts on the variables that it really has.
 
-A layer is differentiated piece by piece: the pieces of large models are alike far more often than their layers are.
+A layer is differentiated piece by piece: the pieces of large models are alike far more often than their layers are. In
+the layers' jaxprs each piece is one call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jax import core, lax
 from jax.interpreters import ad
 
 from alpa_dejavu.layers._derivative import Alike, LayerPasses, linear, parts
-from alpa_dejavu.layers._jaxprs import equation_of, is_in, jaxpr_of, named, new_variable, renamed
+from alpa_dejavu.layers._jaxprs import calling, equation_of, is_in, jaxpr_of, named, new_variable
 
 
 @final
@@ -86,7 +87,7 @@ def _forward(
     layer = []
     for row, part in own:
         operands = [named(names, var) for var in row.invars]
-        inner, results = renamed(row if part is None else part.forward, operands)
+        inner, results = calling(row if part is None else part.forward, operands)
         equations += inner
         names.update(zip(row.outvars, results[: len(row.outvars)], strict=True))
         layer.append(_EquationRow(row, part, operands if remat else results[len(row.outvars) :]))
@@ -145,7 +146,7 @@ class _Backward:
             if piece.parts is None:
                 continue
             of_results = [self._sum(self._cotangents[v], equations) for v in piece.row.outvars if v in self._cotangents]
-            inner, results = renamed(piece.parts.backward, [*piece.kept, *of_results])
+            inner, results = calling(piece.parts.backward, [*piece.kept, *of_results])
             equations += inner
             for var, atom in zip(_takers(piece), results, strict=True):
                 if var in inside:

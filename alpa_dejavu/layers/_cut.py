@@ -13,7 +13,16 @@ from jax import core, lax
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, EquationClusters
-from alpa_dejavu.layers._jaxprs import equation_of, holds, inlined, jaxpr_of, live_equations, named, on_names, variables
+from alpa_dejavu.layers._jaxprs import (
+    equation_of,
+    inlined,
+    jaxpr_of,
+    live_equations,
+    named,
+    on_names,
+    primitives_in,
+    variables,
+)
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.layers.features.structure import stable_structure
 
@@ -86,12 +95,12 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     else:
         ends = clusters.cut(clusters.best_number() if isinstance(num_layers, str) else num_layers).ends
     number = len(ends)
-    rows = _rows(traced.loss, ends)
+    rows = _rows(traced, ends)
     if traced.update is None:
         results = frozenset(variables(traced.loss.outvars))
         return LayeredStep(tuple(rows), (), (), {}, traced.data, results=results, constants=traced.constants)
     with collector_paused():
-        pieces = [[row] for row in rows] if remat == "layer" else _pieces(traced.loss, ends, clusters.products)
+        pieces = [[row] for row in rows] if remat == "layer" else _pieces(traced, ends, clusters.products)
         chain = chain_of(rows, pieces, traced.gradients, traced.loss.outvars[0], remat == "layer")
     owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
     owners.update((gradient, n) for gradients in chain.gradients.values() for n, gradient in gradients)
@@ -103,21 +112,14 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     )
 
 
-def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:
-    """The layers' jaxprs; their results are what later ones, or the step, take."""
-    wanted = set(variables(loss.outvars))
-    rows: list[core.Jaxpr] = []
-    for start, end in reversed(list(zip((0, *ends[:-1]), ends, strict=True))):
-        equations = loss.eqns[start:end]
-        rows.append(jaxpr_of(equations, [var for equation in equations for var in equation.outvars if var in wanted]))
-        wanted.update(rows[-1].invars)
-    return rows[::-1]
+def _rows(traced: TracedStep, ends: Sequence[int]) -> list[core.Jaxpr]:
+    return [traced.row(start, end) for start, end in zip((0, *ends[:-1]), ends, strict=True)]
 
 
-def _pieces(loss: core.Jaxpr, ends: Sequence[int], products: Sequence[int]) -> list[list[core.Jaxpr]]:
+def _pieces(traced: TracedStep, ends: Sequence[int], products: Sequence[int]) -> list[list[core.Jaxpr]]:
     """Each layer cut before each of its products, wherever the layer itself begins."""
     seams = sorted({*ends, *products} - {0})
-    rows = iter(_rows(loss, seams))
+    rows = iter(_rows(traced, seams))
     return [[next(rows) for seam in seams if start < seam <= end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
@@ -154,7 +156,7 @@ def step_digest(traced: TracedStep) -> str:
     has derivative rules of its own, as by `jax.custom_vjp`, it is of the backward pass, too.
     """
     jaxprs = [traced.loss, *([] if traced.update is None else [traced.update])]
-    has_rules = any(holds(e, lambda inner: inner.primitive.name.startswith("custom_")) for e in traced.loss.eqns)
+    has_rules = any(name.startswith("custom_") for equation in traced.loss.eqns for name in primitives_in(equation))
     if traced.update is not None and has_rules:
         layered = cut_into_layers(traced, 1)
         jaxprs += [*layered.forward, *layered.backward]
@@ -194,11 +196,11 @@ def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers
     makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
     for equation, n in zip(equations, layers, strict=True):
         wanted.update(var for var in variables(equation.invars) if makers.get(var, n) != n)
-    divided: list[core.Jaxpr | None] = [None] * num_layers
-    for layer in set(layers):
-        own = [equation for equation, n in zip(equations, layers, strict=True) if n == layer]
-        divided[layer] = jaxpr_of(own, [var for equation in own for var in equation.outvars if var in wanted])
-    return tuple(divided)
+    parts: list[list[core.JaxprEqn]] = [[] for _ in range(num_layers)]
+    for equation, n in zip(equations, layers, strict=True):
+        parts[n].append(equation)
+    results = ([var for equation in own for var in equation.outvars if var in wanted] for own in parts)
+    return tuple(jaxpr_of(own, its) if own else None for own, its in zip(parts, results, strict=True))
 
 
 def _assigned(

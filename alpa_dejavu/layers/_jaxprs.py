@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,26 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
         equations.append(equation.replace(invars=operands, outvars=results))
         names.update(zip(equation.outvars, results, strict=True))
     return equations, [named(names, atom) for atom in jaxpr.outvars]
+
+
+_bodies: weakref.WeakKeyDictionary[core.Jaxpr, core.ClosedJaxpr] = weakref.WeakKeyDictionary()
+
+
+def calling(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
+    """Returns a call of a jaxpr's equations on other operands, as a list of one equation or none, and the jaxpr's
+    results. What it computes are new variables; operands and literals that it only hands on stay what they are.
+    """
+    names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
+    if jaxpr not in _bodies:
+        computed = dict.fromkeys(var for var in variables(jaxpr.outvars) if var not in names)
+        _bodies[jaxpr] = core.ClosedJaxpr(jaxpr_of(jaxpr.eqns, computed), ())
+    closed = _bodies[jaxpr]
+    own_operands = [names[var] for var in closed.jaxpr.invars]
+    results = [new_variable(var.aval) for var in closed.jaxpr.outvars]
+    names.update(zip(closed.jaxpr.outvars, results, strict=True))
+    params, effects = {"call_jaxpr": closed}, closed.jaxpr.effects
+    call = core.new_jaxpr_eqn(own_operands, results, core.closed_call_p, params, effects)
+    return [call] if jaxpr.eqns else [], [named(names, atom) for atom in jaxpr.outvars]
 
 
 def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
@@ -122,8 +143,14 @@ def body(equation: core.JaxprEqn, also: Collection[str] = ()) -> core.Jaxpr | No
     return None if arrays else jaxpr
 
 
-def holds(equation: core.JaxprEqn, wanted: Callable[[core.JaxprEqn], bool]) -> bool:
-    """Returns whether an equation, or any equation nested in it, is as is wanted."""
-    return wanted(equation) or any(
-        holds(inner, wanted) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns
-    )
+_primitives: weakref.WeakKeyDictionary[core.Jaxpr, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def primitives_in(equation: core.JaxprEqn) -> frozenset[str]:
+    """Returns the names of the primitives of an equation and of all equations nested in it."""
+    names = {equation.primitive.name}
+    for jaxpr in core.jaxprs_in_params(equation.params):
+        if jaxpr not in _primitives:
+            _primitives[jaxpr] = frozenset().union(*map(primitives_in, jaxpr.eqns))
+        names |= _primitives[jaxpr]
+    return frozenset(names)

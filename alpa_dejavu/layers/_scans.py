@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import core, lax
 
-from alpa_dejavu.layers._jaxprs import CHECKPOINTS, body, holds, named, new_variable, renamed, variables
+from alpa_dejavu.layers._jaxprs import CHECKPOINTS, body, named, new_variable, primitives_in, renamed, variables
 
 __all__ = ["Unrolled", "unrolled"]
 
-_PRODUCTS = ("dot_general", "conv_general_dilated")
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _REDUCTIONS = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}
 
 
@@ -102,7 +102,7 @@ class _Scans:
 
 def _is_scan(equation: core.JaxprEqn) -> bool:
     """Whether an equation is a scan with products."""
-    return equation.primitive.name == "scan" and holds(equation, lambda inner: inner.primitive.name in _PRODUCTS)
+    return equation.primitive.name == "scan" and not _PRODUCTS.isdisjoint(primitives_in(equation))
 
 
 def _is_elementwise(equation: core.JaxprEqn) -> bool:

@@ -15,7 +15,17 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import EquationClusters
-from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, on_names, renamed, variables
+from alpa_dejavu.layers._jaxprs import (
+    body,
+    inlined,
+    is_in,
+    jaxpr_of,
+    named,
+    on_names,
+    primitives_in,
+    renamed,
+    variables,
+)
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._scans import Unrolled, unrolled
 from alpa_dejavu.layers.marks import without_marks
@@ -74,6 +84,26 @@ class TracedStep:
         """Returns the cache of the auto-sharding engine's cost tables, which all cuts of the step into layers share."""
         return {}
 
+    def row(self, start: int, end: int) -> core.Jaxpr:
+        """Returns the equations start..end-1 of the loss as a jaxpr, whose results are what later ones, or the step,
+        take; all cuts of the step into layers share it.
+        """
+        if (start, end) not in self._rows:
+            equations, last = self.loss.eqns[start:end], self._last_uses
+            wanted = [var for equation in equations for var in equation.outvars if last.get(var, -1) >= end]
+            self._rows[start, end] = jaxpr_of(equations, wanted)
+        return self._rows[start, end]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int, int], core.Jaxpr]:
+        return {}
+
+    @cached_property
+    def _last_uses(self) -> dict[core.Var, int]:
+        """The number of the last equation of the loss that takes each variable; that of equations for a result."""
+        last = {var: n for n, equation in enumerate(self.loss.eqns) for var in variables(equation.invars)}
+        return last | dict.fromkeys(variables(self.loss.outvars), len(self.loss.eqns))
+
     @property
     def num_parameters(self) -> int:
         """Returns the number of the model's parameters, trained and frozen: all elements of arrays but the batch's."""
@@ -100,16 +130,16 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
         closed = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves)
     outer, arrays = closed.jaxpr, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     names: dict[core.Var, core.Atom] = {}
-    equations = list(inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, _is_gradient)))
+    equations = list(inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or _has_gradient(equation)))
     results = [named(names, atom) for atom in outer.outvars]
     data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
-    with_gradient = [equation for equation in equations if holds(equation, _is_gradient)]
+    with_gradient = [equation for equation in equations if _has_gradient(equation)]
     if not with_gradient:
         loss = jaxpr_of(equations, results)
         step = _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
         return dataclasses.replace(step, constants=arrays)
     gradient, *others = with_gradient
-    if others or not _is_gradient(gradient):
+    if others or gradient.primitive is not gradient_p:
         where = "more than one gradient" if others else f"its gradient inside of a {gradient.primitive.name}"
         raise ValueError(
             f"the train step of {name} takes {where}; it can be planned if it takes one gradient, of the loss of the "
@@ -122,8 +152,8 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     return dataclasses.replace(step, constants={var: arrays[atom] for var, atom in pairs if is_in(atom, arrays)})
 
 
-def _is_gradient(equation: core.JaxprEqn) -> bool:
-    return equation.primitive is gradient_p
+def _has_gradient(equation: core.JaxprEqn) -> bool:
+    return gradient_p.name in primitives_in(equation)
 
 
 def _without_loops(

@@ -5,6 +5,7 @@ Which gradient and which state belong to which parameter is found from what an o
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import final
@@ -283,15 +284,22 @@ def _dealt(rest: Sequence[core.Var], parameters: Sequence[core.Var]) -> dict[cor
     """Returns each parameter's share of the states: those of its shape, and the largest one those of no one's."""
     if not parameters:
         return {}
-    shares: dict[core.Var, tuple[core.Var, ...]] = {}
-    for shape in dict.fromkeys(map(_shape, parameters)):
-        alike = [var for var in parameters if _shape(var) == shape]
-        own = [var for var in rest if _shape(var) == shape]
-        shares.update((var, tuple(own[n :: len(alike)])) for n, var in enumerate(alike))
-    dealt = {var for own in shares.values() for var in own}
+    by_shape: dict[tuple[int, ...], list[core.Var]] = {_shape(var): [] for var in parameters}
+    dealt: dict[core.Var, list[core.Var]] = {var: [] for var in parameters}
+    for var in parameters:
+        by_shape[_shape(var)].append(var)
     largest = max(parameters, key=lambda var: int(var.aval.size))
-    shares[largest] += tuple(var for var in rest if var not in dealt)
-    return shares
+    met: collections.Counter[tuple[int, ...]] = collections.Counter()
+    left = []
+    for var in rest:
+        alike = by_shape.get(_shape(var))
+        if alike is None:
+            left.append(var)
+        else:
+            dealt[alike[met[_shape(var)] % len(alike)]].append(var)
+            met[_shape(var)] += 1
+    dealt[largest] += left
+    return {var: tuple(own) for var, own in dealt.items()}
 
 
 def _shape(var: core.Var) -> tuple[int, ...]:

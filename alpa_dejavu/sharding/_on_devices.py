@@ -23,10 +23,10 @@ from alpa_dejavu.sharding._collectives import (
     zero_divisions,
 )
 from alpa_dejavu.sharding._flow import flow_of_pass
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Lengthened, OneDevice
 from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerFlows, LayerSharding
 
-Solver = BoundarySolver | OneDevice
+Solver = BoundarySolver | Lengthened | OneDevice
 
 
 def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[int]) -> list[LayerSharding]:

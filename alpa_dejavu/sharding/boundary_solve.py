@@ -167,6 +167,8 @@ class BoundarySolver:
         self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
+        self._complete: dict[tuple[int, int], dict[int, int]] = {}
+        self._strategies: dict[tuple[int, int], tuple[ShardingStrategy, ...]] = {}
         self.shardings: Shardings = {}
 
     @cached_property
@@ -182,12 +184,17 @@ class BoundarySolver:
 
     def strategies(self, received: int, sent: int) -> tuple[ShardingStrategy, ...]:
         """Returns the best strategy of each operator, given the indices of the layouts before and after the layer."""
-        assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
-        choice = self._choice(received, sent)
-        return tuple(entry.strategies[choice[root]] for entry, root in zip(self._sited, self._roots, strict=True))
+        if (received, sent) not in self._strategies:
+            choice, entries = self._choice(received, sent), zip(self._sited, self._roots, strict=True)
+            self._strategies[received, sent] = tuple([entry.strategies[choice[root]] for entry, root in entries])
+        return self._strategies[received, sent]
 
     def _choice(self, received: int, sent: int) -> dict[int, int]:
-        return self._reduced.complete(self._choices[received, sent]())
+        """The choice of each node of the graph."""
+        assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
+        if (received, sent) not in self._complete:
+            self._complete[received, sent] = self._reduced.complete(self._choices[received, sent]())
+        return self._complete[received, sent]
 
     def spec(self, place: int, layout: int) -> Spec | None:
         """Returns the spec that a layout has for the result of the operator at `place`; None where the layout doesn't
@@ -295,6 +302,21 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
+
+
+@final
+class Lengthened:
+    """A solver of a layer on a mesh of longer axes, on which everything is cut as it is best on a shorter one.
+
+    Args:
+        solver: the solver on the shorter mesh, whose objective it has.
+        mesh: the mesh.
+    """
+
+    def __init__(self, solver: BoundarySolver, mesh: LogicalMesh) -> None:
+        self.program, self.mesh, self.layouts, self.costs = solver.program, mesh, solver.layouts, solver.costs
+        self.strategies, self.spec, self.objective = solver.strategies, solver.spec, solver.objective
+        self.shardings: Shardings = {}
 
 
 @final

@@ -5,7 +5,11 @@ Not among the names of `alpa_dejavu.sharding`, since reading jaxprs takes jax.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import final
 
 import numpy as np
 from jax import core
@@ -18,9 +22,12 @@ from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding.boundary_solve import OneDevice, Workshop, Workshops
+from alpa_dejavu.sharding._spec import Shape
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Lengthened, OneDevice, Workshop, Workshops
 from alpa_dejavu.sharding.layer_sharding import MEMORY, Collective, LayerSharding, StageLayers
 
+Cut = tuple[int, tuple[int, ...]]
+"""The size of a dimension, and the mesh axes that cut it."""
 __all__ = ["MEMORY", "Collective", "LayerJaxprs", "LayerSharding", "StageLayers", "layers_of"]
 
 
@@ -40,6 +47,12 @@ def solvers_on(
     shared = {} if workshops is None else workshops
     workshop = shared.setdefault((mesh, options, mixed), Workshop(mixed))
     return [workshop.solver(program, mesh, options) for program in programs]
+
+
+def lengthened(solvers: Sequence[Solver], mesh: LogicalMesh) -> list[Solver]:
+    """Returns solvers on a mesh of longer axes, which cut everything as the given ones do; equal ones stay equal."""
+    longer = {solver: Lengthened(solver, mesh) for solver in solvers if isinstance(solver, BoundarySolver)}
+    return [longer[solver] for solver in solvers if isinstance(solver, BoundarySolver)]
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
@@ -71,24 +84,78 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
 
     In each stage the tensors that cross between two layers are cut such that the stage's layers cost least together.
     """
-    size = len(solvers)
-    layouts = cheapest_chains([solver.costs for solver in solvers])
-    places: dict[tuple[int, int, int], int] = {}
-    of_stages = np.full((size, size, size), -1, dtype=np.intp)
-    stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
-    for i, j in stages:
-        chosen = layouts[i, j].tolist()
-        for n in range(i, j + 1):
-            place = n, chosen[n], chosen[n + 1]
-            of_stages[i, j, n] = places.setdefault(place, len(places))
-    variants = []
-    for n, received, sent in places:
-        shardings, key = solvers[n].shardings, (received, sent, tuple(levels))
-        if key not in shardings:
-            shardings[key] = layer_shardings(solvers[n], *key)
-        variants.append(shardings[key])
-    numbers, several = tuple(n for n, _, _ in places), of_stages if len(places) > size else None
-    return [StageLayers(row, numbers, several) for row in zip(*variants, strict=True)]
+    return LayoutsOfStages.cheapest(solvers).layers(solvers, levels)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayoutsOfStages:
+    """The layouts at the boundaries of a model's layers in all stages, for each variant of a layer that occurs.
+
+    Attributes:
+        solvers: the solver of each layer.
+        places: for each variant the number of its layer, and the layouts before and after it.
+        of_stages: the variant that each layer has in each stage, as `StageLayers` has it; None if each has one.
+    """
+
+    solvers: tuple[Solver, ...]
+    places: tuple[tuple[int, int, int], ...]
+    of_stages: NDArray[np.intp] | None
+
+    @classmethod
+    def cheapest(cls, solvers: Sequence[Solver]) -> LayoutsOfStages:
+        """Returns those by which each stage's layers cost least together, given each layer's solver."""
+        layouts = cheapest_chains([solver.costs for solver in solvers])
+        size, count = len(solvers), int(layouts.max()) + 1
+        own = np.arange(size)
+        begins, ends, numbers = np.nonzero((own[:, None, None] <= own) & (own <= own[:, None]))
+        # The variants of the stage that has all layers come first.
+        every = np.append(np.zeros(size, np.intp), begins), np.append(np.full(size, size - 1), ends)
+        layer = np.append(own, numbers)
+        received, sent = layouts[(*every, layer)], layouts[(*every, layer + 1)]
+        _, first, inverse = np.unique((layer * count + received) * count + sent, return_index=True, return_inverse=True)
+        places = [(int(layer[n]), int(received[n]), int(sent[n])) for n in np.sort(first)]
+        if len(places) == size:
+            return cls(tuple(solvers), tuple(places), None)
+        of_stages = np.full((size, size, size), -1, dtype=np.intp)
+        of_stages[begins, ends, numbers] = first.argsort().argsort()[inverse[size:]]
+        return cls(tuple(solvers), tuple(places), of_stages)
+
+    @cached_property
+    def cuts(self) -> frozenset[Cut]:
+        """Returns the sizes of the dimensions that are cut, with the mesh axes that cut them."""
+        unlike = {(self.solvers[n], received, sent) for n, received, sent in self.places}
+        return frozenset().union(*(_cuts(*place) for place in unlike))
+
+    def hold_on(self, shape: Shape) -> bool:
+        """Returns whether the axes of a mesh of the given lengths, at least as long ones, can cut all as evenly."""
+        own = self.solvers[0].mesh.shape
+        for size, axes in self.cuts if shape != own else ():
+            parts, more = (math.prod([lengths[axis] for axis in axes]) for lengths in (own, shape))
+            if size < more or (size % parts == 0 != size % more):
+                return False
+        return True
+
+    def layers(self, solvers: Sequence[Solver], levels: Sequence[int]) -> list[StageLayers]:
+        """Returns the layers' shardings in these layouts, one object for each ZeRO level."""
+        variants = []
+        for n, received, sent in self.places:
+            shardings, key = solvers[n].shardings, (received, sent, tuple(levels))
+            if key not in shardings:
+                shardings[key] = layer_shardings(solvers[n], *key)
+            variants.append(shardings[key])
+        numbers = tuple(n for n, _, _ in self.places)
+        return [StageLayers(row, numbers, self.of_stages) for row in zip(*variants, strict=True)]
+
+
+def _cuts(solver: Solver, received: int, sent: int) -> set[Cut]:
+    """The sizes that a layer's strategies cut, with the axes that cut them."""
+    operators, strategies = solver.program.operators, solver.strategies(received, sent)
+    specs = {(operator.shape, strategy.output) for operator, strategy in zip(operators, strategies, strict=True)}
+    for operator, strategy in zip(operators, strategies, strict=True):
+        if strategy.inputs:
+            specs.update(zip([operators[n].shape for n in operator.operands], strategy.inputs, strict=True))
+    return {cut for shape, spec in specs for cut in zip(shape, spec, strict=True) if cut[1]}
 
 
 def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:

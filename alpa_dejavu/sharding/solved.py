@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers import LayeredStep, TracedStep, cut_into_layers, with_attention
@@ -15,9 +19,10 @@ from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._spec import Shape
 from alpa_dejavu.sharding.boundary_solve import Workshops
 from alpa_dejavu.sharding.layer_sharding import StageLayers
-from alpa_dejavu.sharding.layers import kinds_of, layers_of, solvers_on, stage_layers
+from alpa_dejavu.sharding.layers import LayoutsOfStages, kinds_of, layers_of, lengthened, solvers_on
 from alpa_dejavu.sharding.sharded import ZERO, ModelSharding
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
@@ -27,6 +32,9 @@ _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 @final
 class SolvedLayers:
     """Solves the auto-sharding of a model's layers for a logical mesh when it is first asked for, and keeps the answer.
+
+    A mesh of long axes is solved by the shortest ones that divide the same sizes: what all costs grows there in about
+    the same proportion, so that layers are best cut in the same way, as long as they can be.
 
     Args:
         layers: the jaxprs of each of the model's layers.
@@ -38,6 +46,7 @@ class SolvedLayers:
         self._layers = layers
         self._workshops = workshops
         self._by_mesh: dict[tuple[int, int, bool], list[StageLayers]] = {}
+        self._layouts: dict[tuple[Shape, ShardingOptions], LayoutsOfStages] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
         """Returns the shardings of all layers on a mesh at each ZeRO level (0, 2, 3), equal without data parallelism.
@@ -59,16 +68,39 @@ class SolvedLayers:
 
     def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[StageLayers]:
         kinds, programs = self._kinds
-        solvers = solvers_on(programs, mesh, options, self._workshops)
+        for shape in self._shorter(mesh.shape):
+            shorter = LogicalMesh(shape, mesh.alpha, mesh.beta)
+            solvers = solvers_on(programs, shorter, options, self._workshops)
+            if (shape, options) not in self._layouts:
+                self._layouts[shape, options] = LayoutsOfStages.cheapest([solvers[kind] for kind in kinds])
+            layouts = self._layouts[shape, options]
+            if layouts.hold_on(mesh.shape):
+                break
+        if shape != mesh.shape:
+            solvers = lengthened(solvers, mesh)
         chain = [solvers[kind] for kind in kinds]
-        if mesh.shape[0] == 1:
-            return stage_layers(chain, [0]) * len(ZERO)
-        return stage_layers(chain, ZERO)
+        return layouts.layers(chain, ZERO) if mesh.shape[0] > 1 else layouts.layers(chain, ZERO[:1]) * len(ZERO)
+
+    def _shorter(self, shape: Shape) -> Iterator[Shape]:
+        """Yields the lengths of a mesh's axes, and before them shorter ones, the shortest first, that divide them, and
+        the same sizes of the layers' tensors: what is best there is best on the mesh, too, if it can be cut so.
+        """
+        lengths = []
+        for length in shape:
+            divided = self._sizes % length == 0
+            divisors = (n for n in range(min(length, 2), length + 1) if length % n == 0)
+            lengths.append([n for n in divisors if (divided == (self._sizes % n == 0)).all()])
+        return itertools.product(*lengths)
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        """The different sizes of dimensions of the layers' tensors."""
+        return np.unique(
+            [size for program in self._kinds[1] for operator in program.operators for size in operator.shape]
+        )
 
 
-def model_of_step(
-    traced: TracedStep, num_layers: int | str, *, remat: str = "none", attention: str = "plain"
-) -> Model:
+def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none", attention: str = "plain") -> Model:
     """Cuts a traced train step into layers, and returns a `Model` of their operators, tensors and shardings.
 
     The auto-sharding engine solves how a logical mesh divides the layers when that mesh is first asked for.

@@ -8,6 +8,7 @@ import pytest
 import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding.layers import MEMORY
+from alpa_dejavu.sharding.solved import SolvedLayers
 from layer_models import MODELS
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
@@ -75,6 +76,30 @@ def test_parts_of_memory_add_up_and_say_what_scales():
     divided = dict(zip(MEMORY, second.memory_parts, strict=True))["optimizer"]
     assert divided[0, 1] == pytest.approx(parts["optimizer"][0, 0] / 2)
     assert divided[0, 0] == 0
+
+
+@pytest.mark.parametrize("mesh", [(4, 1, False), (8, 1, False), (1, 4, True), (2, 4, True), (2, 8, True)])
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_best_on_short_axes_is_best_on_longer_ones(model, mesh):
+    layers, solved_layers = layers_of_model(model, 16), short_axes(model)
+    options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if mesh[2] else -1)
+    direct = layer_models.sharded(layers, LogicalMesh(mesh[:2], (1.0, 1.0), BETA), options).whole
+    for longer, there in zip(solved_layers(*mesh)[0].whole, direct, strict=True):
+        assert_same(longer, there)
+
+
+@functools.lru_cache
+def short_axes(model):
+    return SolvedLayers(layers_of_model(model, 16))
+
+
+def test_axes_are_solved_anew_where_they_cut_other_sizes():
+    solve = short_axes("gpt")
+    for length in (2, 4, 8, 16, 32, 64, 128):
+        (layers, *_) = solve(length, 1, False)
+        for layer in layers.whole:
+            assert layer.mesh_shape == (length, 1)
+            assert layer.memory().sum() > 0
 
 
 @pytest.mark.parametrize("model", MODELS)

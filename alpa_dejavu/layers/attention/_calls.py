@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import core
 
-from alpa_dejavu.layers._jaxprs import holds
+from alpa_dejavu.layers._jaxprs import primitives_in
 from alpa_dejavu.layers.attention.kernel import SIDES, AttentionKernel
 
 _WORDS = ("attention", "flash", "mha", "attn")
@@ -34,8 +34,8 @@ def call_of(equation: core.JaxprEqn, path: Sequence[str]) -> KernelCall | None:
 
 def _multiplies(equation: core.JaxprEqn) -> bool:
     """Whether a kernel has products and exponentials: one beside attention, such as a norm, hasn't."""
-    has_product = holds(equation, lambda inner: inner.primitive.name == "dot_general")
-    return has_product and holds(equation, lambda inner: inner.primitive.name in ("exp", "exp2"))
+    names = primitives_in(equation)
+    return "dot_general" in names and not names.isdisjoint(("exp", "exp2"))
 
 
 Array = tuple[tuple[int, ...], Any]
@@ -177,9 +177,11 @@ def _order(equation: core.JaxprEqn, queries: Sequence[int], keys: Sequence[int])
 def _is_causal(equation: core.JaxprEqn) -> bool:
     """Whether a kernel masks by the order of tokens: cuDNN's is told so, and Pallas' compares two arrays of indices."""
     mask = str(equation.params.get("mask_type", "")).upper()
-    return "CAUSAL" in mask or holds(equation, _compares)
+    return "CAUSAL" in mask or _compares(equation)
 
 
 def _compares(equation: core.JaxprEqn) -> bool:
-    is_comparison = equation.primitive.name in ("ge", "gt", "le", "lt")
-    return is_comparison and all(len(_array(atom)[0]) == 2 for atom in equation.invars)
+    """Whether an equation compares two matrices, or any nested in it does."""
+    if equation.primitive.name in ("ge", "gt", "le", "lt"):
+        return all(len(_array(atom)[0]) == 2 for atom in equation.invars)
+    return any(_compares(inner) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns)

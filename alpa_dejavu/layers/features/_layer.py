@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
@@ -75,6 +76,10 @@ def layer_features(
     return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
 
 
+_operator = functools.lru_cache(maxsize=1 << 16)(Operator)
+"""Operators that are alike, as those of a model's blocks, are one object."""
+
+
 def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collection[core.Var]) -> list[Value]:
     pairs = zip(atoms, values, strict=True)
     return [value for atom, value in pairs if not isinstance(atom, core.Literal) and atom in chosen]
@@ -87,7 +92,7 @@ def _record(
     traffic = fusion.traffic(step, kind, whole)
     strided_bytes, strided_cache_bytes = strided.reads(step, kind)
     fused = step.params["kernel"] if kind == "attention" else None
-    return Operator(
+    return _operator(
         kind=kind,
         primitive=step.primitive,
         input_shapes=fused.input_shapes if fused else tuple(value.shape for value in step.inputs),

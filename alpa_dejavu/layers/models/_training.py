@@ -76,6 +76,7 @@ def apply_gradients(state: TrainedGroups, gradients: Sequence[Group], update: An
     return TrainedGroups([n[0] for n in new], [n[1] for n in new] if state.master else None, [n[2] for n in new])
 
 
+@functools.lru_cache(maxsize=16)
 def updating(optimizer: optax.GradientTransformation) -> Any:
     """Returns a jitted function that updates one group: it takes parameters, their single-precision master copies or
     None, optimizer state and gradients, and returns the first three, updated.
@@ -97,6 +98,7 @@ def _is_matrix(path: Any, leaf: Any) -> bool:
     return bool(leaf.ndim > 1)
 
 
+@functools.cache
 def adamw(decays: Callable[[Any, Any], bool] = _is_matrix) -> optax.GradientTransformation:
     """Returns AdamW with weight decay of matrices only, as in Alpa's benchmarks, or of parameters that a function
     picks.
@@ -104,6 +106,7 @@ def adamw(decays: Callable[[Any, Any], bool] = _is_matrix) -> optax.GradientTran
     return optax.adamw(1e-2, mask=lambda tree: jax.tree_util.tree_map_with_path(decays, tree))
 
 
+@functools.cache
 def adafactor() -> optax.GradientTransformation:
     """Returns Adafactor, which keeps very little state, as in Alpa's benchmarks of mixtures of experts.
 
@@ -113,6 +116,7 @@ def adafactor() -> optax.GradientTransformation:
     return optax.adafactor(1e-2, weight_decay_mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
 
 
+@functools.cache
 def momentum() -> optax.GradientTransformation:
     """Returns SGD with Nesterov's momentum, warm-up and cosine decay, as in Alpa's benchmarks of Wide-ResNet."""
     steps_per_epoch, warm_up, epochs = 10000, 5, 100
