@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_links
@@ -14,12 +16,13 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_l
 
 @final
 class Choices:
-    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with P ways to run layers on
-    each.
+    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with at most P ways to run layers
+    on each.
 
     A site is a submesh on hosts of certain kinds, and a way is a site of the class with a mesh config. Sites of a class
     take the same devices and have the same links to and from all others. Classes with equal links to what follows are
-    of one of G groups: only the group matters to the next stage.
+    of one of G groups: only the group matters to the next stage. Ways that another of the same class beats in cost,
+    weight and followers are left out.
 
     Attributes:
         uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; the sites'
@@ -62,20 +65,27 @@ class Choices:
 
     def _fill(self, problem: SlicingProblem) -> None:
         left = np.arange(self.num_layers - 1, -1, -1)
-        self.costs_s = self._regrouped(problem.costs_s, np.inf)
-        self.followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
-        self.costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
-        self.costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
+        costs_s = self._regrouped(problem.costs_s, np.inf)
+        followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
+        costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
+        costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
         # Before the last layer at least one more stage has to follow.
-        self.costs_s[self.followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
-        self._cheapest_s = self.costs_s.min(axis=(2, 3))
+        costs_s[followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
         once = self._regrouped(problem.once_s, 0.0)
-        self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s
+        weights, self.crossing_weights = costs_s + once, self.crossing_s
         if problem.objective == "inference":
-            self.weights, self.crossing_weights = np.ones_like(self.costs_s), np.zeros_like(self.crossing_s)
+            weights, self.crossing_weights = np.ones_like(costs_s), np.zeros_like(self.crossing_s)
         elif problem.objective == "work":
-            self.weights = problem.num_micro_batches * self.costs_s + once
+            weights = problem.num_micro_batches * costs_s + once
             self.crossing_weights = problem.num_micro_batches * self.crossing_s
+        ways = np.full(costs_s.shape, -1)
+        self._ways = np.ascontiguousarray(ways[..., : max(_unbeaten(costs_s, weights, followers, ways), 1)])
+        self.costs_s, self.weights, self.followers = (
+            np.ascontiguousarray(np.take_along_axis(table, self._ways, axis=3))
+            for table in (costs_s, weights, followers)
+        )
+        self.costs_s[self._ways < 0] = np.inf
+        self._cheapest_s = self.costs_s.min(axis=(2, 3))
 
     def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
         """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
@@ -84,6 +94,14 @@ class Choices:
         regrouped[:, :, self._members < 0] = filler
         return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 
+    @functools.cached_property
+    def as_near(self) -> NDArray[np.bool_]:
+        """Returns whether from a group it is as near as from another one to every stage that begins with a layer; shape
+        (L, G, G), the nearer group first.
+        """
+        crossing_s = self.crossing_s
+        return np.stack([(at[:, None] <= at).all(axis=2) for at in crossing_s])
+
     def reach(self, bound: float) -> IntArray:
         """Returns the most layers of a stage that begins with each layer within a bound, at least one; shape (L,)."""
         fits = self._cheapest_s <= bound
@@ -91,7 +109,7 @@ class Choices:
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
         """Returns the stage of layers `first` to `last` on a class of sites in one of its ways."""
-        member, config = divmod(way, self._num_configs)
+        member, config = divmod(int(self._ways[first, last, of_class, way]), self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
     def bounds(
@@ -114,6 +132,26 @@ class Choices:
                 count = len(values[0])
         all_values = np.unique(np.concatenate(values))
         return (all_values, all_values) if len(all_values) <= most else _buckets(all_values, buckets_per_e)
+
+
+@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], i8[:, :, :, ::1])")
+def _unbeaten(costs: FloatArray, weights: FloatArray, followers: IntArray, ways: IntArray) -> int:
+    """Sets first the ways of each entry that no other beats, the first of equals; returns the most of them."""
+    most = 0
+    for i, j, q in np.ndindex(costs.shape[:3]):
+        a, b, c, count = costs[i, j, q], weights[i, j, q], followers[i, j, q], 0
+        for n in range(len(a)):
+            is_beaten = np.isinf(a[n])
+            for m in range(0 if is_beaten else len(a)):
+                if m != n and a[m] <= a[n] and b[m] <= b[n] and c[m] >= c[n]:
+                    if m < n or a[m] < a[n] or b[m] < b[n] or c[m] > c[n]:
+                        is_beaten = True
+                        break
+            if not is_beaten:
+                ways[i, j, q, count] = n
+                count += 1
+        most = max(most, count)
+    return most
 
 
 def _buckets(values: FloatArray, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:
