@@ -23,8 +23,8 @@ from alpa_dejavu.slicing._relaxed import ENTRIES, PricedBound
 PENDING = 64
 """From the beginnings at a layer at most so many new ones are made for each place in the beam."""
 PAIRS, LAYER = 100, 20
-"""So many pairs of a beginning and a next stage, or of two beginnings, are compared, and so many beginnings made, in the
-time of one and of a layer without any."""
+"""So many pairs of a beginning and a next stage, or of two beginnings, are compared in the time in which ten beginnings
+are made; and so many are made in that of a layer without any."""
 _MOST_WIDTH = 2**40
 
 
@@ -180,6 +180,8 @@ def _searched(
                     added = crossing_weights[layer, before, of_class]
                     onward = then[last, of_class] - rest[layer, before]
                     for way in range(num_ways):
+                        if np.isinf(costs[layer, last, of_class, way]):  # the next ones are none either
+                            break
                         if costs[layer, last, of_class, way] + crossed <= bound:
                             weight = weights[layer, last, of_class, way] + added
                             more = max(weight + onward, 0.0)

@@ -48,22 +48,27 @@ class Choices:
             uses = np.column_stack([uses, sites.packing])
             self.available = np.append(self.available, sites.capacity)
             self.exact = np.append(self.exact, np.zeros(len(sites.capacity), dtype=np.bool_))
-        alike = numbered(np.column_stack([uses, group, links.T]))
-        self._members = _members(alike)
+        self._members = _members(numbered(np.column_stack([uses, group, links.T])))
         first = self._members[:, 0]
-        self.group: IntArray = group[first]
-        self.num_groups = int(group.max()) + 1
         self.uses = uses[first]
         if problem.num_stages is not None:
             self.uses = np.column_stack([self.uses, np.ones(len(first), dtype=np.int64)])
             self.available = np.append(self.available, problem.num_stages)
             self.exact = np.append(self.exact, True)
-        some = np.array([int(np.flatnonzero(group == n)[0]) for n in range(self.num_groups)])
-        self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(some, first)]].copy()
+        self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(first, first)]].copy()
         self.crossing_s[0] = 0.0
-        self._fill(problem)
+        useful = self._fill(problem)
+        numbers = np.array(numbered(group[first][useful][:, None]))
+        some = np.unique(numbers, return_index=True)[1]
+        self.group: IntArray = numbers
+        self.num_groups = len(some)
+        self._members, self.uses = self._members[useful], self.uses[useful]
+        self.crossing_s = np.ascontiguousarray(self.crossing_s[:, useful[some]][:, :, useful])
+        times = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)
+        self.crossing_weights = self.crossing_s * times
 
-    def _fill(self, problem: SlicingProblem) -> None:
+    def _fill(self, problem: SlicingProblem) -> IntArray:
+        """Sets the arrays of stages, without those that another beats; returns the classes that have any."""
         left = np.arange(self.num_layers - 1, -1, -1)
         costs_s = self._regrouped(problem.costs_s, np.inf)
         followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
@@ -72,20 +77,34 @@ class Choices:
         # Before the last layer at least one more stage has to follow.
         costs_s[followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
         once = self._regrouped(problem.once_s, 0.0)
-        weights, self.crossing_weights = costs_s + once, self.crossing_s
+        weights = costs_s + once
         if problem.objective == "inference":
-            weights, self.crossing_weights = np.ones_like(costs_s), np.zeros_like(self.crossing_s)
+            weights = np.ones_like(costs_s)
         elif problem.objective == "work":
             weights = problem.num_micro_batches * costs_s + once
-            self.crossing_weights = problem.num_micro_batches * self.crossing_s
         ways = np.full(costs_s.shape, -1)
-        self._ways = np.ascontiguousarray(ways[..., : max(_unbeaten(costs_s, weights, followers, ways), 1)])
+        num_ways = max(_unbeaten(costs_s, weights, followers, self._replaceable(), ways), 1)
+        useful = np.flatnonzero((ways >= 0).any(axis=(0, 1, 3)))
+        useful = useful if len(useful) else np.zeros(1, dtype=np.int64)
+        self._ways = np.ascontiguousarray(ways[:, :, useful, :num_ways])
         self.costs_s, self.weights, self.followers = (
-            np.ascontiguousarray(np.take_along_axis(table, self._ways, axis=3))
+            np.ascontiguousarray(np.take_along_axis(table[:, :, useful], self._ways, axis=3))
             for table in (costs_s, weights, followers)
         )
         self.costs_s[self._ways < 0] = np.inf
         self._cheapest_s = self.costs_s.min(axis=(2, 3))
+        return useful
+
+    def _replaceable(self) -> NDArray[np.bool_]:
+        """Returns which classes may stand for which others: they take no more of anything, and are as near to all that
+        comes before or after; shape (Q, Q), the former first.
+        """
+        crossing_s, uses, exact = self.crossing_s, self.uses, self.exact
+        may = (uses[:, None] <= uses).all(axis=2) & (uses[:, None, exact] == uses[:, exact]).all(axis=2)
+        for a, b in np.argwhere(may).tolist():
+            near = crossing_s[:, a] <= crossing_s[:, b], crossing_s[:, :, a] <= crossing_s[:, :, b]
+            may[a, b] = near[0].all() and near[1].all()
+        return may
 
     def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
         """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
@@ -134,23 +153,34 @@ class Choices:
         return (all_values, all_values) if len(all_values) <= most else _buckets(all_values, buckets_per_e)
 
 
-@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], i8[:, :, :, ::1])")
-def _unbeaten(costs: FloatArray, weights: FloatArray, followers: IntArray, ways: IntArray) -> int:
-    """Sets first the ways of each entry that no other beats, the first of equals; returns the most of them."""
-    most = 0
-    for i, j, q in np.ndindex(costs.shape[:3]):
-        a, b, c, count = costs[i, j, q], weights[i, j, q], followers[i, j, q], 0
-        for n in range(len(a)):
-            is_beaten = np.isinf(a[n])
-            for m in range(0 if is_beaten else len(a)):
-                if m != n and a[m] <= a[n] and b[m] <= b[n] and c[m] >= c[n]:
-                    if m < n or a[m] < a[n] or b[m] < b[n] or c[m] > c[n]:
-                        is_beaten = True
-                        break
-            if not is_beaten:
-                ways[i, j, q, count] = n
-                count += 1
-        most = max(most, count)
+@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], b1[:, ::1], i8[:, :, :, ::1])")
+def _unbeaten(
+    costs: FloatArray, weights: FloatArray, followers: IntArray, replaceable: NDArray[np.bool_], ways: IntArray
+) -> int:
+    """Sets first the ways of each entry that no other beats, of its class or of one that may stand for it, the first
+    of equals; returns the most of them.
+    """
+    most, num_classes, num_ways = 0, costs.shape[2], costs.shape[3]
+    for i in range(len(costs)):
+        for j in range(i, len(costs)):
+            for q in range(num_classes):
+                count = 0
+                for n in range(num_ways):
+                    cost, weight, spare = costs[i, j, q, n], weights[i, j, q, n], followers[i, j, q, n]
+                    is_beaten, other = np.isinf(cost), 0
+                    while not is_beaten and other < num_classes:
+                        for m in range(num_ways if replaceable[other, q] else 0):
+                            a, b, c = costs[i, j, other, m], weights[i, j, other, m], followers[i, j, other, m]
+                            first = other < q or (other == q and m < n)
+                            same = a == cost and b == weight and c == spare
+                            if a <= cost and b <= weight and c >= spare and (first or not same):
+                                is_beaten = True
+                                break
+                        other += 1
+                    if not is_beaten:
+                        ways[i, j, q, count] = n
+                        count += 1
+                most = max(most, count)
     return most
 
 
