@@ -1,32 +1,31 @@
 """The placed search for one bound on the stages' costs: from the first layer on, the most promising beginnings.
 
 A beginning is known by the resources that it has used and the group of its last stage. What the rest costs at least is
-known from a relaxation. While there are no more beginnings than the beam is wide, none is lost and the search is exact;
-of those that are lost the least bound is kept, so that the answer says what they may have been worth. The same goes for
-what is left where a beam is stopped because it has worked enough.
+known from a relaxation. One that costs no more than another, and leaves as much of everything, makes the other one
+needless. While there are no more beginnings than the beam is wide, none is lost and the search is exact; of those that
+are lost the least bound is kept, so that the answer says what they may have been worth. The same goes for what is left
+where a beam is stopped because it has worked enough.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import StageChoice
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._branch import ROUNDING, BoundedAnswer
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 from alpa_dejavu.slicing._relaxed import ENTRIES, PricedBound
 
 PENDING = 64
 """From the beginnings at a layer at most so many new ones are made for each place in the beam."""
-PAIRS, LAYER = 100, 1000
-"""So many pairs of a beginning and a next stage are compared, and so many beginnings made, in the time of one and of a
-layer without any."""
-CHUNK = 4_000_000
-"""The number of pairs that are compared at a time."""
+PAIRS, LAYER = 100, 20
+"""So many pairs of a beginning and a next stage, or of two beginnings, are compared in the time in which ten beginnings
+are made; and so many are made in that of a layer without any."""
+_MOST_WIDTH = 2**40
 
 
 @final
@@ -47,212 +46,215 @@ class Beam:
     def __init__(
         self, choices: Choices, bound: float, prices: PricedBound, below: float, width: int, most: float = math.inf
     ) -> None:
-        self._choices, self._bound, self._prices = choices, bound, prices
-        self._asked = below
-        self._below = below * (1 - ROUNDING) if math.isfinite(below) else below
-        self._width = width
-        self._ends = np.arange(choices.num_layers) + choices.reach(bound)
-        self._arrived: list[list[Labels]] = [[] for _ in range(choices.num_layers + 1)]
-        self._kept: dict[int, Labels] = {}
-        self._lost = math.inf
-        self._most = most
+        self._choices, self._bound, self._prices, self._below = choices, bound, prices, below
+        self._width, self._most = min(width, _MOST_WIDTH), most
         self.work = 0.0
 
     def run(self) -> BoundedAnswer:
         """Returns a lower bound on the summed stage weights of any slicing within the bound on stages (`below` at
         most), and the slicing with the least sum that was found; () if none was.
         """
-        choices = self._choices
-        self._arrived[0].append(
-            Labels(
-                used=np.zeros((1, len(choices.available)), dtype=np.int64),
-                group=np.zeros(1, dtype=np.int64),
-                may_follow=np.array([choices.num_layers]),
-                weight=np.zeros(1),
-                bound=np.array([self._prices.value]),
-                origin=np.full((1, 2), -1),
-                choice=np.full((1, 2), -1),
-            )
-        )
-        for layer in range(choices.num_layers):
-            arrived, self._arrived[layer] = self._arrived[layer], []
-            if self.work > self._most:
-                self._lost = min([self._lost, *(float(part.bound.min(initial=math.inf)) for part in arrived)])
-            elif arrived:
-                self._kept[layer] = self._narrowed(undominated(joined(arrived), choices.available))
-                self._leave(layer, self._kept[layer])
-        if not self._arrived[-1]:
-            return min(self._asked, self._lost), ()
-        ends = joined(self._arrived[-1])
-        best = int(ends.weight.argmin())
-        return min(float(ends.weight[best]), self._lost), self._stages(ends, best)
-
-    def _narrowed(self, labels: Labels) -> Labels:
-        """Returns the most promising beginnings, as many as the beam is wide."""
-        if len(labels) <= self._width:
-            return labels
-        order = np.argsort(labels.bound, kind="stable")
-        self._lost = min(self._lost, float(labels.bound[order[self._width]]))
-        return labels.of(order[: self._width])
-
-    def _leave(self, layer: int, labels: Labels) -> None:
-        """Makes new beginnings from those at a layer, with every next stage."""
-        groups, row = np.unique(labels.group, return_inverse=True)
-        lengths, classes, ways, weights, dearer = self._next_stages(layer, groups, labels)
-        self.work += LAYER + len(labels) * len(lengths) / PAIRS
-        label, stage, bound = self._promising(labels.bound, row, dearer)
-        order = np.argsort(lengths[stage], kind="stable")
-        label, stage, bound = label[order], stage[order], bound[order]
-        used = labels.used[label] + self._choices.uses[classes[stage]]
-        spare = self._choices.followers[layer, layer + lengths[stage], classes[stage], ways[stage]]
-        may_follow = np.minimum(labels.may_follow[label] - 1, spare)
-        over = lengths[stage] == self._choices.num_layers - 1 - layer
-        suits = (used <= self._choices.available).all(axis=1) & (may_follow >= np.where(over, 0, 1))
-        suits &= ~over | (used == self._choices.available)[:, self._choices.exact].all(axis=1)
-        label, stage, bound, used, may_follow = (x[suits] for x in (label, stage, bound, used, may_follow))
-        new = Labels(
-            used=used,
-            group=self._choices.group[classes[stage]],
-            may_follow=may_follow,
-            weight=labels.weight[label] + weights[row[label], stage],
-            bound=bound,
-            origin=np.column_stack([np.full(len(label), layer), label]),
-            choice=np.column_stack([classes[stage], ways[stage]]),
-        )
-        distinct, starts = np.unique(lengths[stage], return_index=True)
-        for length, start, end in zip(distinct, starts, [*starts, len(stage)][1:], strict=True):
-            self._arrived[layer + int(length) + 1].append(new.of(slice(start, end)))
-
-    def _promising(
-        self, bounds: FloatArray, row: IntArray, dearer: FloatArray
-    ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Returns pairs of a beginning and a stage below what is asked for, and their bounds; the best if very many.
-
-        Beginning n has bounds[n], and a stage makes it dearer by what is in dearer[row[n]].
-        """
-        step = max(1, CHUNK // max(dearer.shape[1], 1))
-        pairs = []
-        for start in range(0, len(bounds), step):
-            some = slice(start, start + step)
-            sums = bounds[some, None] + dearer[row[some]]
-            label, stage = np.nonzero(sums < self._below)
-            values = sums[label, stage]
-            most = PENDING * self._width
-            self.work += min(len(label), most)
-            if len(label) > most:
-                order = np.argsort(values, kind="stable")
-                self._lost = min(self._lost, float(values[order[most]]))
-                label, stage, values = label[order[:most]], stage[order[:most]], values[order[:most]]
-            pairs.append((label + start, stage, values))
-        labels, stages, values = map(np.concatenate, zip(*pairs, strict=True))
-        return labels, stages, values
-
-    def _next_stages(self, layer: int, groups: IntArray, labels: Labels) -> tuple[Any, ...]:
-        """Returns N stages that begin with a layer, and make a slicing dearer by less than is asked for.
-
-        How many layers follow the first, class and way, each of shape (N,); weight after a stage of each group, and by
-        how much dearer it makes the slicing (inf where it isn't one to take), of shape (groups, N).
-        """
-        choices, lasts = self._choices, slice(layer, self._ends[layer])
-        rest = self._prices.rest[layer, groups]
-        spare = self._below - np.array([labels.bound[labels.group == group].min() for group in groups])
-        fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, groups][:, None, :, None] <= self._bound
-        weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, groups][:, None, :, None]
-        weights = np.where(fits, weights, np.inf)
-        self.work += fits.size / ENTRIES
-        dearer = weights + (self._prices.then[lasts, :, None] - rest[:, None, None, None])
-        lengths, classes = np.nonzero((dearer < spare[:, None, None, None]).any(axis=(0, 3)))
-        weights, dearer = weights[:, lengths, classes], np.maximum(dearer[:, lengths, classes], 0.0)
-        dearer[~_sensible(weights, choices.followers[layer, layer + lengths, classes])] = np.inf
-        cells, ways = np.nonzero((dearer < spare[:, None, None]).any(axis=0))
-        return lengths[cells], classes[cells], ways, weights[:, cells, ways], dearer[:, cells, ways]
-
-    def _stages(self, labels: Labels, index: int) -> tuple[StageChoice, ...]:
-        """Returns the slicing that ends with a label."""
-        stages: list[StageChoice] = []
-        last = self._choices.num_layers - 1
-        while last >= 0:
-            (layer, before), (of_class, way) = labels.origin[index].tolist(), labels.choice[index].tolist()
-            stages.insert(0, self._choices.stage(layer, last, of_class, way))
-            labels, index, last = self._kept[layer], before, layer - 1
-        return tuple(stages)
+        choices, prices = self._choices, self._prices
+        below = self._below * (1 - ROUNDING) if math.isfinite(self._below) else self._below
+        ends = np.arange(choices.num_layers) + choices.reach(self._bound)
+        least, lost, self.work, stages = _searched(
+            choices.costs_s, choices.weights, choices.followers, choices.crossing_s, choices.crossing_weights,
+            choices.uses, choices.available, choices.exact, choices.group, choices.as_near, prices.rest, prices.then,
+            ends, prices.value, self._bound, below, self._width, float(self._most),
+        )  # fmt: skip
+        if not len(stages):
+            return min(self._below, lost), ()
+        return min(least, lost), tuple(choices.stage(*stage) for stage in stages.tolist())
 
 
-def _sensible(weights: FloatArray, spare: IntArray) -> NDArray[np.bool_]:
-    """Returns which ways have a finite weight, (groups, N, P), that no other beats and leaves as much room, (N, P)."""
-    sensible = np.isfinite(weights)
-    for way in range(weights.shape[2]):
-        other, its_spare = weights[:, :, way, None], spare[:, way, None]
-        better = (other < weights) & (its_spare >= spare) | (other == weights) & (its_spare > spare)
-        same = (other == weights) & (its_spare == spare)
-        same[:, :, : way + 1] = False
-        sensible &= ~(better | same)
-    return sensible
+_GROUP, _MAY_FOLLOW, _LAYER, _BEFORE, _CLASS, _WAY, _NEXT = range(7)
+"""Facts of a partial slicing: the group of its last stage; how many stages may follow for memory's sake; the layer
+behind it; the partial slicing before its last stage; that stage's class of sites and way; the next one in a list."""
+_WEIGHT, _LEAST = range(2)
+"""Sums of a partial slicing: what the objective sums over its stages, and a lower bound on that of a whole slicing."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Labels:
-    """N partial slicings, each of which cuts the first layers into stages, as arrays.
+def _twice(rows):  # type: ignore[no-untyped-def]
+    longer = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
+    longer[: len(rows)] = rows
+    return longer
 
-    Attributes:
-        used: shape (N, R), how much they use of each of R resources, such as devices of a kind of host.
-        group: shape (N,), the group of submeshes with equal links that the last stage is on.
-        may_follow: shape (N,), how many stages may still follow for memory's sake.
-        weight: shape (N,), what the objective sums over stages, so far.
-        bound: shape (N,), a lower bound on that sum for any whole slicing that begins so.
-        origin: shape (N, 2), the layer where the last stage begins, and which partial slicing there it follows.
-        choice: shape (N, 2), the last stage's class of submeshes, and which of its submeshes and configs it has.
+
+@compiled(
+    "(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], i8[:, ::1], i8[::1],"
+    "b1[::1], i8[::1], b1[:, :, ::1], f8[:, ::1], f8[:, ::1], i8[::1], f8, f8, f8, i8, f8)",
+    _twice,
+)
+def _searched(
+    costs: FloatArray,
+    weights: FloatArray,
+    followers: IntArray,
+    crossing: FloatArray,
+    crossing_weights: FloatArray,
+    uses: IntArray,
+    available: IntArray,
+    exact: NDArray[np.bool_],
+    group: IntArray,
+    as_near: NDArray[np.bool_],
+    rest: FloatArray,
+    then: FloatArray,
+    ends: IntArray,
+    value: float,
+    bound: float,
+    below: float,
+    width: int,
+    most: float,
+) -> tuple[float, float, float, IntArray]:
+    """Returns the least weight of a slicing, the least bound of the partial ones that were lost, the work, and that
+    slicing's stages as rows of first layer, last layer, class and way.
     """
-
-    used: IntArray
-    group: IntArray
-    may_follow: IntArray
-    weight: FloatArray
-    bound: FloatArray
-    origin: IntArray
-    choice: IntArray
-
-    def __len__(self) -> int:
-        return len(self.weight)
-
-    def of(self, which: IntArray | slice) -> Labels:
-        return Labels(*(getattr(self, name)[which] for name in _NAMES))
-
-
-_NAMES = tuple(field.name for field in dataclasses.fields(Labels))
-
-
-def joined(parts: list[Labels]) -> Labels:
-    return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
-
-
-def undominated(labels: Labels, available: IntArray) -> Labels:
-    """Returns, of partial slicings that use equally much of each resource and end with the same group of submeshes, the
-    cheapest; dearer ones stay if more stages may follow them. `available` is how much there is of each resource.
-    """
-    words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
-    order = np.lexsort((-labels.may_follow, labels.weight, *words))
-    new = np.zeros(len(order), dtype=np.bool_)
-    new[0] = True
-    for word in words:
-        new[1:] |= np.diff(word[order]) != 0
-    run = np.cumsum(new)
-    step = int(labels.may_follow.max()) + 1
-    most = np.maximum.accumulate(run * step + labels.may_follow[order])
-    more = np.diff(most, prepend=-1) > 0
-    return labels.of(order[more])
-
-
-def _words(columns: IntArray, greatest: list[int]) -> list[IntArray]:
-    """Returns whole numbers that are equal where the rows are, as few as 62 bits each allow."""
-    words: list[IntArray] = []
-    capacity = math.inf
-    for column, size in zip(columns.T, greatest, strict=True):
-        capacity *= size + 1
-        if capacity >= 2**62:
-            words.append(column.copy())
-            capacity = size + 1
-        else:
-            words[-1] = words[-1] * (size + 1) + column
-    return words
+    num_layers, num_groups, num_classes = crossing.shape
+    num_ways, num_resources = costs.shape[3], len(available)
+    used = np.zeros((1024, num_resources), np.int64)
+    facts = np.full((1024, 7), -1, np.int64)
+    sums = np.zeros((1024, 2))
+    heads = np.full(num_layers + 1, -1, np.int64)
+    heads[0] = facts[0, _GROUP] = facts[0, _LAYER] = 0
+    facts[0, _MAY_FOLLOW], sums[0, _LEAST] = num_layers, value
+    size, unused, lost, work = 1, -1, np.inf, 0.0
+    kept, least_of_group = np.empty(0, np.int64), np.empty(num_groups)
+    begins = np.empty(num_groups + 1, np.int64)
+    for layer in range(num_layers):
+        count, label = 0, heads[layer]
+        while label >= 0:
+            count, label = count + 1, facts[label, _NEXT]
+        if count == 0:
+            continue
+        arrived, bounds, label = np.empty(count, np.int64), np.empty(count), heads[layer]
+        for n in range(count - 1, -1, -1):
+            arrived[n], bounds[n], label = label, sums[label, _LEAST], facts[label, _NEXT]
+        if work > most:
+            lost = min(lost, bounds.min())
+            continue
+        # Those that others make needless have no lower bounds than these.
+        if len(kept) < min(width, count):
+            kept = np.empty(min(width, count), np.int64)
+        num_kept, is_full = 0, False
+        for n in np.argsort(bounds, kind="mergesort"):
+            label, needless = arrived[n], is_full
+            for place in range(0 if is_full else num_kept):
+                other = kept[place]
+                if (
+                    sums[other, _WEIGHT] <= sums[label, _WEIGHT]
+                    and facts[other, _MAY_FOLLOW] >= facts[label, _MAY_FOLLOW]
+                    and as_near[layer, facts[other, _GROUP], facts[label, _GROUP]]
+                ):
+                    needless = True
+                    for r in range(num_resources):
+                        more = used[other, r] - used[label, r]
+                        if more > 0 or (exact[r] and more < 0):
+                            needless = False
+                            break
+                    if needless:
+                        work += (place + 1) / PAIRS
+                        break
+            if not needless and num_kept == width:
+                lost, is_full, needless = min(lost, bounds[n]), True, True
+            if needless:
+                facts[label, _NEXT], unused = unused, label
+            else:
+                work += num_kept / PAIRS
+                kept[num_kept] = label
+                num_kept += 1
+        # The stages that may be next after each group, the least dear first.
+        least_of_group[:] = np.inf
+        for place in range(num_kept):
+            of_group = facts[kept[place], _GROUP]
+            least_of_group[of_group] = min(least_of_group[of_group], sums[kept[place], _LEAST])
+        entries, dearer, own = np.empty((64, 3), np.int64), np.empty((64, 1)), np.empty((64, 1))
+        total = 0
+        for before in range(num_groups):
+            begins[before] = total
+            if np.isinf(least_of_group[before]) or np.isinf(rest[layer, before]):
+                continue
+            spare = below - least_of_group[before]
+            work += (ends[layer] - layer) * num_classes * num_ways / ENTRIES
+            for last in range(layer, ends[layer]):
+                for of_class in range(num_classes):
+                    crossed = crossing[layer, before, of_class]
+                    added = crossing_weights[layer, before, of_class]
+                    onward = then[last, of_class] - rest[layer, before]
+                    for way in range(num_ways):
+                        if np.isinf(costs[layer, last, of_class, way]):  # the next ones are none either
+                            break
+                        if costs[layer, last, of_class, way] + crossed <= bound:
+                            weight = weights[layer, last, of_class, way] + added
+                            more = max(weight + onward, 0.0)
+                            if more < spare:
+                                if total == len(entries):
+                                    entries, dearer, own = _twice(entries), _twice(dearer), _twice(own)
+                                entries[total, 0], entries[total, 1], entries[total, 2] = last, of_class, way
+                                dearer[total, 0], own[total, 0] = more, weight
+                                total += 1
+            order = begins[before] + np.argsort(dearer[begins[before] : total, 0], kind="mergesort")
+            entries[begins[before] : total] = entries[order]
+            dearer[begins[before] : total] = dearer[order]
+            own[begins[before] : total] = own[order]
+        begins[num_groups] = total
+        # The best new beginnings, if there are very many.
+        limit, pairs = below, 0
+        for place in range(num_kept):
+            label = kept[place]
+            for n in range(begins[facts[label, _GROUP]], begins[facts[label, _GROUP] + 1]):
+                if sums[label, _LEAST] + dearer[n, 0] >= below:
+                    break
+                pairs += 1
+        if pairs > PENDING * width:
+            values, pairs = np.empty(pairs), 0
+            for place in range(num_kept):
+                label = kept[place]
+                for n in range(begins[facts[label, _GROUP]], begins[facts[label, _GROUP] + 1]):
+                    if sums[label, _LEAST] + dearer[n, 0] >= below:
+                        break
+                    values[pairs] = sums[label, _LEAST] + dearer[n, 0]
+                    pairs += 1
+            limit = np.partition(values, PENDING * width)[PENDING * width]
+            lost = min(lost, limit)
+        work += LAYER + pairs / PAIRS
+        for place in range(num_kept):
+            label = kept[place]
+            for n in range(begins[facts[label, _GROUP]], begins[facts[label, _GROUP] + 1]):
+                if sums[label, _LEAST] + dearer[n, 0] >= limit:
+                    break
+                last, of_class, way = entries[n]
+                is_whole = last == num_layers - 1
+                may_follow = min(facts[label, _MAY_FOLLOW] - 1, followers[layer, last, of_class, way])
+                suits = may_follow >= (0 if is_whole else 1)
+                for r in range(num_resources):
+                    left = available[r] - used[label, r] - uses[of_class, r]
+                    suits &= left >= 0 and not (is_whole and exact[r] and left > 0)
+                if not suits:
+                    continue
+                if unused >= 0:
+                    new, unused = unused, facts[unused, _NEXT]
+                else:
+                    if size == len(facts):
+                        used, facts, sums = _twice(used), _twice(facts), _twice(sums)
+                    new, size = size, size + 1
+                work += 10 / PAIRS
+                for r in range(num_resources):
+                    used[new, r] = used[label, r] + uses[of_class, r]
+                facts[new, _GROUP], facts[new, _MAY_FOLLOW], facts[new, _LAYER] = group[of_class], may_follow, last + 1
+                facts[new, _BEFORE], facts[new, _CLASS], facts[new, _WAY] = label, of_class, way
+                facts[new, _NEXT], heads[last + 1] = heads[last + 1], new
+                sums[new, _WEIGHT] = sums[label, _WEIGHT] + own[n, 0]
+                sums[new, _LEAST] = sums[label, _LEAST] + dearer[n, 0]
+    best, label = -1, heads[num_layers]
+    while label >= 0:
+        if best < 0 or sums[label, _WEIGHT] <= sums[best, _WEIGHT]:
+            best = label
+        label = facts[label, _NEXT]
+    count, label = 0, best
+    while label > 0:
+        count, label = count + 1, facts[label, _BEFORE]
+    stages, label = np.empty((count, 4), np.int64), best
+    for n in range(count - 1, -1, -1):
+        stages[n, 0], stages[n, 1] = facts[facts[label, _BEFORE], _LAYER], facts[label, _LAYER] - 1
+        stages[n, 2], stages[n, 3] = facts[label, _CLASS], facts[label, _WAY]
+        label = facts[label, _BEFORE]
+    return (sums[best, _WEIGHT] if best >= 0 else np.inf), lost, work, stages

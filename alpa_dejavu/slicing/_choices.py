@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu._util.range_table import RangeArray, numbered
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Effort
@@ -15,12 +17,13 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, unlike_links
 
 @final
 class Choices:
-    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with P ways to run layers on
-    each.
+    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with at most P ways to run layers
+    on each.
 
     A site is a submesh on hosts of certain kinds, and a way is a site of the class with a mesh config. Sites of a class
     take the same devices and have the same links to and from all others. Classes with equal links to what follows are
-    of one of G groups: only the group matters to the next stage.
+    of one of G groups: only the group matters to the next stage. Ways that another of the same class beats in cost,
+    weight and followers are left out.
 
     Attributes:
         uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; the sites'
@@ -46,37 +49,63 @@ class Choices:
             uses = np.column_stack([uses, sites.packing])
             self.available = np.append(self.available, sites.capacity)
             self.exact = np.append(self.exact, np.zeros(len(sites.capacity), dtype=np.bool_))
-        alike = numbered(np.column_stack([uses, group, links.T]))
-        self._members = _members(alike)
+        self._members = _members(numbered(np.column_stack([uses, group, links.T])))
         first = self._members[:, 0]
-        self.group: IntArray = group[first]
-        self.num_groups = int(group.max()) + 1
         self.uses = uses[first]
         if problem.num_stages is not None:
             self.uses = np.column_stack([self.uses, np.ones(len(first), dtype=np.int64)])
             self.available = np.append(self.available, problem.num_stages)
             self.exact = np.append(self.exact, True)
-        some = np.array([int(np.flatnonzero(group == n)[0]) for n in range(self.num_groups)])
-        self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(some, first)]].copy()
+        self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(first, first)]].copy()
         self.crossing_s[0] = 0.0
-        self._fill(problem)
+        useful = self._fill(problem)
+        numbers = np.array(numbered(group[first][useful][:, None]))
+        some = np.unique(numbers, return_index=True)[1]
+        self.group: IntArray = numbers
+        self.num_groups = len(some)
+        self._members, self.uses = self._members[useful], self.uses[useful]
+        self.crossing_s = np.ascontiguousarray(self.crossing_s[:, useful[some]][:, :, useful])
+        times = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)
+        self.crossing_weights = self.crossing_s * times
 
-    def _fill(self, problem: SlicingProblem) -> None:
+    def _fill(self, problem: SlicingProblem) -> IntArray:
+        """Sets the arrays of stages, without those that another beats; returns the classes that have any."""
         left = np.arange(self.num_layers - 1, -1, -1)
-        self.costs_s = self._regrouped(problem.costs_s, np.inf)
-        self.followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
-        self.costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
-        self.costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
+        costs_s = self._regrouped(problem.costs_s, np.inf)
+        followers = np.minimum(self._regrouped(problem.followers, -1), left[None, :, None, None])
+        costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
+        costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
         # Before the last layer at least one more stage has to follow.
-        self.costs_s[self.followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
-        self._cheapest_s = self.costs_s.min(axis=(2, 3))
+        costs_s[followers < np.minimum(left, 1)[None, :, None, None]] = np.inf
         once = self._regrouped(problem.once_s, 0.0)
-        self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s
+        weights = costs_s + once
         if problem.objective == "inference":
-            self.weights, self.crossing_weights = np.ones_like(self.costs_s), np.zeros_like(self.crossing_s)
+            weights = np.ones_like(costs_s)
         elif problem.objective == "work":
-            self.weights = problem.num_micro_batches * self.costs_s + once
-            self.crossing_weights = problem.num_micro_batches * self.crossing_s
+            weights = problem.num_micro_batches * costs_s + once
+        ways = np.full(costs_s.shape, -1)
+        num_ways = max(_unbeaten(costs_s, weights, followers, self._replaceable(), ways), 1)
+        useful = np.flatnonzero((ways >= 0).any(axis=(0, 1, 3)))
+        useful = useful if len(useful) else np.zeros(1, dtype=np.int64)
+        self._ways = np.ascontiguousarray(ways[:, :, useful, :num_ways])
+        self.costs_s, self.weights, self.followers = (
+            np.ascontiguousarray(np.take_along_axis(table[:, :, useful], self._ways, axis=3))
+            for table in (costs_s, weights, followers)
+        )
+        self.costs_s[self._ways < 0] = np.inf
+        self._cheapest_s = self.costs_s.min(axis=(2, 3))
+        return useful
+
+    def _replaceable(self) -> NDArray[np.bool_]:
+        """Returns which classes may stand for which others: they take no more of anything, and are as near to all that
+        comes before or after; shape (Q, Q), the former first.
+        """
+        crossing_s, uses, exact = self.crossing_s, self.uses, self.exact
+        may = (uses[:, None] <= uses).all(axis=2) & (uses[:, None, exact] == uses[:, exact]).all(axis=2)
+        for a, b in np.argwhere(may).tolist():
+            near = crossing_s[:, a] <= crossing_s[:, b], crossing_s[:, :, a] <= crossing_s[:, :, b]
+            may[a, b] = near[0].all() and near[1].all()
+        return may
 
     def _regrouped(self, table: RangeArray, filler: float) -> NDArray[Any]:
         """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
@@ -85,6 +114,14 @@ class Choices:
         regrouped[:, :, self._members < 0] = filler
         return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 
+    @functools.cached_property
+    def as_near(self) -> NDArray[np.bool_]:
+        """Returns whether from a group it is as near as from another one to every stage that begins with a layer; shape
+        (L, G, G), the nearer group first.
+        """
+        crossing_s = self.crossing_s
+        return np.stack([(at[:, None] <= at).all(axis=2) for at in crossing_s])
+
     def reach(self, bound: float) -> IntArray:
         """Returns the most layers of a stage that begins with each layer within a bound, at least one; shape (L,)."""
         fits = self._cheapest_s <= bound
@@ -92,7 +129,7 @@ class Choices:
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
         """Returns the stage of layers `first` to `last` on a class of sites in one of its ways."""
-        member, config = divmod(way, self._num_configs)
+        member, config = divmod(int(self._ways[first, last, of_class, way]), self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
     def bounds(
@@ -115,6 +152,37 @@ class Choices:
                 count = len(values[0])
         all_values = np.unique(np.concatenate(values))
         return (all_values, all_values) if len(all_values) <= most else _buckets(all_values, buckets_per_e)
+
+
+@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], b1[:, ::1], i8[:, :, :, ::1])")
+def _unbeaten(
+    costs: FloatArray, weights: FloatArray, followers: IntArray, replaceable: NDArray[np.bool_], ways: IntArray
+) -> int:
+    """Sets first the ways of each entry that no other beats, of its class or of one that may stand for it, the first
+    of equals; returns the most of them.
+    """
+    most, num_classes, num_ways = 0, costs.shape[2], costs.shape[3]
+    for i in range(len(costs)):
+        for j in range(i, len(costs)):
+            for q in range(num_classes):
+                count = 0
+                for n in range(num_ways):
+                    cost, weight, spare = costs[i, j, q, n], weights[i, j, q, n], followers[i, j, q, n]
+                    is_beaten, other = np.isinf(cost), 0
+                    while not is_beaten and other < num_classes:
+                        for m in range(num_ways if replaceable[other, q] else 0):
+                            a, b, c = costs[i, j, other, m], weights[i, j, other, m], followers[i, j, other, m]
+                            first = other < q or (other == q and m < n)
+                            same = a == cost and b == weight and c == spare
+                            if a <= cost and b <= weight and c >= spare and (first or not same):
+                                is_beaten = True
+                                break
+                        other += 1
+                    if not is_beaten:
+                        ways[i, j, q, count] = n
+                        count += 1
+                most = max(most, count)
+    return most
 
 
 def _buckets(values: FloatArray, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:

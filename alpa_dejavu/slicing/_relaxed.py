@@ -149,6 +149,8 @@ def _cheapest(
                 for of_class in range(num_classes):
                     least, crossing = np.inf, entry[layer, group, of_class]
                     for way in range(costs.shape[3]):
+                        if np.isinf(costs[layer, last, of_class, way]):  # the next ones are none either
+                            break
                         fits = costs[layer, last, of_class, way] + crossing <= bound
                         own = weights[layer, last, of_class, way] if fits else np.inf
                         least = own if own < least else least
