@@ -129,7 +129,7 @@ def test_what_cannot_be_left_out_is_said_and_stays(caplog):
 
 
 def test_where_there_is_no_plan_with_so_many_replicas_there_are_fewer(caplog):
-    kept = dataclasses.replace(KEPT, replicas=8)
+    kept = KEPT.with_replicas(8)
     done = train(Fake({(("step", 8), 1): ["host-1", "host-2", FAULT]}), PLAN, 12, every=5, kept=kept)
     assert done.losses == undisturbed()
     assert done.plan.num_devices <= 4

@@ -15,6 +15,7 @@ from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, StepCorrection, Submesh
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import resources, upgrades
@@ -41,7 +42,7 @@ def model(scale=()):
 
 def kept_plan(on, **prices):
     plan = planned(model(), on, 4, Run(8), **prices).plan
-    return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, ("none",), (0,))
+    return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, SpaceRules(remat=("none",), zero=(0,)))
 
 
 @pytest.fixture(scope="module", params=["alike", "unlike"])
@@ -140,7 +141,8 @@ def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
         for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
     ]
     plan = estimate(model(), on, Run(8), stages, batch=32).plan
-    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).by_figure}
+    kept = Kept(model(), on, Run(8), 32, SpaceRules(remat=("none",), zero=(0,)))
+    found = {one.what: one for one in upgrades(plan, kept).by_figure}
     cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
     assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
 
