@@ -128,6 +128,14 @@ def test_what_cannot_be_left_out_is_said_and_stays(caplog):
     assert re.search("host-9 can't be left out.*no host 'host-9'", said[1])
 
 
+def test_where_there_is_no_plan_with_so_many_replicas_there_are_fewer(caplog):
+    kept = KEPT.with_replicas(8)
+    done = train(Fake({(("step", 8), 1): ["host-1", "host-2", FAULT]}), PLAN, 12, every=5, kept=kept)
+    assert done.losses == undisturbed()
+    assert done.plan.num_devices <= 4
+    assert "since there is no plan for 8" in caplog.text
+
+
 def test_a_cluster_with_a_host_more_is_like_it_would_be_with_that_from_the_beginning():
     two = example_cluster(num_hosts=2)
     three = with_hosts(two, {"host-2": 4})

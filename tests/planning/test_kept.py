@@ -11,6 +11,7 @@ import pytest
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models.model_cache import packed_json
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
@@ -23,7 +24,7 @@ CLUSTER = example_cluster(1)
 def pair(flop=1e9, batch=32):
     """A plan, and what is kept of it: its model's layers have so many operations."""
     plan = example_plan(cluster=CLUSTER.name, batch=batch)
-    return plan, Kept(chain(4, flop=flop), CLUSTER, Run(4), batch, ("none",), (0,))
+    return plan, Kept(chain(4, flop=flop), CLUSTER, Run(4), batch, SpaceRules(remat=("none",), zero=(0,)))
 
 
 def flop_of(kept):

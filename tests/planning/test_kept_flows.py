@@ -14,6 +14,7 @@ from alpa_dejavu.layers import trace
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models._model import packed
 from alpa_dejavu.planning.search.models.model_cache import packed_json, read_packed
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Run
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.testing import example_cluster
@@ -38,7 +39,7 @@ def table(model, overlap=SLOW):
 @pytest.fixture
 def path(tmp_path):
     written = tmp_path / "plan.json"
-    kept = Kept(traced(), CLUSTER, Run(4), 16, ("none", "layer"), (0, 3))
+    kept = Kept(traced(), CLUSTER, Run(4), 16, SpaceRules(remat=("none", "layer"), zero=(0, 3)))
     write_with_kept(example_plan(cluster=CLUSTER.name, batch=16), kept, written)
     return written
 

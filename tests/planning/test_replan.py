@@ -20,6 +20,7 @@ from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.changed.replanning import fallback, prepared, replan
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, NoPlanError, Operators, PricedBy, Run, SmallProducts, StridedReads
 from alpa_dejavu.report.explanation import explain
@@ -168,14 +169,14 @@ def test_where_memory_is_short_micro_batches_become_smaller():
     model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
     plan = models.planned(model, cluster, 16, Run(2)).plan
     assert plan.contingencies == {}
-    short = replan(plan, Kept(model, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
+    short = replan(plan, Kept(model, cluster, Run(2), 32, SpaceRules(remat=("none",), zero=(0,))), without=["host-1"])
     assert short.plan.num_micro_batches in (4, 8)
     said = f"{short.plan.num_micro_batches} micro-batches instead of 2, priced by a model that was scaled"
     assert said in short.plan.notes
     assert short.kept.differences(short.plan) == []
     much = chain(8, flop=1e12, parameter_bytes=2.0**29, activation_bytes=0.75 * 2.0**30)
     with pytest.raises(NoPlanError, match="doesn't fit into memory"):
-        replan(plan, Kept(much, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
+        replan(plan, Kept(much, cluster, Run(2), 32, SpaceRules(remat=("none",), zero=(0,))), without=["host-1"])
 
 
 def test_from_the_new_plan_it_goes_on(planned, kept, untraced, tmp_path):

@@ -160,7 +160,7 @@ def test_what_suspects_propose_is_planned_without_in_one_flow(planned, tmp_path)
     made = replan(planned.plan, Kept.of(planned), without_replicas=suspects.left_out)
     # Some of the devices left may stay unused where that is faster.
     assert made.plan.num_devices <= planned.plan.num_devices - len(names)
-    assert {stage.logical_mesh[0] >= made.kept.replicas for stage in made.plan.stages} == {True}
+    assert {stage.logical_mesh[0] >= made.kept.rules.replicas for stage in made.plan.stages} == {True}
     path = tmp_path / "plan.json"
     write_with_kept(planned.plan, Kept.of(planned), path)
     done = CliRunner().invoke(main, ["replan", str(path), "--without-replica", "1"])
@@ -175,7 +175,7 @@ def test_where_a_lost_device_leaves_too_few_replicas_the_plan_has_fewer_and_says
     planned = plan_model(trained, named_cluster("p3.8xlarge"), batch=48, micro_batches=4, layers=4, replicas=4)
     made = replan(planned.plan, Kept.of(planned), without=["p3.8xlarge-0/3"])
     assert {stage.logical_mesh[0] >= 3 for stage in made.plan.stages} == {True}
-    assert made.kept.replicas == 3
+    assert made.kept.rules.replicas == 3
     assert "at least 3 replicas of each stage: 4 don't fit without the lost devices" in made.plan.notes
     with pytest.raises(NoPlanError, match="replicas is 8, but no stage"):
-        replan(planned.plan, dataclasses.replace(Kept.of(planned), replicas=8), slow={"p3.8xlarge-0": 2.0})
+        replan(planned.plan, Kept.of(planned).with_replicas(8), slow={"p3.8xlarge-0": 2.0})

@@ -15,6 +15,7 @@ from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Host, MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import resources, upgrades
@@ -42,7 +43,7 @@ def model(scale=()):
 
 def kept_plan(on, **prices):
     plan = planned(model(), on, 4, Run(8), **prices).plan
-    return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, ("none",), (0,))
+    return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, SpaceRules(remat=("none",), zero=(0,)))
 
 
 @pytest.fixture(scope="module", params=["alike", "unlike"])
@@ -131,6 +132,28 @@ def test_a_plan_that_is_not_the_best_is_said_to_be():
     assert worse.step_s > plan.step_s
     note = explain(worse, kept).notes[-1]
     assert note.startswith(f"the best plan as things are takes {units.seconds(plan.step_s)}: ")
+
+
+def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
+    on = cluster([host("a"), host("b"), Host("c", device(0.6e12, name="slower"), 2)])
+    meshes = [(2, 1), (1, 2), (2, 1)]
+    stages = [
+        GivenStage(*layers, Submesh(1, 2), MeshConfig(mesh, *mesh), (name,))
+        for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
+    ]
+    plan = estimate(model(), on, Run(8), stages, batch=32).plan
+    kept = Kept(model(), on, Run(8), 32, SpaceRules(remat=("none",), zero=(0,)))
+    found = {one.what: one for one in upgrades(plan, kept).by_figure}
+    cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
+    assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
+
+
+def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
+    plan, kept, _ = case
+    with pytest.raises(ValueError, match="what is kept is of another plan: batch is 64, not 32"):
+        explain(plan, dataclasses.replace(kept, batch=64))
+    with pytest.raises(ValueError, match="the plan was priced by LearnedLatency and AlphaBeta"):
+        explain(plan, dataclasses.replace(kept, models=("LearnedLatency", "AlphaBeta")))
 
 
 def calibrated(name, rate=1e12):

@@ -86,8 +86,8 @@ class Following:
             raise ValueError(f"{why}; give train(kept=read_kept(...)) what the plan was made from, and it is planned "
                              "for then")  # fmt: skip
         cluster = self.cluster or (None if self.lost else self.kept.cluster)
-        for replicas in range(self.kept.replicas, 0, -1):
-            kept = dataclasses.replace(self.kept, replicas=replicas)
+        for replicas in range(self.kept.rules.replicas, 0, -1):
+            kept = self.kept.with_replicas(replicas)
             try:
                 result = replan(self.first, kept, without=list(self.lost), cluster=cluster)
             except (ValueError, RuntimeError) as error:
@@ -95,8 +95,9 @@ class Following:
                     raise ValueError(f"there is no plan for that: {error}") from error
             else:
                 break
-        least = replicas if result.kept is None else result.kept.replicas  # without hosts `replan` itself takes fewer
-        if least < self.kept.replicas:
+        # Without hosts `replan` itself takes fewer.
+        least = replicas if result.kept is None else result.kept.rules.replicas
+        if least < self.kept.rules.replicas:
             _log.warning("each stage has at least %s now, since there is no plan for %d",
-                         units.counted(least, "replica"), self.kept.replicas)  # fmt: skip
+                         units.counted(least, "replica"), self.kept.rules.replicas)  # fmt: skip
         return dataclasses.replace(self, plan=result.plan), result

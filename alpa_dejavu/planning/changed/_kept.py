@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import (
     Cluster,
     ClusterSummary,
@@ -44,15 +44,10 @@ class Kept:
     cluster: Cluster
     run: Run
     batch: int
-    remat: tuple[str, ...]  # this, and `zero` to `replicas`: stages' choices, as `SpaceRules` has them
-    zero: tuple[int, ...]
-    submeshes: str = "power_of_two"
-    imbalance: float = float("inf")
+    rules: SpaceRules  # the choices that stages have
     # The latency and the communication model that priced the plan, by the names of their classes.
     models: tuple[str, str] = ("AnalyticLatency", "AlphaBeta")
     memory_margin: float | None = None  # the share of the memory that the plan left free; None: the hosts' own
-    offload: str = "none"
-    replicas: int = 1
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
@@ -62,19 +57,19 @@ class Kept:
         if costs is None or batch is None:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
-        return cls(
-            model=planned.model,
-            cluster=planned.cluster,
-            run=planned.run,
-            batch=batch,
+        rules = SpaceRules(
             remat=tuple(dict.fromkeys(config.remat for config in configs)),
             zero=tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
-            models=costs.models.names,
-            memory_margin=planned.table.margin.free_share,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
         )
+        free_share = planned.table.margin.free_share
+        return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share)
+
+    def with_replicas(self, least: int) -> Kept:
+        """Returns the same record, but for the least number of replicas of each stage."""
+        return dataclasses.replace(self, rules=dataclasses.replace(self.rules, replicas=least))
 
     def knows(self, config: MeshConfig) -> bool:
         """Returns whether it says how layers are sharded on a config's mesh; True if it has no sharding at all."""
@@ -103,13 +98,13 @@ def _host_names(hardware: ClusterSummary) -> str:
 
 def kept_data(kept: Kept) -> dict[str, Any]:
     """Returns as JSON data the record of all that planning again needs: model, cluster, run and search space."""
-    sharding = kept.model.sharding
-    same = ("batch", "remat", "zero", "submeshes", "models", "memory_margin", "offload", "replicas")
+    sharding, rules = kept.model.sharding, kept.rules
     return {
-        **{name: getattr(kept, name) for name in same},
+        **{name: getattr(kept, name) for name in ("batch", "models", "memory_margin")},
+        **{name: getattr(rules, name) for name in ("remat", "zero", "submeshes", "offload", "replicas")},
         "num_micro_batches": kept.run.num_micro_batches,
         "schedule": kept.run.schedule,
-        "imbalance": None if math.isinf(kept.imbalance) else kept.imbalance,
+        "imbalance": None if math.isinf(rules.imbalance) else rules.imbalance,
         "cluster": cluster_data(kept.cluster),
         "model": transformer_data(kept.model) or model_data(kept.model),
         "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
@@ -122,26 +117,29 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
     if data["sharding"] is not None:
         model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model))
     latency, communication = data["models"]
+    rules = SpaceRules(
+        data["submeshes"],
+        tuple(data["remat"]),
+        tuple(map(int, data["zero"])),
+        math.inf if data["imbalance"] is None else float(data["imbalance"]),
+        data.get("offload", "none"),
+        int(data.get("replicas", 1)),
+    )
     return Kept(
         model=model,
         cluster=cluster_of(data["cluster"]),
         run=Run(int(data["num_micro_batches"]), data["schedule"]),
         batch=int(data["batch"]),
-        remat=tuple(data["remat"]),
-        zero=tuple(map(int, data["zero"])),
-        submeshes=data["submeshes"],
-        imbalance=math.inf if data["imbalance"] is None else float(data["imbalance"]),
+        rules=rules,
         models=(latency, communication),
         memory_margin=data.get("memory_margin"),
-        offload=data.get("offload", "none"),
-        replicas=int(data.get("replicas", 1)),
     )
 
 
 def _meshes(kept: Kept) -> list[Mesh]:
     """Returns the meshes that a search on the plan's cluster asks for, as far as they were solved already."""
-    rules = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.replicas
-    space = search_space(kept.cluster, kept.batch // kept.run.num_micro_batches, *rules)
+    rules = dataclasses.replace(kept.rules, offload="none")  # it changes no mesh
+    space = rules.space(kept.cluster, kept.batch // kept.run.num_micro_batches)
     meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
     solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
     return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]

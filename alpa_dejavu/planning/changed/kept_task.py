@@ -16,7 +16,7 @@ from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.restriction import Restriction, restriction
-from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
+from alpa_dejavu.planning.task import PlanningTask, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
@@ -148,6 +148,4 @@ class KeptSpace(StageSpace):
 
     def _offered(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the space of all configs, whether or not it is known how layers are sharded on their meshes."""
-        kept = self.kept
-        rules = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas
-        return SpaceRules(*rules, self.restriction).space(cluster, micro_batch)
+        return dataclasses.replace(self.kept.rules, restriction=self.restriction).space(cluster, micro_batch)

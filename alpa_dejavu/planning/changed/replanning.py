@@ -134,7 +134,7 @@ def replan(
     started = time.perf_counter()
     if without_replicas:
         without = (*without, *replica_devices(plan, without_replicas))
-        kept = dataclasses.replace(kept, replicas=max(kept.replicas - len(set(without_replicas)), 1))
+        kept = kept.with_replicas(max(kept.rules.replicas - len(set(without_replicas)), 1))
     if not without and cluster is None and not slow and memory_margin is None:
         raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
     prices = kept_prices(plan, kept, cluster, latency, communication, calibration)
@@ -148,9 +148,9 @@ def replan(
         changed = dataclasses.replace(changed, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if memory_margin is not None:
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
-    asked, prices, refused = kept.replicas, dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
+    asked, prices, refused = kept.rules.replicas, dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
     for replicas in range(asked, 0 if without else asked - 1, -1):
-        kept = dataclasses.replace(kept, replicas=replicas)
+        kept = kept.with_replicas(replicas)
         task = kept_task(plan, kept, prices, slicing, other_counts=True)
         try:
             planned = best_plan(task)
@@ -167,8 +167,8 @@ def replan(
         following = corrected(following, plan.correction)
     missing = task.space.missing(changed, kept.batch // count)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
-    if kept.replicas != asked:
-        notes.append(f"at least {kept.replicas} replicas of each stage: {asked} don't fit without the lost devices")
+    if replicas != asked:
+        notes.append(f"at least {replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
     form, state = schedule_form(plan.schedule), layer_state(planned.model)
