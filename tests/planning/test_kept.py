@@ -9,13 +9,14 @@ import os
 import pytest
 
 from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.search.models.model_cache import packed_json
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
-from models import chain
+from models import chain, task_of
 from plans import example_plan
 
 CLUSTER = example_cluster(1)
@@ -207,3 +208,10 @@ def test_reduction_servers_are_kept_with_their_cluster(tmp_path):
     kept = dataclasses.replace(kept, cluster=dataclasses.replace(kept.cluster, reduction_servers=servers))
     write_with_kept(plan, kept, tmp_path / "plan.json")
     assert read_kept(tmp_path / "plan.json").cluster == kept.cluster
+
+
+@pytest.mark.parametrize("kind", ["power_of_two", "all"])
+def test_which_submeshes_were_looked_at_is_kept(kind):
+    rules = SpaceRules(kind, remat=("none",), zero=(0,))
+    task = dataclasses.replace(task_of(chain(4), example_cluster(4), 8, Run(4)), space=rules)
+    assert Kept.of(best_plan(task)).rules.submeshes == kind

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.space import submeshes
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
 from alpa_dejavu.planning.task import SpaceRules
@@ -57,7 +58,10 @@ class Kept:
         if costs is None or batch is None:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
+        looked_at = set(planned.space.submeshes)
+        kinds = (kind for kind in ("power_of_two", "all") if looked_at <= set(submeshes(planned.cluster, kind)))
         rules = SpaceRules(
+            submeshes=next(kinds, "all"),
             remat=tuple(dict.fromkeys(config.remat for config in configs)),
             zero=tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
