@@ -58,8 +58,8 @@ def _list() -> None:
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
-    heads = ("GPUs", "memory", "bandwidth", "bf16", "fp8", "inside", "network", "USD/hour")
-    table = new_table(("name", "GPU"), heads, leave=("bandwidth", "fp8", "USD/hour"))
+    heads = ("GPUs", "memory", "bandwidth", "bf16", "fp8", "inside", "network", "its card", "USD/hour")
+    table = new_table(("name", "GPU"), heads, leave=("its card", "bandwidth", "fp8", "USD/hour"))
     for name in known_machines():
         if read_machine(name)["device"] is not None:
             cluster = named_cluster(name, _HOSTS)
@@ -71,6 +71,7 @@ def _list() -> None:
     to.fact("bf16, fp8", "peaks of dense products of one GPU, those of float16 where it has no bf16")
     to.fact("inside", "what one GPU sends to the others of its host, in one direction")
     to.fact("network", "what all GPUs of a host send to others, in one direction")
+    to.fact("its card", "what one GPU has of that by its own network card, where that is known")
     to.fact("local-cpu", "is this machine's CPU, which is measured")
 
 
@@ -87,6 +88,7 @@ def _row(host: Host, within: Link, between: Link) -> Iterator[str]:
     yield units.flop_rate(rates["float8"]) if "float8" in rates else ""
     yield units.byte_rate(within.bytes_per_s)
     yield units.byte_rate(between.bytes_per_s)
+    yield "" if between.device_bytes_per_s is None else units.byte_rate(between.device_bytes_per_s)
     yield "" if host.price_per_hour is None else f"{host.price_per_hour:.2f}"
 
 

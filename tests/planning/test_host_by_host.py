@@ -154,3 +154,22 @@ def least_s(task, made):
 def test_no_order_of_the_hosts_is_faster(seed):
     task, made = planned_on_four(seed)
     assert made.step_s <= least_s(task, made) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [19, 102])
+def test_that_takes_exchanges(monkeypatch, seed):
+    """The closed form by which slicers choose takes other hosts here."""
+    monkeypatch.setattr("alpa_dejavu.planning.search._polish._orders", lambda count: [])
+    task, made = planned_on_four(seed)
+    assert made.step_s > least_s(task, made) * 1.001
+
+
+def test_small_parts_of_a_rack_are_left_out():
+    """On two hosts of 72 stages of 1 and 2 devices would begin at 108 devices; hosts of 8 keep theirs."""
+    for devices, smallest in ((72, 4), (8, 1)):
+        cluster = example_cluster(num_hosts=2, devices_per_host=devices, memory_bytes=2.0**38)
+        costs = costs_of(chain(4), cluster, search_space(cluster, 8), RUN)
+        by_hosts = problem_of(costs)
+        sizes = [costs.space.submeshes[s].num_devices for s in by_hosts.submesh]
+        assert min(sizes) == smallest
+        assert (devices // 2, devices // 2) in zip(sizes, by_hosts.begin.tolist(), strict=True)
