@@ -22,6 +22,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 from tqdm import tqdm
 
 from _conditions_run import CASES, CONDITIONS, disturbed, running
+from _measured_report import paired_ratio
 from harness import Figure, Remote, Results, Table, at_least, options
 
 WARM_UP = 3
@@ -67,8 +68,7 @@ def _run(job: str, condition: str, theirs: list[dict[str, Any]], given: Any) -> 
             with running(made, cache) as auto:
                 auto("prepare", job, theirs)
                 seconds = _in_turns(ours, auto, given.rounds, given.steps)
-    ratio = statistics.median(statistics.fmean(a) / statistics.fmean(b) for a, b in zip(*seconds, strict=True))
-    return {"cold": cold, "kept": kept, "seconds": seconds, "ratio": ratio}
+    return {"cold": cold, "kept": kept, "seconds": seconds, "ratio": paired_ratio(*seconds)}
 
 
 def _in_turns(ours: Remote, auto: Remote, rounds: int, steps: int) -> list[list[list[float]]]:

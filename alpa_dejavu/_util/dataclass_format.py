@@ -51,7 +51,7 @@ class Stored:
     """A part of an `Annotated` type that says as what a file has the field's value.
 
     Attributes:
-        kind: the type that the file has.
+        kind: the type that the file has; a value of `Any` is read as it is there.
         write, read: functions from the field's value to one of that type, and back; not lambdas within an annotation,
             which don't see the names of their module.
     """
@@ -200,7 +200,7 @@ def _read_at(step: str | int, hint: Any, data: Any) -> Any:
 def _read(hint: Any, data: Any) -> Any:
     kind, stored = _plain(hint)
     if stored:
-        return stored.read(_read(stored.kind, data))
+        return stored.read(data if kind is Any else _read(stored.kind, data))
     if kind is not hint:
         return _read(kind, data)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -211,8 +211,7 @@ def _read(hint: Any, data: Any) -> Any:
     if origin is collections.abc.Mapping:
         return {key: _read_at(key, arguments[1], item) for key, item in data.items()}
     if origin in (typing.Union, types.UnionType):
-        members = [member for member in arguments if member is not types.NoneType]
-        return data if data is None or len(members) > 1 else _read(members[0], data)
+        return data if data is None or isinstance(data, str) else _read(arguments[0], data)
     if origin is Literal:
         return type(arguments[0])(data)
     return kind(data) if kind in (int, float) else data

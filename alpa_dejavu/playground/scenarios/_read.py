@@ -93,17 +93,19 @@ def _scenario(file: ScenarioFile, folder: pathlib.Path, name: str) -> Scenario:
     with at("data"):
         for seed in file.seeds:  # one may leave a worker without samples
             job.split(cluster, seed)
+    with at("until"):
+        until = Until(**file.until)
     faults = tuple(object_named("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(file.faults))
     exchanges = _by_name("exchange", file.exchanges, EXCHANGES)
     conditions = _by_name("condition", file.conditions, CONDITIONS)
     for n, fault in enumerate(faults):
-        _try(job, cluster, _Idle(), [fault], file.until, ("faults", n))
+        _try(job, cluster, _Idle(), [fault], until, ("faults", n))
     for n, condition in enumerate(conditions.values()):
-        _try(job, cluster, _Idle(), [], file.until, ("conditions", n), [condition])
+        _try(job, cluster, _Idle(), [], until, ("conditions", n), [condition])
     for n, exchange in enumerate(exchanges.values()):
         _check_survives(exchange, faults, ("exchanges", n))
         _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
-    return Scenario(name, job, cluster, exchanges, faults, file.until, file.seeds, file.looks, target, conditions)
+    return Scenario(name, job, cluster, exchanges, faults, until, file.seeds, file.looks, target, conditions)
 
 
 def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) -> dict[str, T]:

@@ -199,7 +199,7 @@ class TargetPart:
 class _ChangeablePart:
     """The keys that a scenario needn't have, and that its variants may change; None: a key isn't there."""
 
-    spread: Rare[NotNegative | None] = None
+    spread: Rare[Annotated[Any, Stored(NotNegative)]] = None
     batch: Rare[
         Annotated[
             Any,
@@ -209,7 +209,8 @@ class _ChangeablePart:
     ] = None
     drop: Rare[
         Annotated[
-            tuple[tuple[_LeftOut, ...], ...] | None,
+            Any,
+            Stored(list[list[_LeftOut]]),
             listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
         ]
     ] = None
@@ -238,16 +239,16 @@ class ScenarioFile(_ChangeablePart):
     problem: Rare[
         Annotated[Any, Stored(Text | None), stated("the name of a problem, or null: time alone is simulated")]
     ] = None
-    num_bytes: Rare[Bytes | None] = None
+    num_bytes: Rare[Annotated[Any, Stored(Bytes)]] = None
     cluster: Annotated[ClusterPart, stated("an object such as {name: p3.16xlarge, hosts: 2}")]
     workers: Rare[
         Annotated[WorkersPart | None, stated("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]
     ] = None
     compute_s: _ComputeSeconds
-    sample_bytes: Rare[Bytes | None] = None
+    sample_bytes: Rare[Annotated[Any, Stored(Bytes)]] = None
     exchanges: _Exchanges
     conditions: Rare[Annotated[tuple[_Named, ...], listed("a list of conditions")]] = ()
-    until: Annotated[Until, stated("an object with seconds, or steps, or both")]
+    until: Annotated[Any, Stored(Until), stated("an object with seconds, or steps, or both")]
     seeds: Rare[
         Annotated[tuple[_Seed, ...], listed("a list of one to 1000 whole numbers", min_length=1, max_length=1000)]
     ] = (0,)
