@@ -42,6 +42,7 @@ def plan(
         ValueError: the task contradicts itself, or asks for what its chooser can't do.
     """
     clock, annotations = clock or Clock(), (*annotations, *more)
+    task = dataclasses.replace(task, slicer=task.source.remembering(task.slicer))
     try:
         with collector_paused():
             search = search or task.chooser.choose(task, clock)
