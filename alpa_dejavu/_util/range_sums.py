@@ -67,7 +67,7 @@ def _new_variants(of_stages: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArr
     return _NEW[key]
 
 
-@compiled("(i8[:,:,::1],)")
+@compiled("(i8[:,:,::1],)", may_wait=True)
 def _first_new(of_stages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     size, count = len(of_stages), 0
     new = np.zeros((size, size), np.int64)
@@ -87,7 +87,7 @@ def _first_new(of_stages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return new, variants
 
 
-@compiled("(f8[:,::1], i8[:,::1], i8[::1])")
+@compiled("(f8[:,::1], i8[:,::1], i8[::1])", may_wait=True)
 def _variant_sums(values: FloatArray, new: NDArray[np.int64], variants: NDArray[np.int64]) -> FloatArray:
     """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
     size, several, place = len(new), values.shape[1], 0
