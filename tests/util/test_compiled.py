@@ -58,7 +58,7 @@ def test_numba_is_imported_by_the_first_call(module):
 
 
 def test_what_may_wait_is_run_uncompiled_until_there_is_much_to_do(tmp_path):
-    (tmp_path / "waiting.py").write_text(MODULE.replace('",)")', '",)", may_wait=True)'))
+    (tmp_path / "waiting.py").write_text(MODULE.replace(',)")', ',)", may_wait=True)'))
     code = """
         import sys
         import numpy as np, waiting
