@@ -30,7 +30,7 @@ def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
     return np.where(_upper(size), prefix[..., None, 1:] - prefix[..., :-1, None], 0.0)
 
 
-def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] | None = None) -> FloatArray:
+def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.signedinteger] | None = None) -> FloatArray:
     """Returns the matrix whose entry (i, j) is the sum over layers i..j of a value that may differ by the stage that a
     layer is in.
 
@@ -49,22 +49,52 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
         return range_sum(values)
     rows = np.asarray(values, dtype=np.float64)
     of_variants = np.require(rows.reshape(-1, rows.shape[-1]).T, requirements=("C", "W"))
-    sums = _variant_sums(of_variants, *_new_variants(of_stages))
+    sums = _variant_sums(of_variants, *new_variants(of_stages))
     return sums.reshape(*rows.shape[:-1], *of_stages.shape[:2])
 
 
 _NEW: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
 
-def _new_variants(of_stages: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns for each stage of layers i..j the first layer whose variant isn't that of the stage of layers i..j-1, and
-    the variants from there on, one stage after the other; of each array these are looked for once.
+def new_variants(of_stages: NDArray[np.signedinteger]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns for each stage of layers i..j, shape (L, L), the first layer whose variant isn't that of the stage of
+    layers i..j-1, and the variants from there on, one stage after the other; of each array these are looked for once.
+
+    >>> of_stages = np.array([[[2, -1], [2, 1]], [[-1, -1], [-1, 1]]])
+    >>> [part.tolist() for part in new_variants(of_stages)]
+    [[[0, 1], [0, 1]], [2, 1, 1]]
     """
     key = id(of_stages)
     if key not in _NEW:
         weakref.finalize(of_stages, _NEW.pop, key)
         _NEW[key] = _first_new(of_stages := np.require(of_stages, np.int64, ("C", "W")))
     return _NEW[key]
+
+
+def with_new_variants(new: NDArray[np.signedinteger], variants: NDArray[np.signedinteger]) -> NDArray[np.int64]:
+    """Returns the variant of each layer in each stage, shape (L, L, L), -1 outside of it, of which `new_variants` tells
+    so much; ValueError where these don't fit each other.
+    """
+    size = len(new)
+    first, last = np.triu_indices(size)
+    begins = new[first, last]
+    if (begins < first).any() or (begins > last).any() or (last + 1 - begins).sum() != len(variants):
+        raise ValueError(f"there are {len(variants)} new variants of {size} layers in all stages, which isn't so many")
+    return _all_variants(np.require(new, np.int64, ("C", "W")), np.require(variants, np.int64, ("C", "W")))
+
+
+@compiled("(i8[:,::1], i8[::1])")
+def _all_variants(new: NDArray[np.int64], variants: NDArray[np.int64]) -> NDArray[np.int64]:
+    size, place = len(new), 0
+    of_stages = np.full((size, size, size), -1, np.int64)
+    for first in range(size):
+        for last in range(first, size):
+            for layer in range(first, new[first, last]):
+                of_stages[first, last, layer] = of_stages[first, last - 1, layer]
+            for layer in range(new[first, last], last + 1):
+                of_stages[first, last, layer] = variants[place]
+                place += 1
+    return of_stages
 
 
 @compiled("(i8[:,:,::1],)", may_wait=True)

@@ -129,6 +129,7 @@ class StageCostModel:
         """
         of_ranges: tuple[dict[Any, Any], ...] = (
             self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden, self._memory,
+            self._divisions,
         )  # fmt: skip
         for kept in of_ranges:
             kept.clear()

@@ -83,7 +83,7 @@ class Division(Protocol):
         ...
 
     @property
-    def of_stages(self) -> NDArray[np.intp] | None:
+    def of_stages(self) -> NDArray[np.signedinteger] | None:
         """Returns which variant (way to shard it) layer n has in the stage of layers i..j, as entry (i, j, n); -1 for
         layers outside of the stage.
 

@@ -74,7 +74,7 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
     size = len(solvers)
     layouts = cheapest_chains([solver.costs for solver in solvers])
     places: dict[tuple[int, int, int], int] = {}
-    of_stages = np.full((size, size, size), -1, dtype=np.intp)
+    of_stages = np.full((size, size, size), -1, dtype=np.int32)
     stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
     for i, j in stages:
         chosen = layouts[i, j].tolist()

@@ -66,7 +66,7 @@ class Resolved:
     """
 
     own: NDArray[np.intp]
-    of_stages: NDArray[np.intp] | None
+    of_stages: NDArray[np.signedinteger] | None
     micro_batch: WorkSeconds
     step: WorkSeconds
     doublings: float = 0.0
