@@ -80,20 +80,13 @@ def with_new_variants(new: NDArray[np.signedinteger], variants: NDArray[np.signe
     begins = new[first, last]
     if (begins < first).any() or (begins > last).any() or (last + 1 - begins).sum() != len(variants):
         raise ValueError(f"there are {len(variants)} new variants of {size} layers in all stages, which isn't so many")
-    return _all_variants(np.require(new, np.int64, ("C", "W")), np.require(variants, np.int64, ("C", "W")))
-
-
-@compiled("(i8[:,::1], i8[::1])")
-def _all_variants(new: NDArray[np.int64], variants: NDArray[np.int64]) -> NDArray[np.int64]:
-    size, place = len(new), 0
+    counts = last + 1 - begins
+    stage, nth = np.repeat(np.arange(len(counts)), counts), np.arange(len(variants))
+    layer = begins[stage] + nth - (np.cumsum(counts) - counts)[stage]
     of_stages = np.full((size, size, size), -1, np.int64)
-    for first in range(size):
-        for last in range(first, size):
-            for layer in range(first, new[first, last]):
-                of_stages[first, last, layer] = of_stages[first, last - 1, layer]
-            for layer in range(new[first, last], last + 1):
-                of_stages[first, last, layer] = variants[place]
-                place += 1
+    of_stages[first[stage], last[stage], layer] = variants
+    for n in range(1, size):
+        np.copyto(of_stages[:, n], of_stages[:, n - 1], where=np.arange(size) < new[:, n, None])
     return of_stages
 
 
