@@ -1,7 +1,8 @@
 """Functions that numba compiles at their first call, and keeps compiled on disk where it may write.
 
 What is compiled is loops over arrays, which NumPy would need a call for each. Sums are made in the order in which they
-are written. Until one is called, numba isn't imported.
+are written. Until one is called, numba isn't imported; nor is it for functions that say that they `may_wait`, as long
+as all their calls together have too little to do for that.
 
 References:
     Lam, Pitrou and Seibert, Numba: A LLVM-based Python JIT compiler, LLVM-HPC 2015.
@@ -12,19 +13,29 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, final
 
 _LOGGER = logging.getLogger(__name__)
 
 Taken = ParamSpec("Taken")
 Given = TypeVar("Given")
 _KNOWN: list[Callable[[], object]] = []
+_LITTLE = 300_000
+"""Up to so many numbers in the arrays of all calls together functions that may wait are run uncompiled."""
+
+
+@final
+class _Uncompiled:
+    """A counter of the numbers in arrays of calls that were run uncompiled."""
+
+    numbers = 0
 
 
 def compiled(
-    signature: str, *helpers: Callable[..., Any]
+    signature: str, *helpers: Callable[..., Any], may_wait: bool = False
 ) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
     """Returns a decorator by which numba compiles a function at its first call. The function may use arrays, numbers
     and constants of its module, and functions of its file that are named as helpers.
@@ -55,12 +66,20 @@ def compiled(
 
         @functools.wraps(function)
         def call(*arguments: Taken.args, **named: Taken.kwargs) -> Given:
+            if may_wait and machine_code is None and _is_little(arguments):
+                return function(*arguments, **named)
             return ready()(*arguments, **named)
 
         _KNOWN.append(ready)
         return call
 
     return of
+
+
+def _is_little(arguments: Sequence[Any]) -> bool:
+    """Returns whether a call, with those before it, has so little to do that it is done before numba is imported."""
+    _Uncompiled.numbers += sum(getattr(argument, "size", 1) for argument in arguments)
+    return _Uncompiled.numbers <= _LITTLE and "numba" not in sys.modules
 
 
 def compile_all(within_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> tuple[int, int]:

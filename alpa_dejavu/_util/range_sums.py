@@ -30,7 +30,7 @@ def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
     return np.where(_upper(size), prefix[..., None, 1:] - prefix[..., :-1, None], 0.0)
 
 
-def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] | None = None) -> FloatArray:
+def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.signedinteger] | None = None) -> FloatArray:
     """Returns the matrix whose entry (i, j) is the sum over layers i..j of a value that may differ by the stage that a
     layer is in.
 
@@ -49,16 +49,20 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
         return range_sum(values)
     rows = np.asarray(values, dtype=np.float64)
     of_variants = np.require(rows.reshape(-1, rows.shape[-1]).T, requirements=("C", "W"))
-    sums = _variant_sums(of_variants, *_new_variants(of_stages))
+    sums = _variant_sums(of_variants, *new_variants(of_stages))
     return sums.reshape(*rows.shape[:-1], *of_stages.shape[:2])
 
 
 _NEW: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
 
-def _new_variants(of_stages: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns for each stage of layers i..j the first layer whose variant isn't that of the stage of layers i..j-1, and
-    the variants from there on, one stage after the other; of each array these are looked for once.
+def new_variants(of_stages: NDArray[np.signedinteger]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns for each stage of layers i..j, shape (L, L), the first layer whose variant isn't that of the stage of
+    layers i..j-1, and the variants from there on, one stage after the other; of each array these are looked for once.
+
+    >>> of_stages = np.array([[[2, -1], [2, 1]], [[-1, -1], [-1, 1]]])
+    >>> [part.tolist() for part in new_variants(of_stages)]
+    [[[0, 1], [0, 1]], [2, 1, 1]]
     """
     key = id(of_stages)
     if key not in _NEW:
@@ -67,7 +71,26 @@ def _new_variants(of_stages: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArr
     return _NEW[key]
 
 
-@compiled("(i8[:,:,::1],)")
+def with_new_variants(new: NDArray[np.signedinteger], variants: NDArray[np.signedinteger]) -> NDArray[np.int64]:
+    """Returns the variant of each layer in each stage, shape (L, L, L), -1 outside of it, of which `new_variants` tells
+    so much; ValueError where these don't fit each other.
+    """
+    size = len(new)
+    first, last = np.triu_indices(size)
+    begins = new[first, last]
+    if (begins < first).any() or (begins > last).any() or (last + 1 - begins).sum() != len(variants):
+        raise ValueError(f"there are {len(variants)} new variants of {size} layers in all stages, which isn't so many")
+    counts = last + 1 - begins
+    stage, nth = np.repeat(np.arange(len(counts)), counts), np.arange(len(variants))
+    layer = begins[stage] + nth - (np.cumsum(counts) - counts)[stage]
+    of_stages = np.full((size, size, size), -1, np.int64)
+    of_stages[first[stage], last[stage], layer] = variants
+    for n in range(1, size):
+        np.copyto(of_stages[:, n], of_stages[:, n - 1], where=np.arange(size) < new[:, n, None])
+    return of_stages
+
+
+@compiled("(i8[:,:,::1],)", may_wait=True)
 def _first_new(of_stages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     size, count = len(of_stages), 0
     new = np.zeros((size, size), np.int64)
@@ -87,7 +110,7 @@ def _first_new(of_stages: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return new, variants
 
 
-@compiled("(f8[:,::1], i8[:,::1], i8[::1])")
+@compiled("(f8[:,::1], i8[:,::1], i8[::1])", may_wait=True)
 def _variant_sums(values: FloatArray, new: NDArray[np.int64], variants: NDArray[np.int64]) -> FloatArray:
     """Returns the sums of several values of variants, shape (V, M), over the layers of each stage; (M, L, L)."""
     size, several, place = len(new), values.shape[1], 0

@@ -129,6 +129,7 @@ class StageCostModel:
         """
         of_ranges: tuple[dict[Any, Any], ...] = (
             self._computed, self._sent, self._plain, self._by_weight, self._passes, self._hidden, self._memory,
+            self._divisions,
         )  # fmt: skip
         for kept in of_ranges:
             kept.clear()
@@ -152,25 +153,31 @@ class StageCostModel:
         """
         if self._kept is None:
             return self._seconds(devices, config)
-        text = self._text(devices, config)
-        if text not in self._kept:
-            self._kept.add(text, self._seconds(devices, config))
-        return self._kept.figures(text)
+        self.price([(devices, config)])
+        return self._kept.figures(self._text(devices, config))
+
+    def price(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
+        """Adds to the kept prices the seconds and bytes of stages on given devices with given mesh configs that they
+        lack.
+        """
+        assert self._kept is not None, "there is something to add them to"
+        new = [
+            pair for pair in choices if self._text(*pair) not in self._kept or _text_of(pair[1]) not in self._kept
+        ]
+        self.prepare(new)
+        for devices, config in new:
+            self._kept.add(self._text(devices, config), self._seconds(devices, config))
+            self.memory(config)
+
+    def priced(self, devices: StageDevices, config: MeshConfig) -> tuple[Float[FloatArray, "6 R"], StageMemory]:
+        """Returns the seconds and bytes of stages, which were priced, by the kept prices' kinds of ranges."""
+        assert self._kept is not None, "they were added to it"
+        texts = self._text(devices, config), _text_of(config)
+        seconds, memory = map(self._kept.rows, texts)
+        return seconds, StageMemory.of(memory)
 
     def _text(self, devices: StageDevices, config: MeshConfig) -> str:
         return f"{self.places.content(devices)} {_text_of(config)}"
-
-    def kept_rows(
-        self, devices: StageDevices, config: MeshConfig
-    ) -> tuple[Float[FloatArray, "6 R"], StageMemory] | None:
-        """Returns the seconds and bytes of stages on some devices with a config as they are known from before, by the
-        kinds of ranges that are kept; None where they aren't.
-        """
-        texts = self._text(devices, config), _text_of(config)
-        if self._kept is None or not all(text in self._kept for text in texts):
-            return None
-        seconds, memory = map(self._kept.rows, texts)
-        return seconds, StageMemory.of(memory)
 
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "6 L L"]:
         parts = self._without_offload(devices, config)

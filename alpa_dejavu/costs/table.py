@@ -27,7 +27,7 @@ from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels, RuntimeProfile
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
-from alpa_dejavu.problem import Cluster, HostShare, MeshConfig, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 if TYPE_CHECKING:
@@ -268,26 +268,20 @@ def cost_table(
     hosts that the search space names for its submesh, or among all hosts if it names none. `kept` has prices from
     before, and gets what it lacks.
     """
+    kept = KeptPrices(model.num_layers) if kept is None else kept
     costs = StageCostModel(model, cluster, models, kept)
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(models.runtime, cluster, space, margin)
+    allowed = [allowed_ranges(model, submesh, cluster, space, s) for s, submesh in enumerate(space.submeshes)]
     pairs = dict.fromkeys(
         (on, config) for on, row in zip(devices, space.configs, strict=True) for config in row if config is not None
     )
-    allowed = [allowed_ranges(model, submesh, cluster, space, s) for s, submesh in enumerate(space.submeshes)]
-    kinds = RangeKinds.of_lengths(model.num_layers).split(np.array(allowed))
-    parts: dict[tuple[StageDevices, MeshConfig], _PricedRanges] = {}
-    if kept is not None:
-        parts = {pair: _PricedRanges(kept.kinds, *rows) for pair in pairs if (rows := costs.kept_rows(*pair))}
-        kinds = kinds.joined(kept.kinds.of_range) if parts else kinds
-    new = [pair for pair in pairs if pair not in parts]
-    costs.prepare(new)
-    for pair in new:
-        parts[pair] = _PricedRanges.of(kinds, costs.seconds(*pair), costs.memory(pair[1]))
-        kinds = parts[pair].kinds
+    costs.price(pairs)
     costs.forget()  # what the table has, and all that it is made of, would take its memory several times
-    finest = {key: part.within(kinds) for key, part in parts.items()}
+    kinds = kept.kinds.joined(RangeKinds.of_lengths(model.num_layers).split(np.array(allowed)).of_range)
+    of_kinds = kept.kinds.of_range.ravel()[kinds.examples]
+    memory = {}
     shape = len(kinds), len(space.submeshes), len(space.configs[0])
     seconds, successors = np.zeros((len(COST_KINDS), *shape)), np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
@@ -295,41 +289,21 @@ def cost_table(
         fitting = _limits(float(usable[s]), on.share)
         for c, config in enumerate(configs):
             if config is not None:
-                part = finest[on, config]
-                seconds[:, :, s, c] = part.seconds
-                successors[:, s, c] = successors_that_fit(margin.needed(part.memory), fitting, run)
+                of_stages, stage = costs.priced(on, config)
+                seconds[:, :, s, c] = of_stages[:, of_kinds]
+                stage = stage.mapped(lambda rows: rows[of_kinds])
+                successors[:, s, c] = successors_that_fit(margin.needed(stage), fitting, run)
                 offered[:, s, c] = kinds.rows(allowed[s])
-    memory = {key: part.memory.mapped(lambda rows: RangeTable(rows, kinds.of_range)) for key, part in finest.items()}
+                if config not in memory:
+                    memory[config] = stage.mapped(lambda rows: RangeTable(rows, kinds.of_range))
     priced = {name: RangeTable(rows, kinds.of_range) for name, rows in zip(COST_KINDS, seconds, strict=True)}
     return CostTable(
         **priced, offered=RangeTable(offered, kinds.of_range),
         max_n_succ_stages=RangeTable(successors, kinds.of_range),
-        memory=tuple(tuple(config and memory[on, config] for config in configs)
-                     for on, configs in zip(devices, space.configs, strict=True)),
+        memory=tuple(tuple(config and memory[config] for config in row) for row in space.configs),
         memory_limit_bytes=limits, usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class _PricedRanges:
-    """The seconds of stages, shape (6, R), and the memory that they keep, for R kinds of ranges of layers."""
-
-    kinds: RangeKinds
-    seconds: Float[FloatArray, "6 R"]
-    memory: StageMemory
-
-    @classmethod
-    def of(cls, kinds: RangeKinds, seconds: Float[FloatArray, "6 L L"], memory: StageMemory) -> _PricedRanges:
-        """Returns those of all ranges by their kinds, which are split where they turn out to differ."""
-        kinds = kinds.split(np.concatenate([seconds, memory.figures]))
-        return cls(kinds, kinds.rows(seconds), memory.mapped(kinds.rows))
-
-    def within(self, kinds: RangeKinds) -> _PricedRanges:
-        """Returns the same for finer kinds."""
-        places = self.kinds.of_range.ravel()[kinds.examples]
-        return _PricedRanges(kinds, self.seconds[:, places], self.memory.mapped(lambda rows: rows[places]))
 
 
 def _never(offered: RangeArray) -> RangeArray:

@@ -31,6 +31,7 @@ def plan(
     KeyboardInterrupt if the search was stopped before it had a plan; ValueError if the task contradicts itself.
     """
     clock, annotations = clock or Clock(), (*annotations, *more)
+    task = dataclasses.replace(task, slicer=task.source.remembering(task.slicer))
     try:
         with collector_paused():
             search = search or task.chooser.choose(task, clock)

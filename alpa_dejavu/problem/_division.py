@@ -82,7 +82,7 @@ class Division(Protocol):
         """Returns for each variant (one way to shard one layer) the layer's number; the first L are 0..L-1 in order."""
 
     @property
-    def of_stages(self) -> NDArray[np.intp] | None:
+    def of_stages(self) -> NDArray[np.signedinteger] | None:
         """Returns which variant (way to shard it) layer n has in the stage of layers i..j, as entry (i, j, n); -1 for
         layers outside of the stage.
 

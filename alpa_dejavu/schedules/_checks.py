@@ -102,7 +102,7 @@ def unit_ticks(table: TaskTable, num_stages: int, num_micro_batches: int) -> NDA
     return _unit_ticks(table.kind, table.stage, table.micro_batch, table.device, num_stages, num_micro_batches)
 
 
-@compiled("(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8)")
+@compiled("(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8)", may_wait=True)
 def _unit_ticks(
     kind: NDArray[np.int64],
     stage: NDArray[np.int64],

@@ -184,7 +184,7 @@ class StageLayers:
 
     variants: tuple[LayerSharding, ...]
     numbers: tuple[int, ...]
-    of_stages: NDArray[np.intp] | None = None
+    of_stages: NDArray[np.signedinteger] | None = None
 
     @property
     def whole(self) -> tuple[LayerSharding, ...]:

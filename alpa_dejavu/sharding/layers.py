@@ -100,7 +100,7 @@ class LayoutsOfStages:
 
     solvers: tuple[Solver, ...]
     places: tuple[tuple[int, int, int], ...]
-    of_stages: NDArray[np.intp] | None
+    of_stages: NDArray[np.signedinteger] | None
 
     @classmethod
     def cheapest(cls, solvers: Sequence[Solver]) -> LayoutsOfStages:
@@ -117,7 +117,7 @@ class LayoutsOfStages:
         places = [(int(layer[n]), int(received[n]), int(sent[n])) for n in np.sort(first)]
         if len(places) == size:
             return cls(tuple(solvers), tuple(places), None)
-        of_stages = np.full((size, size, size), -1, dtype=np.intp)
+        of_stages = np.full((size, size, size), -1, dtype=np.int32)
         of_stages[begins, ends, numbers] = first.argsort().argsort()[inverse[size:]]
         return cls(tuple(solvers), tuple(places), of_stages)
 

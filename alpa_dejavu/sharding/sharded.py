@@ -122,7 +122,7 @@ class ShardedDivision:
         return self.layers.numbers
 
     @property
-    def of_stages(self) -> NDArray[np.intp] | None:
+    def of_stages(self) -> NDArray[np.signedinteger] | None:
         """Returns the index of the variant that layer n has in the stage of layers i..j, -1 where it isn't in it; shape
         (L, L, L). None: each layer has one variant.
         """

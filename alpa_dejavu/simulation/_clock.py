@@ -24,7 +24,7 @@ def own_devices(program: StepProgram, seconds: FloatArray) -> tuple[FloatArray, 
     return finished[program.waits].max(axis=0), finished[:-1]
 
 
-@compiled("(i8[:, ::1], f8[::1])")
+@compiled("(i8[:, ::1], f8[::1])", may_wait=True)
 def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
     """Returns the end of each task, and 0 as the last entry: the one that -1, nothing to wait for, looks up."""
     ends = np.zeros(len(seconds) + 1)

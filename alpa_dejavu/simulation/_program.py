@@ -124,7 +124,7 @@ def program_of(
     return StepProgram(kind, stage, batch, np.stack(waits)), order
 
 
-@compiled("(i8[:, ::1], i8[::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, b1, i8[:, ::1])")
+@compiled("(i8[:, ::1], i8[::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, b1, i8[:, ::1])", may_wait=True)
 def _build(
     computations: NDArray[np.int64],
     edges: NDArray[np.int64],

@@ -28,6 +28,7 @@ from alpa_dejavu.slicing._bounded import BoundedSearch
 from alpa_dejavu.slicing._branch import ROUNDING, BoundedAnswer, BranchAndBound, at_least_s, spare
 from alpa_dejavu.slicing._choices import Choices, FloatArray
 from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
+from alpa_dejavu.slicing.kept_slicings import KeptSlicings
 
 
 @final
@@ -39,7 +40,8 @@ class Dynamic(Slicer):
     On hosts of unlike kinds it is exact as long as the limits of `effort` allow it; if not, `Slicing.gap` tells how
     much may be left to win. On alike hosts it is always exact, but for problems in which memory limits, or transfers
     that depend on the stage before, matter on so many devices that tables would take gigabytes: then it may find
-    nothing better than equal stages, and tells a gap.
+    nothing better than equal stages, and tells a gap. `kept` has answers from before, and gets others; None: each
+    problem is solved.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
@@ -48,8 +50,12 @@ class Dynamic(Slicer):
     """
 
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
+    kept: KeptSlicings | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
+        return self._solved(problem) if self.kept is None else self.kept.of(problem, self._solved)
+
+    def _solved(self, problem: SlicingProblem) -> Slicing:
         started = time.perf_counter()
         check_has_recurrence("dynamic", problem)
         if problem.families is not None:

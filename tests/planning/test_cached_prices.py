@@ -17,6 +17,7 @@ from alpa_dejavu.planning.search.models import model_cache
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import ModelCache
 from alpa_dejavu.plans.plan_file import plan_text
+from alpa_dejavu.slicing.kept_slicings import KeptSlicings
 from tanh_layers import trained
 
 SIZES = "transformer:hidden=64,blocks=4,heads=4,vocabulary=256,sequence=32"
@@ -42,6 +43,18 @@ def added(monkeypatch):
     return texts
 
 
+@pytest.fixture
+def solved(monkeypatch):
+    """The problems that are sliced."""
+    problems, of = [], KeptSlicings.of
+
+    def noted(self, problem, slice_anew):
+        return of(self, problem, lambda problem: problems.append(problem) or slice_anew(problem))
+
+    monkeypatch.setattr(KeptSlicings, "of", noted)
+    return problems
+
+
 def planned(cache, model=trained, cluster=HOSTS, batch=32, micro_batches=4, **more):
     folder = False if cache is None else cache.folder
     layers = None if model is SIZES else 3
@@ -64,14 +77,25 @@ OTHERS = {
 @pytest.mark.parametrize("model", [trained, SIZES], ids=["traced", "sizes"])
 def test_another_question_on_the_same_model_and_machine_makes_no_prices(cache, added, model):
     runtime = {"runtime": "megatron"} if model is SIZES else {}
-    first = text(planned(cache, model, **runtime))
-    assert added
-    assert text(planned(None, model, **runtime)) == first
+    questions = [{**runtime, **other} for other in ({}, *OTHERS.values())]
+    anew = [text(planned(None, model, **question)) for question in questions]
     del added[:]
-    assert text(planned(cache, model, **runtime)) == first
-    for other in OTHERS.values():
-        assert text(planned(cache, model, **runtime, **other)) == text(planned(None, model, **runtime, **other))
+    assert text(planned(cache, model, **runtime)) == anew[0]
+    assert added
+    del added[:]
+    assert [text(planned(cache, model, **question)) for question in questions] == anew
     assert added == []
+
+
+def test_the_same_question_and_another_price_slice_nothing(cache, solved):
+    first = text(planned(cache))
+    assert solved
+    del solved[:]
+    assert text(planned(cache)) == first
+    planned(cache, **OTHERS["price"])
+    assert solved == []
+    assert text(planned(cache, **OTHERS["batch"])) == text(planned(None, **OTHERS["batch"]))
+    assert solved
 
 
 def test_other_cost_models_code_and_samples_have_prices_of_their_own(cache, added, monkeypatch):
@@ -82,8 +106,9 @@ def test_other_cost_models_code_and_samples_have_prices_of_their_own(cache, adde
         {"runtime": "torchtitan", "attention": "plain"},
         {"batch": 64},
     ):
+        anew = text(planned(None, **other))
         del added[:]
-        assert text(planned(cache, **other)) == text(planned(None, **other))
+        assert text(planned(cache, **other)) == anew
         assert added
     monkeypatch.setattr(model_cache, "_code", lambda *_: "another version")
     del added[:]
@@ -97,9 +122,9 @@ class Slow(LatencyModel):
         return dataclasses.replace(latency, mean_s=2 * latency.mean_s)
 
 
-def test_by_models_whose_content_is_not_known_nothing_is_kept(cache, added):
+def test_by_models_whose_content_is_not_known_nothing_is_kept(cache):
     planned(cache, latency=Slow())
-    assert added == []
+    assert not any(b'"of_ranges"' in gzip.decompress(path.read_bytes()) for path in cache.folder.iterdir())
     assert CachedPrices(cache).of(KEY, 3, CostModels(Slow(), AlphaBeta())) is None
     assert CachedPrices(None).of(KEY, 3, CostModels.named()) is None
 

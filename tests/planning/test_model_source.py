@@ -133,17 +133,17 @@ def test_models_by_name_are_found_without_a_trace_and_written_once(cache, traces
     assert traces == [8]
 
 
-def test_a_plan_by_name_from_the_cache_imports_neither_jax_nor_what_checks_files(tmp_path):
+def test_a_small_plan_by_name_from_the_cache_imports_neither_jax_nor_numba_nor_what_checks_files(tmp_path):
     code = (
         "import sys; from alpa_dejavu.planning import plan_model; "
         "plan_model('gpt-125m', 'p3.16xlarge', batch=32, layers=4); "
-        "print('jax' in sys.modules, 'pydantic' in sys.modules)"
+        "print(*(name in sys.modules for name in ('jax', 'numba', 'scipy', 'pydantic')))"
     )
     runs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert runs == ["True False\n", "False False\n"]
+    assert runs == ["True True True False\n", "False False False False\n"]
 
 
 def test_other_models_are_found_by_their_content(cache, monkeypatch):

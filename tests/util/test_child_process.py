@@ -128,6 +128,17 @@ def test_numba_is_imported_by_the_first_call(module):
     assert run(code, module) == ["False", "3.0", "True"]
 
 
+def test_what_may_wait_is_run_uncompiled_until_there_is_much_to_do(tmp_path):
+    (tmp_path / "waiting.py").write_text(MODULE.replace(',)")', ',)", may_wait=True)'))
+    code = """
+        import sys
+        import numpy as np, waiting
+        for size in (2, 299_000, 300_000, 2):
+            print(waiting.total(np.arange(float(size))) == size * (size - 1) / 2, "numba" in sys.modules)
+    """
+    assert run(code, tmp_path) == ["True", "False", "True", "False", "True", "True", "True", "True"]
+
+
 CALL = "import numpy as np, totals; print(totals.total(np.array([1.0, 2.5])))"
 
 

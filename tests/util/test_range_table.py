@@ -37,7 +37,7 @@ def test_kinds_are_of_ranges_with_equal_values(work, seed):
     table = RangeTable(kinds.rows(values).T, kinds.of_range)
     upper = np.triu_indices(len(work))
     assert np.allclose(np.asarray(table)[upper], np.moveaxis(values, 0, -1)[upper], rtol=1e-10)
-    different = {(*np.round(values[:, i, j], 6), j - i) for i, j in zip(*upper, strict=True)}
+    different = {(*np.round(values[:, i, j], 6).tolist(), j - i) for i, j in zip(*upper, strict=True)}
     assert len(kinds) == len(different) + 1, "those of no layers are one kind"
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PRODUCT, UNFOLDED, ATTENTION, GROUPED, STREAM = "product", "unfolded", "attention", "grouped", "stream"
 _MOST_SHAPES = 1 << 18
+_FEW = 20_000
+"""Up to so many pairs are told apart by sorting, which takes longer, but needs no compiled code."""
 
 
 @final
@@ -114,9 +116,20 @@ class OperatorShapes:
         return np.array([self._numbers[id(record)] for record in records], dtype=np.int64)
 
 
-@compiled("(i8[::1], f8[::1])")
 def _distinct(keys: Places, values: Float[np.ndarray, " places"]) -> tuple[Int[np.ndarray, " pairs"], Places]:
-    """Returns the first place of each distinct pair of a key and a value, and for each place the number of its pair."""
+    """Returns the first place of each distinct pair of a key, below 2^53, and a value, and for each place the number of
+    its pair.
+    """
+    if len(keys) > _FEW:
+        return _distinct_of_many(keys, values)
+    pairs = np.empty(len(keys), dtype=np.complex128)
+    pairs.real, pairs.imag = keys, values
+    _, first, numbers = np.unique(pairs, return_index=True, return_inverse=True)
+    return first, numbers
+
+
+@compiled("(i8[::1], f8[::1])")
+def _distinct_of_many(keys: Places, values: Float[np.ndarray, " places"]) -> tuple[Int[np.ndarray, " pairs"], Places]:
     size = 4
     while size < 2 * len(keys):
         size *= 2

@@ -131,7 +131,8 @@ class Searched(Chooser):
             smaller = PricedShapes(task.on(part), shapes.clock, () if thorough else shapes.priced)
             plans: list[Candidate] = []
             if best is not None and not thorough:
-                plans = best_first(smaller.searched(_near_the_best(smaller, best), exactly=every))
+                near = _near_the_best(smaller, best, none_slower=not every)
+                plans = best_first(smaller.searched(near, exactly=every))
             close = best is not None and plans and plans[0].step_s <= best.step_s * (1 + _CLOSE)
             if thorough or close or (every and len(parts) <= _WIDELY):
                 costs = () if thorough or every else shapes.priced  # others' plans were far from the best one
@@ -169,12 +170,16 @@ def _shape(best: Candidate) -> Shape:
     return Shape(best.model.num_layers, best.run.num_micro_batches)
 
 
-def _near_the_best(shapes: PricedShapes, best: Candidate) -> ShapeSearch:
-    """Returns a search at the best plan's number of layers, over the numbers of micro-batches whose costs are known."""
+def _near_the_best(shapes: PricedShapes, best: Candidate, none_slower: bool = False) -> ShapeSearch:
+    """Returns a search at the best plan's number of layers, over the numbers of micro-batches whose costs are known;
+    from its own on as long as steps get shorter, where no plan that is slower is of any use.
+    """
     layers = best.model.num_layers
     counts = sorted(costs.run.num_micro_batches for costs in shapes.priced if costs.model.num_layers == layers)
     if not counts:
         return ShapeSearch(shapes.task.layers, shapes.task.micro_batches, _shape(best))
+    if none_slower:
+        return ShapeSearch([layers], counts, _shape(best), rival_s=best.step_s)
     return ShapeSearch([layers], counts)
 
 

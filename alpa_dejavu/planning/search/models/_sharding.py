@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_sums import new_variants, with_new_variants
 from alpa_dejavu.planning.search.models._model import (
     Data,
     Numbered,
@@ -41,6 +42,8 @@ _COLLECTIVE = tuple(field.name for field in dataclasses.fields(Collective))
 _CUTS = ("forward_cuts", "backward_cuts", "update_cuts")
 _PARTS = ("memory_parts", "temporary_moments")
 _PASSES = ("forward", "backward")
+_NEW = "new", "variants"
+"""The parts of `new_variants`, by which stages' variants are written."""
 
 
 @final
@@ -130,7 +133,9 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
         {
             "variants": [layers.number(variant) for variant in row.variants],
             "numbers": list(row.numbers),
-            "of_stages": None if row.of_stages is None else packed(row.of_stages, np.int16),
+            "of_stages": None
+            if row.of_stages is None
+            else {name: packed(part, np.int32) for name, part in zip(_NEW, new_variants(row.of_stages), strict=True)},
         }
         for row in rows.objects
     ]
@@ -152,7 +157,8 @@ def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = No
     collectives = list(map(_collective, data.get("collectives", ())))  # older files have them in each layer, like cuts
     cuts = [unpacked(cut, np.int8).astype(np.bool_) for cut in data.get("cuts", ())]
     layers = [_layer(*pair, collectives, cuts) for pair in zip(data["layers"], _flows_of(data), strict=True)]
-    rows = [_stage_layers(row, layers, model) for row in data["stages"]]
+    in_stages: dict[str, NDArray[np.int32]] = {}  # of all ZeRO levels alike, and large
+    rows = [_stage_layers(row, layers, model, in_stages) for row in data["stages"]]
     if not (0 < (ratio := float(data["batch_ratio"])) < math.inf):
         raise ValueError(f"batch_ratio is {ratio}, but must be a finite number above 0")
     kept = {}
@@ -168,7 +174,9 @@ def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = No
     return ModelSharding(KeptLayers(kept, solve), ratio)
 
 
-def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], model: Model) -> StageLayers:
+def _stage_layers(
+    data: Mapping[str, Any], layers: Sequence[LayerSharding], model: Model, in_stages: dict[str, NDArray[np.int32]]
+) -> StageLayers:
     num_layers = model.num_layers
     variants = tuple(layers[n] for n in data["variants"])
     numbers = tuple(map(operator.index, data["numbers"]))
@@ -181,7 +189,13 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], mode
         _check_of_layer(variant, model.layers[number])
     if data["of_stages"] is None:
         return StageLayers(variants, numbers)
-    of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
+    written = data["of_stages"]
+    if (key := str(written)) not in in_stages:
+        if _NEW[0] in written:
+            in_stages[key] = with_new_variants(*(unpacked(written[name], np.int32) for name in _NEW)).astype(np.int32)
+        else:  # older files have all variants
+            in_stages[key] = unpacked(written, np.int16).astype(np.int32)
+    of_stages = in_stages[key]
     if of_stages.shape != (num_layers,) * 3 or not -1 <= of_stages.min() <= of_stages.max() < len(variants):
         raise ValueError(f"of_stages has the shape {of_stages.shape}, or variants that there aren't")
     return StageLayers(variants, numbers, of_stages)

@@ -186,14 +186,19 @@ def code_digest(*further: str) -> str:
 
 @functools.cache
 def _code(further: tuple[str, ...]) -> str:
-    content = hashlib.sha256(platform.python_version().encode())
-    for package in _PACKAGES:
-        content.update(f"{package} {installed_version(package)};".encode())
-    for name in (*_MADE_BY, *further):
-        path = _HERE / name
-        for file in sorted([*path.rglob("*.py"), *path.rglob("*.json")]) if path.is_dir() else [path]:
-            content.update(f"{file.relative_to(_HERE)};".encode())
-            content.update(file.read_bytes())
+    versions = [platform.python_version(), *(f"{package} {installed_version(package)}" for package in _PACKAGES)]
+    content = repr((versions, [_files_digest(name) for name in (*_MADE_BY, *further)]))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@functools.cache
+def _files_digest(name: str) -> str:
+    """Returns a digest of a file of the package, or of the code and the figures in one of its folders."""
+    content, path = hashlib.sha256(), _HERE / name
+    files = [path] if path.is_file() else [pathlib.Path(at, file) for at, _, names in os.walk(path) for file in names]
+    for file in sorted(file for file in files if file.suffix in (".py", ".json")):
+        content.update(f"{file.relative_to(_HERE)};".encode())
+        content.update(file.read_bytes())
     return content.hexdigest()
 
 

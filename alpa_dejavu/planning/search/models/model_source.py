@@ -10,6 +10,7 @@ from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Model
+from alpa_dejavu.slicing import Slicer
 
 __all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "scaled_model"]
 
@@ -67,6 +68,12 @@ class ModelSource(abc.ABC):
         models, to which more may be added; None where nothing is kept.
         """
         return None
+
+    def remembering(self, slicer: Slicer) -> Slicer:
+        """Returns a slicer that answers as the given one does, and remembers problems of this model where there is a
+        cache for it.
+        """
+        return slicer
 
     def keep(self) -> None:
         """Saves what was learned of the model for other processes, where there is a cache for it."""

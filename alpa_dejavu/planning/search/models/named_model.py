@@ -14,11 +14,12 @@ from alpa_dejavu.costs.kernels import has_fused
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
-from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache
+from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, chosen_cache
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource, checked_micro_batch
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model
 from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, Execution, transformer_model
+from alpa_dejavu.slicing import Slicer
 
 __all__ = ["SizedTransformer", "attention_on", "model_source", "sized_transformer"]
 
@@ -75,8 +76,14 @@ class SizedTransformer(ModelSource):
         return self.exact(num_layers, micro_batch)  # which costs no more than scaling one
 
     def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
-        described = {"model": content_digest(self.size, self.execution), "micro_batch": micro_batch}
-        return self._prices.of(described, num_layers, models)
+        return self._prices.of({**self._key, "micro_batch": micro_batch}, num_layers, models)
+
+    def remembering(self, slicer: Slicer) -> Slicer:
+        return self._prices.remembering(self._key, slicer)
+
+    @property
+    def _key(self) -> Key:
+        return {"model": content_digest(self.size, self.execution)}
 
     def keep(self) -> None:
         self._prices.keep()

@@ -20,6 +20,7 @@ from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
 from alpa_dejavu.planning.search.models.model_source import ModelSource, checked_micro_batch, scaled_model
 from alpa_dejavu.problem import Model
+from alpa_dejavu.slicing import Slicer
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers import AttentionFound, TracedStep
@@ -124,6 +125,9 @@ class TracedModel(ModelSource):
             return None
         key = self._key(micro_batch if exact else self._nearest(num_layers, micro_batch), num_layers)
         return self._prices.of({**key, "scaled_to": micro_batch}, num_layers, models)
+
+    def remembering(self, slicer: Slicer) -> Slicer:
+        return slicer if self._cache is None else self._prices.remembering(self._key(self.micro_batch), slicer)
 
     def keep(self) -> None:
         if self._cache is None:

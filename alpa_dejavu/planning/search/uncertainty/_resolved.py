@@ -50,7 +50,7 @@ class Resolved:
     # For each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it have: on
     # any mesh, and on this logical mesh; shape (V, 2).
     own: NDArray[np.intp]
-    of_stages: NDArray[np.intp] | None  # the variants of layers i..j, (L, L, L), -1 outside; None: one each
+    of_stages: NDArray[np.signedinteger] | None  # the variants of layers i..j, (L, L, L), -1 outside; None: one each
     micro_batch: WorkSeconds  # the seconds of forward and backward of one micro-batch, collectives included
     step: WorkSeconds  # the seconds of what is computed and sent once a step
     # The logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU, which computes
