@@ -207,3 +207,12 @@ def test_heads_that_no_library_computes_are_told():
         check_fused(gpu_of("H100-SXM-80GB"), 512)
     with pytest.raises(ValueError, match=r"libraries fuse it on GPUs since Ampere, and T4 is of the Turing generation"):
         check_fused(gpu_of("T4"), 64)
+
+
+def test_attention_by_mask_pass_and_library():
+    assert passes("cudnn", tokens=32768) == pytest.approx(2 * passes(tokens=32768), rel=0.05)
+    assert 2.5 < passes("cudnn causal backward", tokens=32768) / passes(tokens=32768) < 3.2
+    assert passes("flash2 causal", tokens=32768) == pytest.approx(1.6 * passes(tokens=32768), rel=0.02)
+    assert passes("flash2 causal", gpu="L40S") == passes(gpu="L40S")
+    assert passes(prepare=True) > passes() == passes(prepare=False)
+    assert passes("cudnn", prepare=True) == passes("cudnn")

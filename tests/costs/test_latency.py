@@ -55,3 +55,43 @@ def test_what_is_read_against_its_order_takes_longer_and_less_so_in_the_cache() 
     # A device that has a tenth of the bytes has a tenth of the lines, too.
     large = dataclasses.replace(read, strided_cache_bytes=160.0)
     assert AnalyticLatency().predict(Operators.of([large]).split(2, 5), device).total_s == pytest.approx(0.1 + 6.4 / 16)
+
+
+def test_what_another_computation_left_comes_from_memory_as_weights_do() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, uncached_bytes_per_s=2.0)
+    traffic = DEVICE.memory_bytes_per_s
+    left = Operator("elementwise", "add", (), (), "float32", 0.0, read_bytes=traffic + 8.0, passed_bytes=8.0)
+    assert AnalyticLatency().predict(Operators.of([left]), device).total_s == pytest.approx(1.0 + 4.0)
+    assert AnalyticLatency().predict(Operators.of([left]).split(2, 2), device).total_s == pytest.approx(0.25 + 1.0)
+
+
+def test_maxima_have_a_rate_of_their_own() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, extreme_flop_per_s=2.0)
+    largest = Operator("reduce", "reduce_max", ((8,),), ((),), "float32", 8.0)
+    total = dataclasses.replace(largest, primitive="reduce_sum")
+    seconds = AnalyticLatency().predict(Operators.of([largest, total]), device).mean_s
+    assert seconds == pytest.approx([4.0, 8.0 / DEVICE.vector_flop_per_s])
+
+
+def test_weights_and_their_gradients_come_from_memory_besides_what_is_computed() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, uncached_bytes_per_s=2.0)
+    work, traffic = DEVICE.rate("float32"), DEVICE.memory_bytes_per_s
+    product = Operator(
+        "dot", "dot_general", (), (), "float32", 2 * work, read_bytes=traffic + 8.0, unbatched_read_bytes=8.0
+    )
+    add = Operator(
+        "elementwise", "add", (), (), "float32", 0.0, read_bytes=3 * traffic + 8.0, written_bytes=4.0,
+        unbatched_read_bytes=8.0, unbatched_written_bytes=4.0,
+    )  # fmt: skip
+    both = Operators.of([product, add])
+    assert AnalyticLatency().predict(both, device).mean_s == pytest.approx([2.0 + 4.0, 3.0 + 6.0])
+    # Data parallelism divides all but the weights, tensor parallelism these, too.
+    assert AnalyticLatency().predict(both.split(2), device).mean_s == pytest.approx([1.0 + 4.0, 1.5 + 6.0])
+    assert AnalyticLatency().predict(both.split(1, 2), device).mean_s == pytest.approx([1.0 + 2.0, 1.5 + 3.0])
+
+
+def test_convolutions_over_holes_have_a_rate_of_their_own() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, dilated_flop_per_s=20.0)
+    dense = Operator("conv", "conv_general_dilated", (), (), "float32", 100.0)
+    both = [dense, dataclasses.replace(dense, dilated=True)]
+    assert AnalyticLatency().predict(Operators.of(both), device).mean_s == pytest.approx([1.0, 5.0])

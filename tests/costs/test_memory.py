@@ -162,3 +162,20 @@ def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
 def test_a_measurement_that_cannot_be_is_refused(figures):
     with pytest.raises(ValueError, match="must be a finite number above 0"):
         StageMeasurement(*figures)
+
+
+def test_residuals_of_a_run_join_those_that_are_given():
+    alone = margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals
+    assert (alone.log_ratios, alone.num_groups, alone.is_ours) == ({"peak": (0.1, 0.2, 0.3)}, 3, True)
+    assert margin_with(MemoryMargin(), [0.1, 0.2]).residuals is None
+    given = MemoryMargin(0.02, FOREIGN)
+    assert margin_with(given, []) is given
+    both = margin_with(given, [0.5])
+    assert (both.risk, both.residuals.num_groups) == (0.02, 9)
+    assert both.residuals.log_ratios["peak"] == (*FOREIGN.log_ratios["peak"], 0.5)
+    assert both.residuals.framework == "another framework and Alpa"
+    kinds = {"resident": (0.1, 0.2), "per_micro_batch": (0.0, 0.1), "temporary": (0.3, 0.4)}
+    ours = margin_with(MemoryMargin(residuals=MemoryResiduals(kinds, 2, "mine")), [0.5]).residuals
+    assert ours.is_ours
+    assert all(ours.log_ratios[kind] == (*ratios, 0.5) for kind, ratios in kinds.items())
+    assert ours.origin == "mine, and stages measured while planning"

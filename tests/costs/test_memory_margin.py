@@ -138,3 +138,16 @@ def test_stages_whose_peaks_were_measured_have_no_risk_by_the_count():
 def test_a_risk_is_above_0_and_below_a_half(risk):
     with pytest.raises(ValueError, match=r"must be above 0 and below 0\.5"):
         MemoryMargin(risk)
+
+
+def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
+    mean = dataclasses.replace(residuals(), log_ratios={"peak": tuple(np.array(residuals().log_ratios["peak"]) + 0.2)})
+    theirs = dataclasses.replace(mean, framework="Theirs", origin="their peaks")
+    margin = MemoryMargin(0.05, theirs)
+    assert MemoryMargin(0.05, mean).is_known
+    assert not margin.is_known
+    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note()
+    assert "too few" not in margin.note()
+    assert "Student's t with 2 degrees" in margin.note()
+    # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.
+    assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(2.92 * np.hypot(0.1, 0.2)), rel=5e-3)
