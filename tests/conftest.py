@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 
+import hypothesis
 import pytest
 
 # Read when jax makes its backend, so set before anything imports it.
@@ -20,6 +21,10 @@ os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 (Ray has it so
 
 # Ray ends workers that haven't started within a minute, which they need on a full machine.
 os.environ["RAY_worker_register_timeout_seconds"] = "600"  # noqa: SIM112 (Ray has it so)
+
+# How long an example takes says what else the machine does.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.load_profile("here")
 
 _NUMBERS = itertools.count()
 # What is planned here is kept nowhere, and nothing that was is found. Below, each test has a folder of its own, too.

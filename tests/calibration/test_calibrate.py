@@ -230,3 +230,20 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert f"wrote {output}" in result.stdout
     resumed = CliRunner().invoke(main, [*command[:-1], "1", "--resume"])
     assert resumed.exit_code == 0, resumed.output
+
+
+def test_what_was_measured_is_drawn_beside_the_fit(tmp_path):
+    found = measure(tmp_path, cluster_of(PRIOR, LINK), MadeUp(), budget_s=25)
+    path = tmp_path / "here.json"
+    write_calibration(found, path)
+    kept_at = (tmp_path / "c.json.measurements.jsonl").rename(f"{path}.measurements.jsonl")
+    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in kept_at.read_text(encoding="utf-8").splitlines()[1:]]
+    collectives = {row["probe"]["name"].replace("_", "-") for row in rows if row["what"] == "collectives"}
+    wanted = {f"{name}-within-hosts.html" for name in collectives}
+    assert len(wanted) > 2
+    assert wanted <= {page.name for page in (tmp_path / "pictures").iterdir()}
+    kept_at.write_text(kept_at.read_text(encoding="utf-8").replace('"run_s": ', '"run_s": -', 1), encoding="utf-8")
+    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
+    assert (result.exit_code, "must be a finite number above 0" in result.output) == (1, True)

@@ -327,3 +327,19 @@ def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expecte
 def test_what_a_config_has_and_is_not_planned_is_refused(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         config(tmp_path, LLAMA | changes)
+
+
+def test_tensor_parallelism_is_priced_as_it_divides_norms_and_residuals(tmp_path):
+    divided = SCRIPT.replace("--tensor-model-parallel-size 1", "--tensor-model-parallel-size 2")
+    divided = divided.replace("--recompute-granularity full", "--recompute-granularity selective")
+    plans = {}
+    for name, text in {"whole": divided, "shared": divided.replace("--lr", "--sequence-parallel --lr")}.items():
+        (tmp_path / "run.sh").write_text(text)
+        imported = import_plan(tmp_path / "run.sh", "megatron", example_cluster(1, 4), attention="plain", cache=False)
+        plans[name] = imported.result.plan
+    # A block keeps four hidden states of 2 x 16 tokens, 64 wide, of which each device had half; 4 blocks and 2 of the
+    # micro-batches in flight. The embeddings' output isn't among them.
+    more = plans["whole"].stages[0].memory_bytes - plans["shared"].stages[0].memory_bytes
+    assert more >= 2 * 4 * 4 * (2 * 16 * 64 * 2) / 2
+    assert plans["whole"].notes[0].startswith("without sequence parallelism each tensor-parallel device keeps")
+    assert not any("sequence parallelism" in note for note in plans["shared"].notes)

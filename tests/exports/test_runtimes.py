@@ -162,3 +162,19 @@ def test_layouts_of_megatrons_documentation():
     ):
         with pytest.raises(ValueError, match=said):
             blocks_of_layout(layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("megatron", ["--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--bf16"]),
+        ("torchtitan", ['theta=500000, scaling="llama", scaling_factor=8.0', 'mixed_precision_param="bfloat16"']),
+        ("maxtext", ["rope_max_timescale: 500000", 'rope_type: "llama3.1"', 'dtype: "bfloat16"']),
+        ("galvatron", ["rotary_base=500000,rotary_scaling=8.0", "--mixed_precision bf16"]),
+        ("deepspeed", ['"bf16": {']),
+    ],
+)
+def test_a_writer_writes_the_models_own_properties(name, said):
+    plan = made(Outline(16, 4, "1f1b", 2, 1, (32,), (False,)), LLAMA)
+    text = "".join(TARGETS[name].writer.write(plan, LLAMA).values())
+    assert not [one for one in said if one not in text]

@@ -128,3 +128,12 @@ def test_what_is_wrong_is_said_by_its_line(tmp_path, text, said):
 def test_what_variables_make_is_bounded(text):
     with pytest.raises(SyntaxError, match="variables make more than 8000000 characters; shorten them"):
         Script(text)
+
+
+def test_files_of_arguments_alone(tmp_path):
+    plain = arguments(tmp_path, "--num-layers 2\n--x 3 \\\n--y\n")
+    assert [(one.name, one.values, one.line) for one in plain] == [
+        ("num-layers", ("2",), 1), ("x", ("3",), 2), ("y", (), 3),
+    ]  # fmt: skip
+    arrays = arguments(tmp_path, "A=(\n  --num-layers 2\n)\nB='--x 3'\n")
+    assert [(one.name, one.line) for one in arrays] == [("num-layers", 2), ("x", 4)]

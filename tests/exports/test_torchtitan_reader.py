@@ -179,3 +179,13 @@ def test_python_that_decides_more_is_refused(tmp_path, old, new, said):
 def test_a_configuration_is_no_longer_than_any_is(tmp_path):
     with pytest.raises(ValueError, match="has 1000331 characters, but must have 1000000 at most"):
         read(tmp_path, JOB + "#" * (1_000_331 - len(JOB)))
+
+
+def test_what_is_computed_again_is_applied(tmp_path):
+    some = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = 'op'").outline
+    assert (some.remat, some.selective) == ((False,), True)
+    assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
+    every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
+    assert (every.remat, every.selective) == ((True,), False)
+    none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
+    assert (none.remat, none.selective) == ((False,), False)

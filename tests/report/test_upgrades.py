@@ -233,3 +233,16 @@ def test_the_slowest_stage_is_named_and_evening_helps():
     assert any(note.startswith("stage 1 is the slowest: 60 ms") and "33 %" in note for note in found.notes)
     # Evened out both take 0.045 s: (2 + 4 - 1) times that.
     assert saved(found, "stages that all take equally long") == pytest.approx(5 * 0.045)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({"memory_bytes": 1e9}, "memory sets no limit: the fullest, stage 0"),
+        ({"memory_bytes": 15.5e9}, "stage 0 nearly fills its memory"),
+        ({"memory_bytes": 17e9}, "0.93 GiB are missing; remat, a ZeRO level of 2 or 3, more micro-batches"),
+        ({"memory_bytes": 17e9, "remat": "layer", "zero": 3}, "are missing; more micro-batches, more devices"),
+    ],
+)
+def test_memory_is_looked_at(figures, said):
+    assert said in explain(plan_of(quick((0, 3), **figures), step_s=0.12)).notes[-1]
