@@ -120,6 +120,11 @@ class LayoutsOfStages:
         of_stages[inside] = first.argsort().argsort()[inverse[size:]]
         return cls(tuple(solvers), places, of_stages)
 
+    @property
+    def mesh(self) -> LogicalMesh:
+        """Returns the mesh on which the layouts are the cheapest."""
+        return self.solvers[0].mesh
+
     @cached_property
     def cuts(self) -> frozenset[Cut]:
         """Returns the sizes of the dimensions that are cut, with the mesh axes that cut them."""
@@ -128,7 +133,7 @@ class LayoutsOfStages:
 
     def hold_on(self, shape: Shape) -> bool:
         """Returns whether the axes of a mesh of the given lengths, at least as long ones, can cut all as evenly."""
-        own = self.solvers[0].mesh.shape
+        own = self.mesh.shape
         for size, axes in self.cuts if shape != own else ():
             parts, more = (math.prod([lengths[axis] for axis in axes]) for lengths in (own, shape))
             if size < more or (size % parts == 0 != size % more):
