@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import graphlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
@@ -14,6 +16,8 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, EquationClusters
 from alpa_dejavu.layers._jaxprs import (
+    Opened,
+    calling,
     equation_of,
     inlined,
     jaxpr_of,
@@ -21,6 +25,7 @@ from alpa_dejavu.layers._jaxprs import (
     named,
     on_names,
     primitives_in,
+    renamed,
     variables,
 )
 from alpa_dejavu.layers._trace import TracedStep
@@ -186,27 +191,41 @@ def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers
     gradients is divided itself. Layers' parts may take from each other, both ways: all make the norm of all gradients,
     and all take it.
     """
-    names: dict[core.Var, core.Atom] = {}
+    parts = _parts(update, owners, update.outvars, {})
+    return tuple(parts.get(n) for n in range(num_layers))
+
+
+def _parts(
+    update: core.Jaxpr,
+    owners: Mapping[core.Var, int],
+    results: Iterable[core.Atom],
+    names: dict[core.Var, core.Atom],
+    rest: int | None = None,
+) -> dict[int, core.Jaxpr]:
+    """The layers' parts of a jaxpr, of which some results are wanted; `names` is told what stands for its variables.
+    What belongs to no layer, and is taken by none, belongs to `rest`; None: to the first layer.
+    """
     equations, layers = _assigned(update, owners, names)
-    wanted = {named(names, var) for var in variables(update.outvars)}
+    wanted = {named(names, var) for var in variables(results)}
     alive = live_equations(equations, wanted)
     equations = [equation for equation, is_alive in zip(equations, alive, strict=True) if is_alive]
     layers = [layer for layer, is_alive in zip(layers, alive, strict=True) if is_alive]
-    _assign_rest(equations, layers)
+    _assign_rest(equations, layers, min((n for n in layers if n >= 0), default=0) if rest is None else rest)
     makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
+    own: dict[int, list[core.JaxprEqn]] = {}
     for equation, n in zip(equations, layers, strict=True):
+        own.setdefault(n, []).append(equation)
         wanted.update(var for var in variables(equation.invars) if makers.get(var, n) != n)
-    parts: list[list[core.JaxprEqn]] = [[] for _ in range(num_layers)]
-    for equation, n in zip(equations, layers, strict=True):
-        parts[n].append(equation)
-    results = ([var for equation in own for var in equation.outvars if var in wanted] for own in parts)
-    return tuple(jaxpr_of(own, its) if own else None for own, its in zip(parts, results, strict=True))
+    return {
+        n: jaxpr_of(part, [var for equation in part for var in equation.outvars if var in wanted])
+        for n, part in own.items()
+    }
 
 
 def _assigned(
     update: core.Jaxpr, given_owners: Mapping[core.Var, int], names: dict[core.Var, core.Atom]
 ) -> tuple[list[core.JaxprEqn], list[int]]:
-    """The equations, calls on several layers' arrays inlined, and the layer of each; -1: not known yet."""
+    """The equations, calls on several layers' arrays divided or inlined, and the layer of each; -1: not known yet."""
     owners = dict(given_owners)
 
     def sizes(equation: core.JaxprEqn) -> list[tuple[int, int]]:
@@ -215,9 +234,16 @@ def _assigned(
     def is_shared(equation: core.JaxprEqn) -> bool:
         return len({layer for size, layer in sizes(equation) if size > 1}) > 1
 
+    def opened(equation: core.JaxprEqn, function: core.Jaxpr) -> Opened:
+        layers = [owners.get(atom, -1) if isinstance(atom, core.Var) else -1 for atom in equation.invars]
+        ranks = {layer: n for n, layer in enumerate(sorted({*layers} - {-1}))}
+        needed = tuple(not isinstance(var, core.DropVar) for var in equation.outvars)
+        calls = _divided(function, tuple(ranks.get(layer, -1) for layer in layers), needed)
+        return renamed(calls or function, equation.invars)
+
     equations: list[core.JaxprEqn] = []
     layers: list[int] = []
-    for equation in inlined(update.eqns, names, is_shared):
+    for equation in inlined(update.eqns, names, is_shared, opened):
         layer = max(sizes(equation), default=(0, -1))[1]
         equations.append(equation)
         layers.append(layer)
@@ -226,12 +252,35 @@ def _assigned(
     return equations, layers
 
 
-def _assign_rest(equations: list[core.JaxprEqn], layers: list[int]) -> None:
-    """Gives equations without a layer the first that takes a result of theirs, or else the first that has any."""
-    first = min((layer for layer in layers if layer >= 0), default=0)
+@functools.lru_cache(maxsize=1024)
+def _divided(function: core.Jaxpr, owners: tuple[int, ...], needed: tuple[bool, ...]) -> core.Jaxpr | None:
+    """A function as a call for each owner of its operands (numbers, -1: nobody's), and one for what is nobody's; None
+    if they would have to wait for each other. Only the results that are needed are computed.
+    """
+    owned = {var: owner for var, owner in zip(function.invars, owners, strict=True) if owner >= 0}
+    wanted = [atom for atom, is_needed in zip(function.outvars, needed, strict=True) if is_needed]
+    names: dict[core.Var, core.Atom] = {}
+    parts = _parts(function, owned, wanted, names, -1)
+    makers = {var: n for n, part in parts.items() for var in part.outvars}
+    waits = {n: {makers[var] for var in part.invars if var in makers} for n, part in parts.items()}
+    try:
+        order = list(graphlib.TopologicalSorter(waits).static_order())
+    except graphlib.CycleError:
+        return None
+    equations: list[core.JaxprEqn] = []
+    of_calls: dict[core.Var, core.Atom] = {}
+    for part in (parts[n] for n in order):
+        calls, results = calling(part, [named(of_calls, var) for var in part.invars])
+        of_calls.update(zip(part.outvars, results, strict=True))
+        equations += calls
+    return core.Jaxpr((), function.invars, [named(of_calls, named(names, v)) for v in function.outvars], equations)
+
+
+def _assign_rest(equations: list[core.JaxprEqn], layers: list[int], default: int) -> None:
+    """Gives equations without a layer the first that takes a result of theirs, or else the default one."""
     takers: dict[core.Var, int] = {}
     for n in range(len(equations) - 1, -1, -1):
         if layers[n] < 0:
-            layers[n] = min((takers[var] for var in equations[n].outvars if var in takers), default=first)
+            layers[n] = min((takers[var] for var in equations[n].outvars if var in takers), default=default)
         for var in variables(equations[n].invars):
             takers[var] = min(layers[n], takers.get(var, layers[n]))

@@ -100,13 +100,20 @@ def equation_of(
     return core.new_jaxpr_eqn(list(operands), [new_variable(result)], primitive, params, core.no_effects)
 
 
+Opened = tuple[list[core.JaxprEqn], list[core.Atom]]
+"""The equations that stand for a call, and its results."""
+
+
 def inlined(
-    equations: Iterable[core.JaxprEqn], names: dict[core.Var, core.Atom], wanted: Callable[[core.JaxprEqn], bool]
+    equations: Iterable[core.JaxprEqn],
+    names: dict[core.Var, core.Atom],
+    wanted: Callable[[core.JaxprEqn], bool],
+    opened: Callable[[core.JaxprEqn, core.Jaxpr], Opened] = lambda equation, body: renamed(body, equation.invars),
 ) -> Iterator[core.JaxprEqn]:
     """Yields a jaxpr's equations with some calls of jitted functions inlined, and without Alpa's pipeline markers.
 
     `names` maps variables to what stands for them; the results of inlined calls and of markers are added to it. A call
-    is asked for, by `wanted`, when all equations before it have been yielded.
+    is asked for, by `wanted`, when all equations before it have been yielded; `opened` is then given it with its jaxpr.
     """
     for equation in equations:
         equation = on_names(equation, names)
@@ -116,9 +123,9 @@ def inlined(
         elif function is None or not wanted(equation):
             yield equation
         else:
-            inner, results = renamed(function, equation.invars)
+            inner, results = opened(equation, function)
             within: dict[core.Var, core.Atom] = {}
-            yield from inlined(inner, within, wanted)
+            yield from inlined(inner, within, wanted, opened)
             names.update(zip(equation.outvars, (named(within, atom) for atom in results), strict=True))
 
 

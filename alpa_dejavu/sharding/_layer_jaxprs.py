@@ -82,7 +82,7 @@ def layers_of(
     between = {var for update in updates if update is not None for var in results(update)}
     roles = Roles(parameters, {var for jaxpr in backward for var in results(jaxpr)}, between | set(makers), gradients)
     batch = {var for var in data or () if var.aval.ndim and var.aval.shape[0] == (micro_batch or var.aval.shape[0])}
-    groups, layers = Groups(), []
+    layers = []
     for n, jaxpr in enumerate(forward):
         back = backward[n] if backward and backward[n].eqns else None
         update = updates[n] if updates else None
@@ -91,7 +91,7 @@ def layers_of(
         computed = {var for part in own for var in results(part)}
         of_layer = [var for var in operands if var in parameters]
         pairs, states = pair_gradients(
-            groups.of(update) if update is not None else (), roles, of_layer, results(back) if back is not None else ()
+            groups_of(update) if update is not None else (), roles, of_layer, results(back) if back is not None else ()
         )
         layers.append(LayerJaxprs(
             jaxpr, back, update, parameters=frozenset(of_layer), gradients=pairs, states=states,
@@ -150,19 +150,33 @@ def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
     optimizer state belong to it, and so do arrays that are computed by an operation that works on it.
     """
     assert layer.update is not None
-    owners: dict[core.Var, core.Var] = {}
-    for parameter, gradient in layer.gradients.items():
-        owners.update(dict.fromkeys((parameter, gradient, *layer.states.get(parameter, ())), parameter))
-    inputs = [Value(var.aval) for var in layer.update.invars]
-    about = {value: owners[var] for var, value in zip(layer.update.invars, inputs, strict=True) if var in owners}
+    parameters = list(layer.gradients)
+    numbers = {
+        var: n
+        for n, (parameter, gradient) in enumerate(layer.gradients.items())
+        for var in (parameter, gradient, *layer.states.get(parameter, ()))
+    }
+    key = structure(layer.update), tuple([numbers.get(var, -1) for var in layer.update.invars])
+    if key not in _sources:
+        _sources[key] = _sources_of(layer.update, key[1])
+    return [None if n < 0 else parameters[n] for n in _sources[key]]
+
+
+_sources: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+"""The sources of updates that are alike, as those of one cut for micro-batches of any size: numbers of parameters."""
+
+
+def _sources_of(update: core.Jaxpr, owners: Sequence[int]) -> list[int]:
+    """For each operator record of an update the number of its owner, given those of the operands; -1 for none."""
+    inputs = [Value(var.aval) for var in update.invars]
+    about = {value: owner for owner, value in zip(owners, inputs, strict=True) if owner >= 0}
     flat = Flattener()
-    flat.walk(layer.update, inputs)
-    sources: list[core.Var | None] = []
+    flat.walk(update, inputs)
+    sources = []
     for step in flat.steps:
-        owner = next((about[value] for value in step.inputs if value in about), None)
-        for value in step.outputs:
-            if owner is not None and value.shape:
-                about[value] = owner
+        owner = next((about[value] for value in step.inputs if value in about), -1)
+        if owner >= 0:
+            about.update((value, owner) for value in step.outputs if value.shape)
         if step.primitive not in ALIASES and step.outputs:
             sources.append(owner)
     return sources
@@ -176,23 +190,20 @@ def results(jaxpr: core.Jaxpr) -> set[core.Var]:
     return set(variables(jaxpr.outvars)).difference(jaxpr.invars)
 
 
-@final
-class Groups:
-    """A grouping of the operands of optimizer updates: a parameter, its gradient and its state are in one group.
+_alike_groups: dict[int, list[list[int]]] = {}
+
+
+def groups_of(update: core.Jaxpr) -> list[list[core.Var]]:
+    """Returns the array operands of an optimizer's update in groups of a parameter, its gradient and its state, each in
+    the order of the operands.
 
     Operands are in one group if an array is computed from both; scalars don't count, since all parameters depend on the
     norm of all gradients. Updates that are alike are looked at once.
     """
-
-    def __init__(self) -> None:
-        self._by_structure: dict[int, list[list[int]]] = {}
-
-    def of(self, update: core.Jaxpr) -> list[list[core.Var]]:
-        """Returns the array operands of an update in groups, each in the order of the operands."""
-        number = structure(update)
-        if number not in self._by_structure:
-            self._by_structure[number] = _groups(update)
-        return [[update.invars[place] for place in group] for group in self._by_structure[number]]
+    number = structure(update)
+    if number not in _alike_groups:
+        _alike_groups[number] = _groups(update)
+    return [[update.invars[place] for place in group] for group in _alike_groups[number]]
 
 
 def _groups(update: core.Jaxpr) -> list[list[int]]:

@@ -108,18 +108,22 @@ class LayoutsOfStages:
         layouts = cheapest_chains([solver.costs for solver in solvers])
         size, count = len(solvers), int(layouts.max()) + 1
         own = np.arange(size)
-        begins, ends, numbers = np.nonzero((own[:, None, None] <= own) & (own <= own[:, None]))
+        inside = np.nonzero((own[:, None, None] <= own) & (own <= own[:, None]))
         # The variants of the stage that has all layers come first.
-        every = np.append(np.zeros(size, np.intp), begins), np.append(np.full(size, size - 1), ends)
-        layer = np.append(own, numbers)
-        received, sent = layouts[(*every, layer)], layouts[(*every, layer + 1)]
-        _, first, inverse = np.unique((layer * count + received) * count + sent, return_index=True, return_inverse=True)
-        places = [(int(layer[n]), int(received[n]), int(sent[n])) for n in np.sort(first)]
+        begin, end, n = (np.append(*pair) for pair in zip((0 * own, 0 * own + size - 1, own), inside, strict=True))
+        received, sent = layouts[begin, end, n], layouts[begin, end, n + 1]
+        _, first, inverse = np.unique((n * count + received) * count + sent, return_index=True, return_inverse=True)
+        places = tuple((int(n[place]), int(received[place]), int(sent[place])) for place in np.sort(first))
         if len(places) == size:
-            return cls(tuple(solvers), tuple(places), None)
+            return cls(tuple(solvers), places, None)
         of_stages = np.full((size, size, size), -1, dtype=np.int32)
-        of_stages[begins, ends, numbers] = first.argsort().argsort()[inverse[size:]]
-        return cls(tuple(solvers), tuple(places), of_stages)
+        of_stages[inside] = first.argsort().argsort()[inverse[size:]]
+        return cls(tuple(solvers), places, of_stages)
+
+    @property
+    def mesh(self) -> LogicalMesh:
+        """Returns the mesh on which the layouts are the cheapest."""
+        return self.solvers[0].mesh
 
     @cached_property
     def cuts(self) -> frozenset[Cut]:
@@ -129,7 +133,7 @@ class LayoutsOfStages:
 
     def hold_on(self, shape: Shape) -> bool:
         """Returns whether the axes of a mesh of the given lengths, at least as long ones, can cut all as evenly."""
-        own = self.solvers[0].mesh.shape
+        own = self.mesh.shape
         for size, axes in self.cuts if shape != own else ():
             parts, more = (math.prod([lengths[axis] for axis in axes]) for lengths in (own, shape))
             if size < more or (size % parts == 0 != size % more):

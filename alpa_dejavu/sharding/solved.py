@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers import LayeredStep, TracedStep, cut_into_layers, with_attention
@@ -33,8 +30,8 @@ _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 class SolvedLayers:
     """Solves the auto-sharding of a model's layers for a logical mesh when it is first asked for, and keeps the answer.
 
-    A mesh of long axes is solved by the shortest ones that divide the same sizes: what all costs grows there in about
-    the same proportion, so that layers are best cut in the same way, as long as they can be.
+    A mesh is solved by the shortest axes that divide its own, and whose best cuts are even by its own, too: what
+    everything costs grows in about the same proportion as axes do, and longer ones can't cut what shorter ones can't.
 
     Args:
         layers: the jaxprs of each of the model's layers.
@@ -67,37 +64,42 @@ class SolvedLayers:
         return kinds_of(self._layers)
 
     def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[StageLayers]:
-        kinds, programs = self._kinds
-        for shape in self._shorter(mesh.shape):
-            shorter = LogicalMesh(shape, mesh.alpha, mesh.beta)
-            solvers = solvers_on(programs, shorter, options, self._workshops)
-            if (shape, options) not in self._layouts:
-                self._layouts[shape, options] = LayoutsOfStages.cheapest([solvers[kind] for kind in kinds])
-            layouts = self._layouts[shape, options]
-            if layouts.hold_on(mesh.shape):
-                break
-        if shape != mesh.shape:
-            solvers = lengthened(solvers, mesh)
-        chain = [solvers[kind] for kind in kinds]
-        return layouts.layers(chain, ZERO) if mesh.shape[0] > 1 else layouts.layers(chain, ZERO[:1]) * len(ZERO)
+        layouts = self._layouts_on(mesh, options)
+        solvers = layouts.solvers if layouts.mesh == mesh else lengthened(layouts.solvers, mesh)
+        return layouts.layers(solvers, ZERO) if mesh.shape[0] > 1 else layouts.layers(solvers, ZERO[:1]) * len(ZERO)
 
-    def _shorter(self, shape: Shape) -> Iterator[Shape]:
-        """Yields the lengths of a mesh's axes, and before them shorter ones, the shortest first, that divide them, and
-        the same sizes of the layers' tensors: what is best there is best on the mesh, too, if it can be cut so.
-        """
-        lengths = []
-        for length in shape:
-            divided = self._sizes % length == 0
-            divisors = (n for n in range(min(length, 2), length + 1) if length % n == 0)
-            lengths.append([n for n in divisors if (divided == (self._sizes % n == 0)).all()])
-        return itertools.product(*lengths)
+    def _layouts_on(self, mesh: LogicalMesh, options: ShardingOptions) -> LayoutsOfStages:
+        """Solves a mesh, if none of shorter axes has a solution that holds on it."""
+        key = mesh.shape, options
+        if key not in self._layouts:
+            *shorter, _ = (LogicalMesh(shape, mesh.alpha, mesh.beta) for shape in _shapes(mesh.shape))
+            solutions = (self._layouts_on(other, options) for other in shorter)
+            holding = next((layouts for layouts in solutions if layouts.hold_on(mesh.shape)), None)
+            if holding is None:
+                kinds, programs = self._kinds
+                solvers = solvers_on(programs, mesh, options, self._workshops)
+                holding = LayoutsOfStages.cheapest([solvers[kind] for kind in kinds])
+            self._layouts[key] = holding
+        return self._layouts[key]
 
-    @cached_property
-    def _sizes(self) -> NDArray[np.int64]:
-        """The different sizes of dimensions of the layers' tensors."""
-        return np.unique(
-            [size for program in self._kinds[1] for operator in program.operators for size in operator.shape]
-        )
+
+def _shapes(shape: Shape) -> Iterable[Shape]:
+    """The lengths of a mesh's axes after shorter ones that divide them, the shortest first."""
+    return itertools.product(*map(_growing, shape))
+
+
+def _growing(length: int) -> list[int]:
+    """The lengths of an axis, ascending, by each of which the next one can be divided.
+
+    >>> [_growing(length) for length in (1, 8, 12, 7)]
+    [[1], [2, 4, 8], [2, 4, 12], [7]]
+    """
+    lengths, factor = [1], 2
+    while lengths[-1] < length:
+        while length // lengths[-1] % factor:
+            factor += 1
+        lengths.append(lengths[-1] * factor)
+    return lengths[1:] or lengths
 
 
 def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none", attention: str = "plain") -> Model:

@@ -17,8 +17,8 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, unlike_links
 
 @final
 class Choices:
-    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with at most P ways to run layers
-    on each.
+    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with at most P ways to run
+    layers on each.
 
     A site is a submesh on hosts of certain kinds, and a way is a site of the class with a mesh config. Sites of a class
     take the same devices and have the same links to and from all others. Classes with equal links to what follows are

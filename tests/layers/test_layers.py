@@ -9,6 +9,7 @@ from jax import core
 
 import jax_models
 from alpa_dejavu.layers import cut_into_layers, trace
+from alpa_dejavu.layers._cut import divide_update
 from alpa_dejavu.layers._jaxprs import jaxpr_of
 from alpa_dejavu.sharding import model_of_step
 from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, start, weights_and_data, with_aux
@@ -29,14 +30,19 @@ def run(layered, traced, values):
         execute(jaxpr)
     for jaxpr in reversed(layered.backward):
         execute(jaxpr)
-    waiting = [jaxpr_of([e], e.outvars) for update in layered.updates if update is not None for e in update.eqns]
+    run_updates(layered.updates, env, execute)
+    return env
+
+
+def run_updates(updates, env, execute):
+    """Runs each equation of updates as soon as what it takes is there."""
+    waiting = [jaxpr_of([e], e.outvars) for update in updates if update is not None for e in update.eqns]
     while waiting:
         ready = [each for each in waiting if all(var in env for var in each.invars)]
         assert ready, "equations of the updates wait for each other"
         for each in ready:
             execute(each)
             waiting.remove(each)
-    return env
 
 
 @pytest.mark.parametrize("function", STEPS)
@@ -205,3 +211,35 @@ def test_layers_that_are_alike_are_described_once():
     assert model.layers[3].forward is model.layers[4].forward
     assert model.layers[3].backward is model.layers[4].backward
     assert model.layers[3].update is model.layers[4].update
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_jitted_update_of_several_layers_is_divided_between_them(clipped):
+    @jax.jit
+    def adapted(weights, gradients, count):
+        count = count + 1
+        rate = 0.1 / (1 - 0.9**count)
+        if clipped:
+            rate = rate / jnp.sqrt(sum((g**2).sum() for g in gradients))
+        return [w - rate * g for w, g in zip(weights, gradients, strict=True)], count
+
+    shapes = [(3,), (2, 2), (4,), (5, 2)]
+    rng = np.random.default_rng(0)
+    weights, gradients = ([rng.normal(size=shape).astype("float32") for shape in shapes] for _ in range(2))
+    closed = jax.make_jaxpr(lambda *arguments: adapted(*arguments))(weights, gradients, 0.0)
+    layers = [0, 1, 1, 2]
+    owners = dict(zip(closed.jaxpr.invars, layers * 2, strict=False))
+    parts = divide_update(closed.jaxpr, owners, 4)
+    assert parts[3] is None
+    env = dict(zip(closed.jaxpr.invars, [*weights, *gradients, 0.0], strict=True))
+
+    def execute(jaxpr):
+        env.update(zip(jaxpr.outvars, core.eval_jaxpr(jaxpr, (), *(env[var] for var in jaxpr.invars)), strict=True))
+
+    run_updates(parts, env, execute)
+    for wanted, layer in zip(adapted(weights, gradients, 0.0)[0], layers, strict=True):
+        results = [env[var] for var in parts[layer].outvars if var.aval.shape == wanted.shape]
+        assert any(np.allclose(result, wanted) for result in results)
+        assert {owners.get(var, layer) for var in parts[layer].invars if var.aval.size > 1} == {layer}
+    calls = [equation.primitive.name == "closed_call" for part in parts[:3] for equation in part.eqns]
+    assert not any(calls) if clipped else all(calls)
