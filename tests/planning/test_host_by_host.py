@@ -189,7 +189,7 @@ def test_no_order_of_the_hosts_is_faster(seed):
     assert made.step_s <= least_s(task, made) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [19, 102])
+@pytest.mark.parametrize("seed", [102])
 def test_that_takes_exchanges(monkeypatch, seed):
     """The closed form by which slicers choose takes other hosts here."""
     monkeypatch.setattr("alpa_dejavu.planning.search._polish._orders", lambda count: [])

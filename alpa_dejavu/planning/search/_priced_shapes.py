@@ -29,9 +29,10 @@ from alpa_dejavu.problem import (
     StageChoice,
     Submesh,
 )
-from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.simulation.breakdown import AS_FAST
-from alpa_dejavu.slicing import Dynamic
+from alpa_dejavu.simulation.step import sending
+from alpa_dejavu.slicing import Dynamic, Slicer
 
 __all__ = ["PricedShapes", "is_small"]
 
@@ -43,6 +44,9 @@ off."""
 _FAR = 1.5
 """Costs by which plans take over so many times the best one's step are forgotten but for these plans' own: of thousands
 of devices and many layers they are gigabytes."""
+_OF_USE, _NEAR = {False: 1.25, True: 1.05}, 1.02
+"""Of many unlike hosts, plans that take so many times the best one's step aren't looked for: those of any number of
+stages, and those of a certain number; and those by which the best one may be beaten yet."""
 _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
@@ -107,7 +111,8 @@ class PricedShapes:
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
         if self.task.unlike:  # of alike hosts those are among them already
-            filled = [plan.costs.filled(slicer) for plan in plans[:_POLISHED]]
+            near = self.within(_NEAR)
+            filled = [costs.filled(near) for costs in dict.fromkeys(plan.costs for plan in plans[:_POLISHED])]
             plans = best_first([*plans, *(fitting(plan) for plan in filled if plan is not None)])
         configs = is_small(self.task) and self.task.schedule in ALPA_SCHEDULES
         return [*(polished(plan, configs) for plan in plans[:_POLISHED]), *plans[_POLISHED:]]
@@ -117,10 +122,22 @@ class PricedShapes:
         if shape not in self._best:
             offers = list(self._offers(shape))
             phase(f"slicing {shape.layers} layers, {shape.micro_batches} micro-batches")
-            plans = best_first(costs.sliced(self.task.slicer, shape.stages or None) for costs in offers)
+            slicer = self.within(_OF_USE[bool(shape.stages)])
+            plans = best_first(costs.sliced(slicer, shape.stages or None) for costs in offers)
             self._best[shape] = plans[0] if plans else None
             self.clock.lap("slicing")
         return self._best[shape]
+
+    def within(self, times: float, corrected: float = 1.0) -> Slicer:
+        """Returns the task's slicer, on many unlike hosts only for plans that take less than so many times the best
+        one's step, of which slicers know what it takes; `corrected` is what such a step is multiplied by.
+        """
+        slicer, form = self.task.slicer, schedule_form(self.task.schedule)
+        waits = sending(self.task.schedule) == "blocking" and not self.task.prices.models.runtime.overlap.streams
+        best_s = min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
+        if not isinstance(slicer, Dynamic) or not (waits and self.task.unlike) or is_small(self.task):
+            return slicer
+        return slicer.within(times * best_s / corrected / form.bubble)
 
     def _forget_far(self) -> None:
         """Keeps of costs by which every plan is far from the best one what these plans need alone."""
@@ -209,9 +226,10 @@ class PricedShapes:
                 continue
             self._looked_at.add(shape)
             more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
-            plan = dataclasses.replace(costs, table=more_memory).sliced(self.task.slicer)
+            corrected = self._corrected.get(shape, 1.0)
+            plan = dataclasses.replace(costs, table=more_memory).sliced(self.within(_NEAR, corrected))
             self.clock.lap("slicing")
-            if plan is not None and plan.step_s * self._corrected.get(shape, 1.0) < bound:
+            if plan is not None and plan.step_s * corrected < bound:
                 return shape
         return None
 
