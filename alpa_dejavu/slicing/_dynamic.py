@@ -54,9 +54,12 @@ class Dynamic(Slicer):
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
     limit_s: float = dataclasses.field(default=math.inf, repr=False)
 
-    def within(self, limit_s: float) -> Dynamic:
-        """Returns the slicer that needn't find slicings of so many seconds or more, on hosts of unlike kinds."""
-        return dataclasses.replace(self, limit_s=limit_s)
+    def within(self, limit_s: float, share: float = 1.0) -> Dynamic:
+        """Returns the slicer that needn't find slicings of so many seconds or more, on hosts of unlike kinds, and does
+        a share of the work at most.
+        """
+        effort = dataclasses.replace(self.effort, work=int(share * self.effort.work))
+        return dataclasses.replace(self, effort=effort, limit_s=limit_s)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
         started = time.perf_counter()

@@ -22,7 +22,7 @@ from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
 from alpa_dejavu.planning.search.uncertainty import errors_of
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask, SpaceRules
-from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem import Cluster, Submesh
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.simulation.breakdown import AS_FAST
@@ -228,21 +228,21 @@ def _with_shares(task: PlanningTask, candidate: Candidate) -> Candidate:
 
 
 def _offers_nothing_new(task: PlanningTask, part: Cluster) -> bool:
-    """Returns whether stages on a part of unlike hosts may have no submeshes but those that they may have on all hosts
-    too, at the same costs: a plan on all hosts may leave some out by itself.
+    """Returns whether stages on a part of unlike hosts may have no submeshes on hosts of one kind but those that they
+    may have on all hosts too, at the same costs: a plan on all hosts may leave some out by itself.
     """
     rules, cluster = task.space, task.cluster
     if not task.unlike or cluster.reduction_servers or not isinstance(rules, SpaceRules):
         return False
     if rules.restriction is not None or math.isfinite(rules.imbalance):
         return False
-    kinds, sites = kinds_of(cluster), list[set[tuple[object, ...]]]()
+    kinds, sites = kinds_of(cluster), list[set[tuple[Submesh, tuple[int, ...]]]]()
     for hosts in (cluster, part):  # a micro-batch of all samples can be divided in every way
         space, numbers = rules.space(hosts, task.micro_batch(1)), cluster.host_numbers
         named = space.hosts or [range(submesh.num_hosts) for submesh in space.submeshes]
         on_kinds = (tuple(sorted(kinds[numbers[hosts.hosts[host].name]] for host in on)) for on in named)
         sites.append(set(zip(space.submeshes, on_kinds, strict=True)))
-    return sites[1] <= sites[0]
+    return all(len(set(on)) > 1 for _, on in sites[1] - sites[0])
 
 
 def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
