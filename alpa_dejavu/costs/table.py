@@ -222,9 +222,10 @@ class CostTable:
 
         On unlike hosts a plan may leave some unused: `hosts` says how many of each kind it may use, None: all. A
         transfer between two stages counts once, for the second stage; where `senders_wait`, as transfers aren't
-        buffered, for the first one too. Under a schedule with a smaller bubble than 1F1B's the objective is divided by
-        its share of that. Where all devices share one CPU, a stage's cost counts by the share of the devices that its
-        submesh has: a device's seconds are those of all of them computing at a time, so all of them are used.
+        buffered, for the first one too: on alike hosts as if it led to a submesh like its own. Under a schedule with a
+        smaller bubble than 1F1B's the objective is divided by its share of that. Where all devices share one CPU, a
+        stage's cost counts by the share of the devices that its submesh has: a device's seconds are those of all of
+        them computing at a time, so all of them are used.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         unlike = space.hosts is not None
@@ -234,7 +235,10 @@ class CostTable:
         # With a smaller bubble the sum of the stages' costs counts for less; more micro-batches have the same effect.
         bubble = 1.0 if cluster.shared else run.form.bubble
         costs, followers, once = self.costs_s, self.max_n_succ_stages, self.per_step_s
-        if senders_wait:
+        sites = self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available)
+        if senders_wait and sites is not None and unlike and any(kinds_of(cluster)):
+            sites = dataclasses.replace(sites, both_wait=True)
+        elif senders_wait:
             sent_s = self._interstage_alike_s()[1:]
             kinds = common_kinds([costs, followers, once], np.broadcast_to(numbered(sent_s), (len(sent_s),) * 2))
             costs, followers, once = map(kinds.table, (costs, followers, once))
@@ -248,7 +252,7 @@ class CostTable:
             per_step_s=once * share / bubble,
             devices="at most" if unlike and not cluster.shared else "exactly",
             objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
-            sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),
+            sites=sites,
             families=_families(space),
         )
 

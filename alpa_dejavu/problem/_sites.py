@@ -27,6 +27,7 @@ class Sites:
         packing: shape (S, R), what a submesh takes of each of R capacities that stages on hosts of a kind can't exceed
             together, as one host of 6 devices holds one part of 4 at most; None: submeshes fit in any mixture.
         capacity: shape (R,), how much there is of each of these.
+        both_wait: whether a transfer takes its seconds of the stage that sends, too, and not only of the next one.
     """
 
     uses: NDArray[np.int64]
@@ -35,6 +36,7 @@ class Sites:
     crossing_s: NDArray[np.float64]
     packing: NDArray[np.int64] | None = None
     capacity: NDArray[np.int64] | None = None
+    both_wait: bool = False
 
     def __post_init__(self) -> None:
         for name, dtype in (("uses", np.int64), ("available", np.int64), ("links", np.int64), ("crossing_s", float)):

@@ -186,11 +186,15 @@ class SlicingProblem:
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
 
     def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
-        """Returns for each stage the seconds of one micro-batch, with the transfer from the stage before it."""
+        """Returns for each stage the seconds of one micro-batch, with the transfer from the stage before it, and where
+        senders wait, too, with that to the next one.
+        """
         costs = [float(self.costs_s[stage.entry]) for stage in stages]
         if self.sites is not None:
             for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
-                costs[n] += self.sites.crossing(stage.first, before.submesh, stage.submesh)
+                crossed = self.sites.crossing(stage.first, before.submesh, stage.submesh)
+                costs[n] += crossed
+                costs[n - 1] += crossed if self.sites.both_wait else 0.0
         return costs
 
     def stage_once_s(self, stage: StageChoice) -> float:

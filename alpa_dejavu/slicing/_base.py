@@ -92,7 +92,7 @@ class Effort:
 
     widths: tuple[int, ...] = (64, 256, 2048)
     steps: int = 60
-    work: int = 8_000_000
+    work: int = 4_000_000
     few_sums: int = 100_000_000
     few_states: int = 100_000
     most_arcs: int = 15_000_000

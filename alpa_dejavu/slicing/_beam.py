@@ -57,10 +57,11 @@ class Beam:
         choices, prices = self._choices, self._prices
         below = self._below * (1 - ROUNDING) if math.isfinite(self._below) else self._below
         ends = np.arange(choices.num_layers) + choices.reach(self._bound)
+        farthest = choices.crossing_s.max(axis=2) if choices.both_wait else np.zeros(choices.crossing_s.shape[:2])
         least, lost, self.work, stages = _searched(
             choices.costs_s, choices.weights, choices.followers, choices.crossing_s, choices.crossing_weights,
-            choices.uses, choices.available, choices.exact, choices.group, choices.as_near, prices.rest, prices.then,
-            ends, prices.value, self._bound, below, self._width, float(self._most),
+            choices.uses, choices.available, choices.exact, choices.group, choices.as_near, choices.onward_s, farthest,
+            prices.rest, prices.then, ends, prices.value, self._bound, below, self._width, float(self._most),
         )  # fmt: skip
         if not len(stages):
             return min(self._below, lost), ()
@@ -70,8 +71,9 @@ class Beam:
 _GROUP, _MAY_FOLLOW, _LAYER, _BEFORE, _CLASS, _WAY, _NEXT = range(7)
 """Facts of a partial slicing: the group of its last stage; how many stages may follow for memory's sake; the layer
 behind it; the partial slicing before its last stage; that stage's class of sites and way; the next one in a list."""
-_WEIGHT, _LEAST = range(2)
-"""Sums of a partial slicing: what the objective sums over its stages, and a lower bound on that of a whole slicing."""
+_WEIGHT, _LEAST, _LAST_S = range(3)
+"""Sums of a partial slicing: what the objective sums over its stages, a lower bound on that of a whole slicing, and the
+last stage's seconds without what it sends on."""
 
 
 def _twice(rows):  # type: ignore[no-untyped-def]
@@ -82,7 +84,7 @@ def _twice(rows):  # type: ignore[no-untyped-def]
 
 @compiled(
     "(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], i8[:, ::1], i8[::1],"
-    "b1[::1], i8[::1], b1[:, :, ::1], f8[:, ::1], f8[:, ::1], i8[::1], f8, f8, f8, i8, f8)",
+    "b1[::1], i8[::1], b1[:, :, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], f8[:, ::1], i8[::1], f8, f8, f8, i8, f8)",
     _twice,
 )
 def _searched(
@@ -96,6 +98,8 @@ def _searched(
     exact: NDArray[np.bool_],
     group: IntArray,
     as_near: NDArray[np.bool_],
+    onward: FloatArray,
+    farthest: FloatArray,
     rest: FloatArray,
     then: FloatArray,
     ends: IntArray,
@@ -112,7 +116,8 @@ def _searched(
     num_ways, num_resources = costs.shape[3], len(available)
     used = np.zeros((1024, num_resources), np.int64)
     facts = np.full((1024, 7), -1, np.int64)
-    sums = np.zeros((1024, 2))
+    sums = np.zeros((1024, 3))
+    waits = bool((farthest > 0).any())
     heads = np.full(num_layers + 1, -1, np.int64)
     heads[0] = facts[0, _GROUP] = facts[0, _LAYER] = 0
     facts[0, _MAY_FOLLOW], sums[0, _LEAST] = num_layers, value
@@ -143,6 +148,10 @@ def _searched(
                     sums[other, _WEIGHT] <= sums[label, _WEIGHT]
                     and facts[other, _MAY_FOLLOW] >= facts[label, _MAY_FOLLOW]
                     and as_near[layer, facts[other, _GROUP], facts[label, _GROUP]]
+                    and (
+                        sums[other, _LAST_S] <= sums[label, _LAST_S]
+                        or sums[other, _LAST_S] + farthest[layer, facts[other, _GROUP]] <= bound
+                    )
                 ):
                     needless = True
                     for r in range(num_resources):
@@ -178,13 +187,13 @@ def _searched(
                 for of_class in range(num_classes):
                     crossed = crossing[layer, before, of_class]
                     added = crossing_weights[layer, before, of_class]
-                    onward = then[last, of_class] - rest[layer, before]
+                    waited, later = onward[last, of_class], then[last, of_class] - rest[layer, before]
                     for way in range(num_ways):
                         if np.isinf(costs[layer, last, of_class, way]):  # the next ones are none either
                             break
-                        if costs[layer, last, of_class, way] + crossed <= bound:
+                        if costs[layer, last, of_class, way] + crossed + waited <= bound:
                             weight = weights[layer, last, of_class, way] + added
-                            more = max(weight + onward, 0.0)
+                            more = max(weight + later, 0.0)
                             if more < spare:
                                 if total == len(entries):
                                     entries, dearer, own = _twice(entries), _twice(dearer), _twice(own)
@@ -225,6 +234,8 @@ def _searched(
                 is_whole = last == num_layers - 1
                 may_follow = min(facts[label, _MAY_FOLLOW] - 1, followers[layer, last, of_class, way])
                 suits = may_follow >= (0 if is_whole else 1)
+                crossed = crossing[layer, facts[label, _GROUP], of_class]
+                suits &= not waits or sums[label, _LAST_S] + crossed <= bound
                 for r in range(num_resources):
                     left = available[r] - used[label, r] - uses[of_class, r]
                     suits &= left >= 0 and not (is_whole and exact[r] and left > 0)
@@ -244,6 +255,7 @@ def _searched(
                 facts[new, _NEXT], heads[last + 1] = heads[last + 1], new
                 sums[new, _WEIGHT] = sums[label, _WEIGHT] + own[n, 0]
                 sums[new, _LEAST] = sums[label, _LEAST] + dearer[n, 0]
+                sums[new, _LAST_S] = costs[layer, last, of_class, way] + crossed
     best, label = -1, heads[num_layers]
     while label >= 0:
         if best < 0 or sums[label, _WEIGHT] <= sums[best, _WEIGHT]:

@@ -22,8 +22,9 @@ class Choices:
 
     A site is a submesh on hosts of certain kinds, and a way is a site of the class with a mesh config. Sites of a class
     take the same devices and have the same links to and from all others. Classes with equal links to what follows are
-    of one of G groups: only the group matters to the next stage. Ways that another of the same class beats in cost,
-    weight and followers are left out.
+    of one of G groups: only the group matters to the next stage. Ways that another beats in cost, weight and followers
+    are left out, and so are classes that have no others: one of the same class, or of one that takes no more of
+    anything and is as near to all others.
 
     Attributes:
         uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; the sites'
@@ -35,7 +36,9 @@ class Choices:
             a class; row 0 is zero.
         costs_s: shape (L, L, Q, P), seconds of layers i..j without that transfer; inf where not to be taken.
         weights: shape (L, L, Q, P), what the objective sums over stages, without that transfer.
-        crossing_weights: shape (L, G, Q), what the transfer adds to a weight.
+        crossing_weights: shape (L, G, Q), what the transfer adds to weights.
+        onward_s: shape (L, Q), seconds that a stage whose last layer is l on a class waits at least while it sends.
+        both_wait: whether stages wait while they send; if not, `onward_s` is zero.
         followers: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
     """
 
@@ -66,7 +69,11 @@ class Choices:
         self._members, self.uses = self._members[useful], self.uses[useful]
         self.crossing_s = np.ascontiguousarray(self.crossing_s[:, useful[some]][:, :, useful])
         times = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)
-        self.crossing_weights = self.crossing_s * times
+        self.both_wait = sites.both_wait
+        self.crossing_weights = self.crossing_s * (2 * times if self.both_wait else times)
+        self.onward_s = np.zeros((self.num_layers, len(useful)))
+        if self.both_wait:
+            self.onward_s[:-1] = self.crossing_s[1:].min(axis=2)[:, self.group]
 
     def _fill(self, problem: SlicingProblem) -> IntArray:
         """Sets the arrays of stages, without those that another beats; returns the classes that have any."""
@@ -124,7 +131,7 @@ class Choices:
 
     def reach(self, bound: float) -> IntArray:
         """Returns the most layers of a stage that begins with each layer within a bound, at least one; shape (L,)."""
-        fits = self._cheapest_s <= bound
+        fits = self._cheapest_s <= bound  # what it sends and takes in aside
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
@@ -143,9 +150,12 @@ class Choices:
         """
         values, count, enough = [np.zeros(0)], 0, 4 * most
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
-            costs = self.costs_s[layer, layer:, of_class]
             crossing = np.unique(self.crossing_s[layer, :, of_class])
-            values.append((costs[np.isfinite(costs)][:, None] + crossing[np.isfinite(crossing)]).ravel())
+            costs = self.costs_s[layer, layer:, of_class, :, None] + crossing[np.isfinite(crossing)]
+            if self.both_wait:
+                kinds = np.unique(self.crossing_s[:, self.group[of_class]], axis=1)
+                costs = costs[..., None] + np.append(kinds, np.zeros_like(kinds[:1]), axis=0)[layer + 1 :, None, None]
+            values.append(costs[np.isfinite(costs)])
             count += len(values[-1])
             if count > enough:
                 values, most = [np.concatenate(_buckets(np.unique(np.concatenate(values)), buckets_per_e))], 0

@@ -41,7 +41,7 @@ class Dynamic(Slicer):
     much may be left to win. On alike hosts it is always exact, but for problems in which memory limits, or transfers
     that depend on the stage before, matter on so many devices that tables would take gigabytes: then it may find
     nothing better than equal stages, and tells a gap. `kept` has answers from before, and gets others; None: each
-    problem is solved.
+    problem is solved. On hosts of unlike kinds it looks for no slicings that cost `limit_s` seconds or more.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
@@ -51,6 +51,14 @@ class Dynamic(Slicer):
 
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
     kept: KeptSlicings | None = dataclasses.field(default=None, repr=False, compare=False)
+    limit_s: float = dataclasses.field(default=math.inf, repr=False)
+
+    def within(self, limit_s: float, share: float = 1.0) -> Dynamic:
+        """Returns the slicer that needn't find slicings of so many seconds or more, on hosts of unlike kinds, and does
+        a share of the work at most; its answers aren't kept.
+        """
+        effort = dataclasses.replace(self.effort, work=int(share * self.effort.work))
+        return dataclasses.replace(self, effort=effort, kept=None, limit_s=limit_s)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
         return self._solved(problem) if self.kept is None else self.kept.of(problem, self._solved)
@@ -68,7 +76,7 @@ class Dynamic(Slicer):
             if not stages and math.isfinite(at_least):
                 stages = Uniform().slice(problem).stages
         if sites is not None and not sites.alike and not math.isfinite(problem.total_s(stages)):
-            stages, at_least, rounds = placed(problem, sites, self.effort)
+            stages, at_least, rounds = placed(problem, sites, self.effort, self.limit_s)
         return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)
 
 
@@ -158,9 +166,12 @@ BETTER = 5e-3
 """The wider beams' business is what is less than this fraction better."""
 
 
-def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
+def placed(
+    problem: SlicingProblem, sites: Sites, effort: Effort, limit_s: float = math.inf
+) -> tuple[tuple[StageChoice, ...], float, int]:
     """Returns the best slicing found on hosts of unlike kinds, a lower bound on the cost of all, and how many bounds on
-    the largest stage's cost were tried. `sites` are the hosts that submeshes may be on.
+    the largest stage's cost were tried. `sites` are the hosts that submeshes may be on; slicings that cost `limit_s` or
+    more aren't looked for.
     """
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
@@ -175,18 +186,18 @@ def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple
         return stages, at_least
 
     if search.is_little:
-        best, at_least = branch(sys.maxsize, math.inf, ROUNDING, math.inf)
+        best, at_least = branch(sys.maxsize, limit_s, ROUNDING, math.inf)
         return best, at_least, search.rounds
-    best, relaxed_s = branch(0, math.inf, BETTER, SHARE * effort.work)
+    best, relaxed_s = branch(0, limit_s, BETTER, SHARE * effort.work)
     at_least = relaxed_s
     for factor in NOT_FAR:
-        if not best and math.isfinite(at_least):
+        if not best and at_least < limit_s:
             work = effort.work * (SHARE if math.isfinite(factor) else 1.0)
-            limit_s = relaxed_s * factor if relaxed_s > 0 else math.inf
-            best, certain = branch(effort.widths[0], limit_s, BETTER, work)
+            far_s = min(relaxed_s * factor, limit_s) if relaxed_s > 0 else limit_s
+            best, certain = branch(effort.widths[0], far_s, BETTER, work)
             at_least = max(at_least, certain)
     for width in effort.widths[1:]:
-        best_s = problem.total_s(best) if best else math.inf
+        best_s = problem.total_s(best) if best else limit_s
         if at_least < best_s and search.spent < effort.work:
             better, certain = branch(width, best_s, ROUNDING, effort.work - search.spent)
             best, at_least = better or best, max(at_least, certain)

@@ -78,7 +78,8 @@ class Relaxation:
         self._behind: IntArray = np.cumsum(groups * (self._ends - np.arange(num_layers)) * num_classes)
         self._cheapest: FloatArray = np.empty(self._behind[-1])
         entry, extra = np.ascontiguousarray(self._entry), np.ascontiguousarray(self._extra)
-        _cheapest(choices.costs_s, choices.weights, entry, extra, self._ends, bound, self._cheapest)
+        costs = choices.costs_s, choices.weights, entry, extra, choices.onward_s
+        _cheapest(*costs, self._ends, bound, self._cheapest)
         self.work = 0
 
     def at(self, prices: FloatArray) -> PricedBound:
@@ -130,12 +131,13 @@ class Relaxation:
         return used
 
 
-@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], i8[::1], f8, f8[::1])")
+@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], f8[:, ::1], i8[::1], f8, f8[::1])")
 def _cheapest(
     costs: FloatArray,
     weights: FloatArray,
     entry: FloatArray,
     extra: FloatArray,
+    onward: FloatArray,
     ends: IntArray,
     bound: float,
     cheapest: FloatArray,
@@ -147,7 +149,7 @@ def _cheapest(
         for group in range(num_groups if layer else 1):
             for last in range(layer, ends[layer]):
                 for of_class in range(num_classes):
-                    least, crossing = np.inf, entry[layer, group, of_class]
+                    least, crossing = np.inf, entry[layer, group, of_class] + onward[last, of_class]
                     for way in range(costs.shape[3]):
                         if np.isinf(costs[layer, last, of_class, way]):  # the next ones are none either
                             break

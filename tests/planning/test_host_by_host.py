@@ -150,13 +150,13 @@ def least_s(task, made):
     return min(found)
 
 
-@pytest.mark.parametrize("seed", [0, 3, 19, 102, 126])
+@pytest.mark.parametrize("seed", [0, 3, 10, 19, 31])
 def test_no_order_of_the_hosts_is_faster(seed):
     task, made = planned_on_four(seed)
     assert made.step_s <= least_s(task, made) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [19, 102])
+@pytest.mark.parametrize("seed", [10, 31])
 def test_that_takes_exchanges(monkeypatch, seed):
     """The closed form by which slicers choose takes other hosts here."""
     monkeypatch.setattr("alpa_dejavu.planning.search._polish._orders", lambda count: [])

@@ -27,18 +27,22 @@ PROBLEMS = {
     "objective": st.sampled_from(["training", "inference", "work"]),
     "usage": st.sampled_from(["exactly", "at most"]),
     "count": st.sampled_from([None, None, 1, 2, 3]),
+    "both_wait": st.booleans(),
 }
 
 
-def _problem(seed, layers, devices, kinds, limited, objective, usage, count):
+def _problem(seed, layers, devices, kinds, limited, objective, usage, count, both_wait):
     problem = random_problem(np.random.default_rng(seed), layers, devices, 2, limited, kinds)
-    return dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
+    # On alike hosts those that wait have it in their costs.
+    sites = problem.sites and dataclasses.replace(problem.sites, both_wait=both_wait and kinds > 1)
+    return dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count, sites=sites)
 
 
 # The example has a kind of hosts that there is none of, whose price could drown all costs in rounding.
 @example(
-    effort=PRICED, seed=3, layers=3, devices=3, kinds=3, limited=True, objective="training", usage="exactly", count=2
-)
+    effort=PRICED, seed=3, layers=3, devices=3, kinds=3, limited=True, objective="training", usage="exactly", count=2,
+    both_wait=False,
+)  # fmt: skip
 @settings(max_examples=250, deadline=None)
 @given(effort=st.sampled_from([EFFORT, PRICED]), **PROBLEMS)
 def test_it_is_exact_with_few_placements_and_by_prices_and_widening_beams(effort, **asked):
@@ -47,6 +51,44 @@ def test_it_is_exact_with_few_placements_and_by_prices_and_widening_beams(effort
     assert found.found == truth.found
     assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
     assert found.gap == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slicings_that_take_too_long_are_not_looked_for(seed):
+    problem = _problem(seed, 5, 5, 2, True, "training", "at most", None, both_wait=True)
+    best = Dynamic(PRICED).slice(problem)
+    assert Dynamic(PRICED).within(best.cost_s * 1.01).slice(problem).cost_s == pytest.approx(best.cost_s, rel=1e-9)
+    none = Dynamic(PRICED).within(best.cost_s * 0.99).slice(problem)
+    assert not none.found
+    assert none.lower_bound_s >= best.cost_s * 0.99 * (1 - 1e-9)
+
+
+def test_who_sends_waits_as_long_as_who_takes_in():
+    problem = _two_kinds(devices="exactly")
+    stages = (StageChoice(0, 0, 1, 0), StageChoice(1, 1, 0, 0))
+    assert problem.stage_costs_s(stages) == [3.0, 1.5]
+    both = dataclasses.replace(problem, sites=dataclasses.replace(problem.sites, both_wait=True))
+    assert both.stage_costs_s(stages) == [3.5, 1.5]
+
+
+@pytest.mark.parametrize("name", ["most_entries", "most_bounds"])
+def test_what_is_left_out_for_size_leaves_the_bound_sound(name):
+    effort = dataclasses.replace(PRICED, buckets_per_e=2, **{name: 0})
+    check_slicer(Dynamic(effort), exact=name == "most_entries")
+
+
+@pytest.mark.parametrize("effort", [{"widths": (1,)}, {"widths": (1, 2), "steps": 3, "work": 20_000}, {"work": 0}])
+def test_what_a_narrow_search_misses_is_in_its_bound(effort):
+    check_slicer(Dynamic(dataclasses.replace(PRICED, **effort)))
+
+
+def test_a_narrow_search_says_that_it_may_have_missed_something():
+    rng = np.random.default_rng(0)
+    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
+    narrow = [Dynamic(dataclasses.replace(PRICED, widths=(1,))).slice(problem) for problem in problems]
+    truth = [Dynamic(PRICED).slice(problem) for problem in problems]
+    assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
+    assert all(each.gap > 0 for each, best in zip(narrow, truth, strict=True) if each.cost_s > best.cost_s * 1.001)
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,24 +159,7 @@ def test_uniform_fills_the_kinds_in_their_order():
     assert [stage.submesh for stage in Uniform().slice(problem).stages] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("name", ["most_entries", "most_bounds"])
-def test_what_is_left_out_for_size_leaves_the_bound_sound(name):
-    effort = dataclasses.replace(PRICED, buckets_per_e=2, **{name: 0})
-    check_slicer(Dynamic(effort), exact=name == "most_entries")
 
-
-@pytest.mark.parametrize("effort", [{"widths": (1,)}, {"widths": (1, 2), "steps": 3, "work": 20_000}, {"work": 0}])
-def test_what_a_narrow_search_misses_is_in_its_bound(effort):
-    check_slicer(Dynamic(dataclasses.replace(PRICED, **effort)))
-
-
-def test_a_narrow_search_says_that_it_may_have_missed_something():
-    rng = np.random.default_rng(0)
-    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
-    narrow = [Dynamic(dataclasses.replace(PRICED, widths=(1,))).slice(problem) for problem in problems]
-    truth = [Dynamic(PRICED).slice(problem) for problem in problems]
-    assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
-    assert all(each.gap > 0 for each, best in zip(narrow, truth, strict=True) if each.cost_s > best.cost_s * 1.001)
 
 
 def test_several_kinds_of_hosts_are_close_to_their_bound():

@@ -99,15 +99,17 @@ class Costs:
             return None
         candidates: dict[tuple[object, ...], Candidate] = {}
         # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut
-        # with each one's own sends in its seconds, and a simulation says which is nearer.
-        for problem in (self.problem, *([_problem(self, senders_wait=True)] if self._senders_wait else [])):
+        # with each one's own sends in its seconds, and a simulation says which is nearer. Of unlike hosts what is sent
+        # may take most of a step, and the former is far off.
+        waiting = [_problem(self, senders_wait=True)] if self._senders_wait else []
+        unlike = self.space.hosts is not None and any(kinds_of(self.cluster))
+        for problem in waiting if waiting and unlike else (self.problem, *waiting):
             first = self._packed(problem, slicer, num_stages, devices)
             near = () if len(first.stages) in self.possible else self._near(len(first.stages))
             for slicing in (first, *(self._packed(problem, slicer, number, devices) for number in near)):
                 if slicing.found:
                     candidates.setdefault((slicing.stages, None), Candidate(self, slicing))
-        alike = self.space.hosts is None or not any(kinds_of(self.cluster))
-        if alike and (filled := self.filled(slicer, num_stages, devices)) is not None:
+        if not unlike and (filled := self.filled(slicer, num_stages, devices)) is not None:
             candidates.setdefault((filled.stages, filled.hosts), filled)
         timed = [simulation for candidate in candidates.values() if (simulation := fitting(candidate)) is not None]
         if not timed and candidates and self.run.schedule not in ALPA_SCHEDULES:

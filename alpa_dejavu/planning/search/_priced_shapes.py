@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import final
@@ -30,9 +31,10 @@ from alpa_dejavu.problem import (
     StageChoice,
     Submesh,
 )
-from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.simulation.breakdown import AS_FAST
-from alpa_dejavu.slicing import Dynamic
+from alpa_dejavu.simulation.step import sending
+from alpa_dejavu.slicing import Dynamic, Slicer
 
 __all__ = ["PricedShapes", "is_small"]
 
@@ -44,6 +46,10 @@ off."""
 _FAR = 1.5
 """Costs by which plans take over so many times the best one's step are forgotten but for these plans' own: of thousands
 of devices and many layers they are gigabytes."""
+_HOPELESS, _ALSO, _NEAR, _BRIEFLY = 1.25, 1.05, 1.02, 0.25
+"""Of many unlike hosts, plans that take so many times the best one's step aren't looked for: those of any number of
+stages, those of another number, and those by which the best one may be beaten yet. All but the first are looked for
+with a share of a slicer's effort."""
 _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
@@ -108,7 +114,8 @@ class PricedShapes:
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
         if self.task.unlike:  # of alike hosts those are among them already
-            filled = [plan.costs.filled(slicer) for plan in plans[:_POLISHED]]
+            near = self.within(_NEAR)
+            filled = [costs.filled(near) for costs in dict.fromkeys(plan.costs for plan in plans[:_POLISHED])]
             plans = best_first([*plans, *(fitting(plan) for plan in filled if plan is not None)])
         configs = is_small(self.task) and self.task.schedule in ALPA_SCHEDULES
         return [*(polished(plan, configs) for plan in plans[:_POLISHED]), *plans[_POLISHED:]]
@@ -118,14 +125,36 @@ class PricedShapes:
         if shape not in self._best:
             offers = list(self._offers(shape))
             phase(f"slicing {shape.layers} layers, {shape.micro_batches} micro-batches")
-            plans = best_first(costs.sliced(self.task.slicer, shape.stages or None) for costs in offers)
+            slicer = self.within(_ALSO) if shape.stages else self.within(_HOPELESS, share=1.0)
+            plans = best_first(costs.sliced(slicer, shape.stages or None) for costs in offers)
             self._best[shape] = plans[0] if plans else None
             self.clock.lap("slicing")
         return self._best[shape]
 
+    def within(self, times: float, corrected: float = 1.0, share: float = _BRIEFLY) -> Slicer:
+        """Returns the task's slicer; on many unlike hosts one that looks, with a share of its effort, only for plans
+        that take less than so many times the best one's step. `corrected` is what its steps are multiplied by.
+        """
+        slicer, form = self.task.slicer, schedule_form(self.task.schedule)
+        if not isinstance(slicer, Dynamic) or not self._limited:
+            return slicer
+        return slicer.within(times * self._best_s / corrected / form.bubble, share)
+
+    @functools.cached_property
+    def _limited(self) -> bool:
+        """Whether hosts are unlike and many, and the closed form counts what senders and receivers wait, so that it is
+        close to a step.
+        """
+        waits = sending(self.task.schedule) == "blocking" and not self.task.prices.models.runtime.overlap.streams
+        return waits and self.task.unlike and not is_small(self.task)
+
+    @property
+    def _best_s(self) -> float:
+        return min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
+
     def _forget_far(self) -> None:
         """Keeps of costs by which every plan is far from the best one what these plans need alone."""
-        far_s = _FAR * min((plan.step_s for plan in self._best.values() if plan is not None), default=math.inf)
+        far_s = _FAR * self._best_s
         for key in list(self._costs):
             plans = {
                 shape: plan
@@ -212,9 +241,10 @@ class PricedShapes:
                 continue
             self._looked_at.add(shape)
             more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
-            plan = dataclasses.replace(costs, table=more_memory).sliced(self.task.slicer)
+            corrected = self._corrected.get(shape, 1.0)
+            plan = dataclasses.replace(costs, table=more_memory).sliced(self.within(_NEAR, corrected))
             self.clock.lap("slicing")
-            if plan is not None and plan.step_s * self._corrected.get(shape, 1.0) < bound:
+            if plan is not None and plan.step_s * corrected < bound:
                 return shape
         return None
 
@@ -226,9 +256,12 @@ class PricedShapes:
         """
         count, by_scaling = shape.micro_batches, self._costs[shape.layers, shape.micro_batches]
         self.costs(shape.layers, count, exactly=True)
-        far_s = _FAR * min(plan.step_s for plan in self._best.values() if plan is not None)
+        far_s, near_s = _FAR * self._best_s, _NEAR * self._best_s
         for other, scaled in list(self._best.items()):
             if (other.layers, other.micro_batches) != (shape.layers, count):
+                continue
+            if self._limited and other.stages and (scaled is None or scaled.step_s > near_s):
+                self._best[other] = None
                 continue
             del self._best[other]
             if (exact := self.candidate(other)) is None:

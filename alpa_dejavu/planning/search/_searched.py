@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.clusters.host_classes import members_of_kinds
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.offload_choices import with_all_shares
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names
 from alpa_dejavu.planning.search._polish import under_others
@@ -22,7 +22,7 @@ from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
 from alpa_dejavu.planning.search.uncertainty import errors_of
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask, SpaceRules
-from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem import Cluster, Submesh
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.simulation.breakdown import AS_FAST
@@ -40,6 +40,8 @@ _RIVAL = 1.1
 """Fewer hosts aren't looked at under a schedule whose step takes over so many times the best one's."""
 _LEAN = ("v_half", "v_min")
 """Those that keep less memory, under which it looks for shapes if there are none that fit under the others."""
+_ON_ALL = 1.5
+"""Nor is a plan on all of many unlike hosts looked for that takes over so many times the best one's step."""
 _PLACED = 6
 """So many of the best candidates are costed on the very hosts that they are on."""
 _ALL = 64
@@ -128,6 +130,8 @@ class Searched(Chooser):
             if best is not None and not every and shapes.least_work_s / part.num_devices > best.step_s:
                 continue
             thorough = best is None or is_small(task)
+            if not thorough and not every and _offers_nothing_new(task, part):
+                continue
             smaller = PricedShapes(task.on(part), shapes.clock, () if thorough else shapes.priced)
             plans: list[Candidate] = []
             if best is not None and not thorough:
@@ -162,7 +166,8 @@ def _on_all_devices(shapes: PricedShapes, candidates: Sequence[Candidate]) -> li
     if not candidates or any(plan.num_devices == shapes.task.cluster.num_devices for plan in candidates):
         return []
     shape = _shape(best_first(candidates)[0])
-    whole = shapes.costs(shape.layers, shape.micro_batches).sliced(shapes.task.slicer, devices="exactly")
+    costs = shapes.costs(shape.layers, shape.micro_batches)
+    whole = costs.sliced(shapes.within(_ON_ALL), devices="exactly")
     return [] if whole is None else [whole]
 
 
@@ -225,6 +230,24 @@ def _with_shares(task: PlanningTask, candidate: Candidate) -> Candidate:
     best = candidate if other is None or other.step_s >= candidate.step_s else other
     # Bounds by these few configs alone say nothing of other plans.
     return dataclasses.replace(best, slicing=dataclasses.replace(best.slicing, lower_bound_s=0.0))
+
+
+def _offers_nothing_new(task: PlanningTask, part: Cluster) -> bool:
+    """Returns whether stages on a part of unlike hosts may have no submeshes on hosts of one kind but those that they
+    may have on all hosts too, at the same costs: a plan on all hosts may leave some out by itself.
+    """
+    rules, cluster = task.space, task.cluster
+    if not task.unlike or cluster.reduction_servers or not isinstance(rules, SpaceRules):
+        return False
+    if rules.restriction is not None or math.isfinite(rules.imbalance):
+        return False
+    kinds, sites = kinds_of(cluster), list[set[tuple[Submesh, tuple[int, ...]]]]()
+    for hosts in (cluster, part):  # a micro-batch of all samples can be divided in every way
+        space, numbers = rules.space(hosts, task.micro_batch(1)), cluster.host_numbers
+        named = space.hosts or [range(submesh.num_hosts) for submesh in space.submeshes]
+        on_kinds = (tuple(sorted(kinds[numbers[hosts.hosts[host].name]] for host in on)) for on in named)
+        sites.append(set(zip(space.submeshes, on_kinds, strict=True)))
+    return all(len(set(on)) > 1 for _, on in sites[1] - sites[0])
 
 
 def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
