@@ -122,6 +122,15 @@ class Choices:
         return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 
     @functools.cached_property
+    def names(self) -> tuple[IntArray, IntArray]:
+        """Returns the submesh and the config of each way of each stage, both of shape (L, L, Q, P); those of some other
+        one where it has fewer ways, which cost infinity.
+        """
+        member, config = np.divmod(np.maximum(self._ways, 0), self._num_configs)
+        of_class = np.arange(len(self._members))[:, None]
+        return np.maximum(self._members[of_class, member], 0), config
+
+    @functools.cached_property
     def as_near(self) -> NDArray[np.bool_]:
         """Returns whether from a group it is as near as from another one to every stage that begins with a layer; shape
         (L, G, G), the nearer group first.

@@ -88,9 +88,6 @@ class Lattice:
         self.problem = problem
         self.choices = choices = Choices(problem, problem.sites or alike_sites(problem))
         costs, num_layers = choices.costs_s, problem.num_layers
-        stages = [[choices.stage(0, 0, q, way) for way in range(costs.shape[3])] for q in range(costs.shape[2])]
-        # What a class doesn't have is never chosen.
-        self._names = np.array([[(max(stage.submesh, 0), stage.config) for stage in row] for row in stages])
         self.num_kinds = 1 if problem.sites is None else len(problem.sites.available)
         finite = np.isfinite(costs)
         left = np.arange(num_layers - 1, -1, -1)
@@ -117,7 +114,8 @@ class Lattice:
 
     def by_ways(self, table: RangeArray) -> NDArray[Any]:
         """Returns an array of the problem, (L, L, S, C), by class of sites and way: (L, L, Q, P)."""
-        return np.asarray(table[:, :, self._names[..., 0], self._names[..., 1]])
+        layers = np.arange(self.problem.num_layers)
+        return np.asarray(table)[(layers[:, None, None, None], layers[:, None, None], *self.choices.names)]
 
     def _balanced(self, costs: FloatArray) -> float:
         """Returns the cost of a stage if each layer has the devices that it makes best use of, and all are busy."""
@@ -184,15 +182,17 @@ class Lattice:
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
         """Returns N plans as a `Batch`, given each stage's end and choice, shape (N, K), and the numbers of stages."""
         of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
+        return self.of_ways(ends, of_class, self.way[(*self._layers(ends), of_class, way)], count)
+
+    def _layers(self, ends: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the first and the last layer of each stage, shape (N, K); some layer where there is no stage."""
         last = self.problem.num_layers - 1
-        where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
-        entry = (*where, of_class, way)
-        return self.of_ways(ends, of_class, self.way[entry], count)
+        return np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
         """Returns the same given the class of sites of each stage and the way to run it there, of shape (N, K)."""
         is_stage = is_stage_of(ends, count)
-        submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
+        submesh, config = (names[(*self._layers(ends), of_class, way)] for names in self.choices.names)
         return Batch(ends, np.where(is_stage, submesh, 0), np.where(is_stage, config, 0), count)
 
 
