@@ -108,8 +108,8 @@ def profiles(job: dict[str, Any]) -> dict[str, Any]:
 
 def settings(job: dict[str, Any], folder: str) -> dict[str, Any]:
     """The arguments of its command line: its defaults and its whole space of strategies, for one batch."""
-    paths = ("memory_profiling_path", "time_profiling_path", "allreduce_bandwidth_config_path")
-    paths += ("p2p_bandwidth_config_path", "overlap_coe_path", "sp_time_path", "output_config_path", "log_dir")
+    profiled = ("memory_profiling", "time_profiling", "allreduce_bandwidth_config", "p2p_bandwidth_config")
+    paths = ["log_dir", *(f"{name}_path" for name in (*profiled, "overlap_coe", "sp_time", "output_config"))]
     off = ("dp", "tp", "vtp", "pp", "sdp", "ckpt", "tp_consec")
     return {
         **dict.fromkeys(paths, folder),

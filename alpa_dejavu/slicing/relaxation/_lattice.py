@@ -115,7 +115,8 @@ class Lattice:
     def by_ways(self, table: RangeArray) -> NDArray[Any]:
         """Returns an array of the problem, (L, L, S, C), by class of sites and way: (L, L, Q, P)."""
         layers = np.arange(self.problem.num_layers)
-        return np.asarray(table)[(layers[:, None, None, None], layers[:, None, None], *self.choices.names)]
+        submesh, config = self.choices.names
+        return np.asarray(table)[layers[:, None, None, None], layers[:, None, None], submesh, config]
 
     def _balanced(self, costs: FloatArray) -> float:
         """Returns the cost of a stage if each layer has the devices that it makes best use of, and all are busy."""
@@ -182,7 +183,8 @@ class Lattice:
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
         """Returns N plans as a `Batch`, given each stage's end and choice, shape (N, K), and the numbers of stages."""
         of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
-        return self.of_ways(ends, of_class, self.way[(*self._layers(ends), of_class, way)], count)
+        first, last = self._layers(ends)
+        return self.of_ways(ends, of_class, self.way[first, last, of_class, way], count)
 
     def _layers(self, ends: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the first and the last layer of each stage, shape (N, K); some layer where there is no stage."""
@@ -192,7 +194,8 @@ class Lattice:
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
         """Returns the same given the class of sites of each stage and the way to run it there, of shape (N, K)."""
         is_stage = is_stage_of(ends, count)
-        submesh, config = (names[(*self._layers(ends), of_class, way)] for names in self.choices.names)
+        first, last = self._layers(ends)
+        submesh, config = (names[first, last, of_class, way] for names in self.choices.names)
         return Batch(ends, np.where(is_stage, submesh, 0), np.where(is_stage, config, 0), count)
 
 
