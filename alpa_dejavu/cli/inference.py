@@ -129,7 +129,7 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
     print_serving_plan(plan, to)
     written = [] if json_path is None else write_output(json_path, serving_text(plan))
     if html_path is not None:
-        from alpa_dejavu.report._page import serving_report
+        from alpa_dejavu.report import serving_report
 
         written += write_output(html_path, serving_report(plan))
     to.wrote(written)

@@ -1,4 +1,4 @@
-"""What stages of one model cost, kept by content from one question to the next, and from one process to the next.
+"""Prices of the stages of one model, kept by content from one question to the next, and from one process to the next.
 
 Seconds and bytes of a stage depend on the model, the cost models, the devices that the stage is on with the links
 between them, and its config; not on the batch, on how many hosts there are, what they cost, or the memory margin. Where

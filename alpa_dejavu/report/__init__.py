@@ -5,6 +5,6 @@ Out: a page that opens without network, events for Perfetto, and rows of what ea
 """
 
 from alpa_dejavu.report._charts import finished
-from alpa_dejavu.report._page import html_report, template
+from alpa_dejavu.report._page import html_report, serving_report, template
 
-__all__ = ["finished", "html_report", "template"]
+__all__ = ["finished", "html_report", "serving_report", "template"]

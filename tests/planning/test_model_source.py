@@ -21,7 +21,7 @@ from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models import model_cache
-from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache
+from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache, read_packed
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.plans.plan_file import write_plan
@@ -277,7 +277,16 @@ def test_a_plan_is_the_same_from_the_cache_and_keeps_nothing_where_that_is_asked
         assert plan.confidence.interval_s == pytest.approx(plans[0].confidence.interval_s)
     # What is traced for the first plan, and for the one that is kept; the third one finds all of it.
     assert len(traces) == 2 * len(set(traces))
-    assert default_cache().size()[0] == 1 + len(set(traces))
+    keys = [read_packed(path)["key"] for path in default_cache().folder.iterdir()]
+    of_models = [key for key in keys if not key.keys() & {"prices", "slicings"}]
+    assert len(of_models) == 1 + len(set(traces))
+
+
+def test_a_model_cut_at_its_marks_is_kept_whatever_number_of_layers_is_wanted(caplog):
+    model = "transformer:hidden=16,blocks=18,heads=2,vocabulary=128,sequence=16"
+    plans = [plan_model(model, "p3.8xlarge", batch=8).plan for _ in range(2)]
+    assert plans[0].num_layers == plans[1].num_layers > 2
+    assert not caplog.records
 
 
 def test_a_plan_is_made_where_nothing_can_be_kept(monkeypatch, tmp_path, caplog):
