@@ -46,7 +46,7 @@ _OF_BEFORE = ("programs", "stages")
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What a probe took, or found, at a place of a cluster, by name; or none, and the reason why it failed."""
+    """The figures of a probe at a place of a cluster, by name; or none, and the reason why it failed."""
 
     place: ProbePlace
     probe: Probe

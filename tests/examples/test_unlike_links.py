@@ -40,7 +40,7 @@ def cluster_file(tmp_path, fast):
 @pytest.mark.parametrize(
     ("batch", "fast", "hosts"),
     [
-        (256, {"ad": 100}, "a d, "),
+        (64, {"ad": 100, "bc": 50}, "b c, a d"),
         # One stage on all hosts: an all-to-all takes less in one order of them than in others.
         (512, {"ac": 100, "bd": 25}, None),
     ],
