@@ -209,7 +209,7 @@ def searched_by_galvatron(job: Job, peer: str, limit_s: float) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder) / "job.json"
         asked.write_text(json.dumps(figures), encoding="utf-8")
-        command = [peer, str(ROOT / "benchmarks" / "galvatron_search.py"), str(asked), folder]
+        command = [str(Path(peer).absolute()), str(ROOT / "benchmarks" / "galvatron_search.py"), str(asked), folder]
         return timed(command, environment(), Path(folder), limit_s)
 
 
