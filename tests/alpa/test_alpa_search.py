@@ -115,3 +115,37 @@ def test_wrong_numbers_are_named(changed, said):
         given[place] = value
     with pytest.raises(ValueError, match=said):
         alpa_dejavu.training_dp(*given)
+
+
+def _costs(entries):
+    costs = np.full((2, 2, 3, 2), np.inf)
+    for place, seconds in entries.items():
+        costs[place] = seconds
+    return costs, np.full(costs.shape, 9)
+
+
+def test_single_precision_hides_a_cheaper_config_from_alpa():
+    from alpa.pipeline_parallel.stage_construction import training_dp
+
+    costs, room = _costs({(0, 0, 0, 0): 2.0, (1, 1, 0, 0): 1.0 + 4e-8, (1, 1, 0, 1): 1.0})
+    _, theirs = training_dp(2, 2, 4, SUBMESHES, 2, costs, room)
+    ours, stages = alpa_dejavu.training_dp(2, 2, 4, SUBMESHES, 2, costs, room)
+    assert ours == 9.0
+    assert stages == [((0, 1), 0, 0), ((1, 2), 0, 1)]
+    assert list(theirs) == [((0, 1), 0, 0), ((1, 2), 0, 0)], "the same in single precision, and the first of the two"
+
+
+def test_steps_of_a_microsecond_hide_a_plan_that_is_a_sixth_cheaper_from_alpa():
+    from alpa.pipeline_parallel.stage_construction import training_dp
+
+    costs, room = _costs({(0, 0, 0, 0): 1.2e-6, (1, 1, 0, 0): 1.9e-6, (0, 1, 1, 0): 2.4e-6})
+    theirs, _ = training_dp(2, 2, 10, SUBMESHES, 2, costs, room)
+    ours, stages = alpa_dejavu.training_dp(2, 2, 10, SUBMESHES, 2, costs, room)
+    assert theirs == pytest.approx(24e-6, rel=1e-6)
+    assert ours == pytest.approx(20.2e-6, rel=1e-12)
+    assert len(stages) == 2
+
+
+def test_shapes_must_fit():
+    with pytest.raises(ValueError, match=r"\(2, 2, 3, 2\), but must be \(3, 3, 3, 2\)"):
+        alpa_dejavu.training_dp(3, 4, 6, SUBMESHES, 2, np.ones((2, 2, 3, 2)), np.ones((2, 2, 3, 2)))

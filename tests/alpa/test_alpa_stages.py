@@ -6,25 +6,30 @@ from types import SimpleNamespace
 import alpa
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.global_env import global_config
 from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
-from alpa_dejavu import DejavuStageOption
+from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu.alpa._nodes import Nodes
+from alpa_dejavu.alpa._profile import _kind_differences
+from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import GivenStage
+from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
 from alpa_dejavu.planning.search.given_stages import stage_differences
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, MeshConfig, Submesh
+from alpa_dejavu.problem import Link, MeshConfig, ReductionServer, Submesh
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
-from plans import hardware
+from plans import example_plan, hardware
 from train_steps import predict_in_stages
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -409,3 +414,189 @@ def test_a_calibration_prices_what_alpa_plans():
     other = dataclasses.replace(calibration, devices={"other": dataclasses.replace(slow, name="other")})
     with pytest.raises(ValueError, match="has 'example', but the calibration slow knows"):
         planned_fails(DejavuStageOption(cluster=cluster, calibration=other))
+
+
+def test_the_plan_is_logged(caplog):
+    with caplog.at_level("INFO", "alpa_dejavu"):
+        planned(DejavuStageOption())
+    assert "predicted" in caplog.text
+    assert "submesh" in caplog.text
+
+
+def test_submeshes_given_by_hand_are_the_only_ones():
+    option = DejavuStageOption("manual", [(1, 1)])
+    _, _, meshes, _ = planned(option)
+    assert [tuple(mesh.shape) for mesh in meshes] == [(1, 1)] * 4
+
+
+def test_a_model_larger_than_memory_is_refused():
+    tiny = example_cluster(num_hosts=1, memory_bytes=1000.0)
+    with pytest.raises(NoPlanError, match="are missing"):
+        planned_fails(DejavuStageOption(cluster=tiny))
+
+
+def test_other_stage_options_are_left_to_alpa():
+    DejavuStageOption()
+    _, _, meshes, _ = planned(alpa.UniformStageOption(num_stages=4))
+    assert len(meshes) == 4
+
+
+def test_alpas_own_option_with_our_costs_and_search():
+    from alpa import AutoStageOption
+
+    with alpa_dejavu.installed("get_compute_cost", "training_dp"):
+        _, _, meshes, _ = planned(AutoStageOption())
+    assert sum(mesh.num_devices for mesh in meshes) == 4
+
+
+def test_the_stand_in_returns_alpas_arrays():
+    seen = {}
+    original = stage_construction.training_dp
+
+    def look(*args):
+        seen["cost"], seen["room"] = args[5:7]
+        return original(*args)
+
+    with alpa_dejavu.installed("get_compute_cost"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_construction, "training_dp", look)
+        planned(alpa.AutoStageOption())
+    assert seen["cost"].shape == seen["room"].shape == (LAYERS, LAYERS, 3, 4)
+    assert np.isfinite(seen["cost"][0, LAYERS - 1, 2]).any()
+    assert np.isinf(seen["cost"][1, 0]).all()
+
+
+def test_the_hosts_of_a_mesh_are_in_the_order_of_the_plan(tmp_path):
+    plan = moved(whole(read_plan(saved(tmp_path)), 2), ["node-3", "node-0"], ["node-1", "node-2"])
+    _, _, meshes, manual = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
+    assert [mesh.host_ids for mesh in meshes] == [[3, 0], [1, 2]]
+    assert [info["NodeManagerAddress"] for info in meshes[0].host_info] == ["10.0.0.3", "10.0.0.0"]
+    assert manual.submesh_physical_shapes == ((2, 1), (2, 1))
+
+
+def test_stages_on_a_host_have_devices_of_their_own_and_hosts_may_be_left(tmp_path):
+    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-1"])
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
+    assert [(mesh.host_ids, mesh.devices) for mesh in meshes] == [([1], [(2, 3)]), ([1], [(0, 1)])]
+
+
+def test_the_names_of_a_given_cluster_count(tmp_path):
+    cluster = dataclasses.replace(example_cluster(num_hosts=2), name="ours")
+    names = [host.name for host in cluster.hosts]
+    plan = moved(read_plan(saved(tmp_path)), [names[1]], [names[0]], cluster="ours")
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan, cluster=cluster), mesh=virtual_mesh(2, 4))
+    assert [mesh.host_ids for mesh in meshes] == [[1], [0]]
+
+
+def test_alike_hosts_of_other_names_are_in_the_order_of_the_plans_cluster(tmp_path):
+    """Also where a host between them was lost, so that their names' numbers aren't their places."""
+    left = hardware(4, 2, "p3.8xlarge").without(["p3.8xlarge-1"])
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-2"], hardware=left)
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 2))
+    assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
+
+
+def test_unlike_hosts_of_other_names_are_not_guessed(tmp_path):
+    alike = hardware(2, 2)
+    unlike = dataclasses.replace(
+        alike, hosts=tuple(dataclasses.replace(host, kind=n) for n, host in enumerate(alike.hosts))
+    )
+    plan = moved(read_plan(saved(tmp_path)), *[[host.name] for host in unlike.hosts], hardware=unlike)
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'p3.16xlarge-0', but the cluster has 'node-0', 'node-1'"):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
+
+
+def test_alpas_cpu_cluster_is_that_of_this_machine():
+    """One machine's, in whichever number of Ray nodes: its plans can be estimated by the name of its type."""
+    option = DejavuStageOption()
+    planned(option)
+    held = option.last_plan.hardware
+    assert (held.machine, held.shared, [host.name for host in held.hosts]) == ("local-cpu", True, ["node-0"])
+    again = summary_of(cluster_of_plan(option.last_plan))
+    assert (again.machine, again.shared, again.hosts[0].name) == ("local-cpu", True, "node-0")
+
+
+def test_an_old_plan_on_hosts_of_a_machine_type_is_put_by_their_names(tmp_path):
+    plan = moved(whole(read_plan(saved(tmp_path)), 1), ["p3.8xlarge-2"], ["p3.8xlarge-1"], hardware=None)
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
+    assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
+
+
+def test_hosts_may_have_unlike_numbers_of_devices(tmp_path):
+    mesh = virtual_mesh(1, 4)
+    infos = [{"NodeManagerAddress": f"10.0.0.{n}", "NodeManagerHostname": f"node-{n}"} for n in range(3)]
+    mesh.host_ids, mesh.every_host = [1], tuple(zip(infos, (1, 4, 2), strict=True))
+    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-2"], cluster="ours")
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=mesh)
+    assert [(m.host_ids, m.devices, m.device_strs[0]) for m in meshes] == [
+        ([1], [(0, 1)], "10.0.0.1:gpu:0"),
+        ([2], [(0, 1)], "10.0.0.2:gpu:0"),
+    ]
+    with pytest.raises(ValueError, match=r"stage 0 is on 1 hosts with 2 devices each, .* hosts of \[1, 4, 2\] devices"):
+        planned_fails(DejavuStageOption(plan=moved(plan, ["node-0"], ["node-2"])), mesh=mesh)
+    option = DejavuStageOption()
+    _, _, meshes, _ = planned(option, mesh=mesh)
+    assert {host for stage in option.last_plan.stages for host in stage.hosts} == {"node-1"}
+    assert all(m.host_ids == [1] for m in meshes)
+
+
+def test_inside_alpa_there_are_no_reduction_servers():
+    bare = example_cluster(2, 2)
+    beside = dataclasses.replace(bare, reduction_servers=(ReductionServer("s", 1e9),))
+    assert cluster_of(virtual_mesh(2, 2), beside) == bare
+
+
+def test_stages_may_take_parts_of_the_same_hosts(tmp_path):
+    shape = {"submesh": Submesh(2, 1), "logical_mesh": (2, 1), "hosts": ("node-1", "node-0")}
+    plan = read_plan(saved(tmp_path))
+    plan = dataclasses.replace(plan, stages=tuple(dataclasses.replace(stage, **shape) for stage in plan.stages))
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
+    assert [(mesh.shape, mesh.host_ids) for mesh in meshes] == [((2, 1), [1, 0])] * 2
+    assert [[list(own) for own in mesh.devices] for mesh in meshes] == [[[1], [1]], [[0], [0]]]
+
+
+def test_stages_go_across_hosts_that_are_slow_inside():
+    equal = example_cluster(2, 2)
+    within, between = Link(1e-5, 1e7), Link(1e-5, 1e9)
+    slow = dataclasses.replace(equal, links=((within, between), (between, within)))
+    options = [DejavuStageOption(cluster=cluster, communication="links") for cluster in (slow, equal)]
+    shapes = []
+    for option in options:
+        _, _, meshes, _ = planned(option, mesh=virtual_mesh(2, 2), num_micro_batches=1)
+        shapes.append([tuple(mesh.shape) for mesh in meshes])
+    assert all(devices == 1 for _, devices in shapes[0])
+    assert any(devices == 2 for _, devices in shapes[1])
+
+
+def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_path, monkeypatch):
+    """Stages are in another order on them, and some hosts aren't used."""
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-1"], hardware=hardware(4, 2, "p3.8xlarge"))
+    of_four = [f"p3.8xlarge-{n}" for n in range(4)]
+
+    def nodes(plan, *names):
+        infos = [{"NodeManagerHostname": name, "NodeManagerAddress": name, "NodeID": f"id of {name}"} for name in names]
+        mesh = VirtualPhysicalMesh(list(range(len(infos))), infos, 2)
+        monkeypatch.setattr("alpa.device_mesh.get_global_virtual_physical_mesh", lambda: mesh)
+        known = Nodes()
+        known.on_their_hosts(plan)
+        return known.named
+
+    assert nodes(plan, "one", "two") == {"p3.8xlarge-1": "id of one", "p3.8xlarge-3": "id of two"}
+    assert nodes(plan, *"abcd") == {name: f"id of {node}" for name, node in zip(of_four, "abcd", strict=True)}
+    assert nodes(plan, *of_four[::-1]) == {name: f"id of {name}" for name in of_four}
+    with pytest.raises(RuntimeError, match="but Alpa has 2"):
+        nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]), "one", "two")
+
+
+@pytest.mark.parametrize(
+    ("held", "differences"),
+    [
+        (hardware(), ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+        (hardware(machine="local-cpu"), []),
+        (hardware(machine=""), []),
+        (None, ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+    ],
+    ids=["cards", "CPUs", "not known", "an old plan on hosts of a machine's names"],
+)
+def test_what_a_plan_is_for_is_what_its_cluster_says_not_its_name(held, differences):
+    plan = example_plan(cluster="1 x g4dn.12xlarge", hardware=held)
+    assert list(_kind_differences(plan)) == differences

@@ -84,3 +84,16 @@ def test_neighbours_are_other_hosts_of_the_training():
     for wrong in ({"host-0": "host-0"}, {"host-0": "host-9"}, {"host-9": "host-0"}):
         with pytest.raises(ValueError, match="but must have another of the hosts host-0, host-1, host-2; give one"):
             Copies(wrong).check_neighbours(NODES)
+
+
+def test_a_number_is_a_piece_too():
+    piece = Piece(0, ())
+    assert _keepers._assembled((), np.float32, {piece: np.float32(3)}) == 3
+    assert _keepers._checksum(np.float32(3)) != _keepers._checksum(np.float32(4))
+
+
+def test_what_data_parallel_hosts_have_is_kept_by_two_of_them_and_not_sent():
+    ((_, holders),) = _pieces(0, array(["b", "a", "c"], [(slice(None),)] * 3, (4,)))
+    assert Copies({})._kept_by(holders, NODES) == [((0, 0), ["b"]), ((1, 0), ["a"])]
+    halves = dict(_pieces(0, array(["a", "b"], [(slice(0, 2),), (slice(2, 4),)], (4,))))
+    assert halves == {Piece(0, ((0, 2),)): {(0, 0): "a"}, Piece(0, ((2, 4),)): {(1, 0): "b"}}

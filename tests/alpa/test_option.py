@@ -238,3 +238,9 @@ def test_what_somebody_else_put_over_a_hook_stays(before):
     alpa_dejavu.uninstall()
     assert stage_construction.training_dp is theirs
     stage_construction.training_dp = ours
+
+
+def test_unknown_names_are_no_attributes():
+    with pytest.raises(AttributeError, match="'oracle'"):
+        _ = alpa_dejavu.oracle
+    assert set(alpa_dejavu.__all__) <= set(dir(alpa_dejavu))

@@ -12,7 +12,7 @@ from alpa.global_env import global_config
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.alpa._playoff import Argument, Playoff
+from alpa_dejavu.alpa._playoff import Argument, Playoff, most_entrants
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan
 from trained_alpa import check_trains_as_one_device
@@ -152,3 +152,39 @@ def test_a_pipeline_that_runs_already_is_left_alone():
         Playoff(refuses, devices.user, devices.mesh, [], lambda: 0.0).fastest()
     assert devices.stopped == 0
     assert devices.mesh.launched_physical_mesh_group is not None
+
+
+def test_of_plans_that_are_as_fast_the_shorter_prediction_decides():
+    assert Devices([0.199, 0.25, 0.2]).played() == 2
+
+
+def test_an_interrupt_stops_the_workers():
+    devices = Devices([0.3, 0.1])
+
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    devices.forget = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        devices.played()
+    assert devices.stopped == 1
+    assert devices.mesh.launched_physical_mesh_group is None
+
+
+def test_long_steps_are_timed_less_often():
+    devices = Devices([5.0, 4.0])
+    devices.played()
+    assert devices.now_s == pytest.approx(2 * COMPILE_S + 3 * 5.0 + 3 * 4.0)
+
+
+def test_one_plan_alone_is_not_timed():
+    devices = Devices([0.3])
+    assert devices.played() == 0
+    assert devices.now_s == COMPILE_S
+
+
+@pytest.mark.parametrize(
+    ("profile", "budget_s", "most"), [("never", 60, 1), ("playoff", 0, 1), ("playoff", 10, 3), ("playoff", 60, 5)]
+)
+def test_the_budget_says_how_many_plans_take_part(profile, budget_s, most):
+    assert most_entrants(DejavuStageOption(profile=profile, budget_s=budget_s)) == most

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 
 import alpa
 import jax
@@ -12,7 +13,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 
-from alpa_dejavu._util.threads import cores_of_threads
+from alpa_dejavu._util.threads import cores_of_threads, pin
 from alpa_dejavu.alpa import PlanRun, connection, profile
 from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa.local_cluster import local_cluster
@@ -161,3 +162,48 @@ def test_what_is_run_is_the_training_step_and_other_clusters_are_refused():
         gpus = dataclasses.replace(plan, hardware=dataclasses.replace(plan.hardware, machine="p3.16xlarge"))
         with pytest.raises(ValueError, match=r"those of p3\.16xlarge, but the cluster's are CPUs"), connection(gpus):
             pytest.fail("the block must not run")
+
+
+def test_auxiliary_results_and_inner_gradients_are_left_as_they_are():
+    def step(x, _batch):
+        def loss(x):
+            inner = jax.grad(lambda y: (y**3).sum())(x)
+            return inner.sum(), 2 * x
+
+        (value, doubled), gradient = jax.value_and_grad(loss, has_aux=True)(x)
+        return value, doubled, gradient
+
+    x = np.array([1.0, 2.0], np.float32)
+    marked = with_marked_gradients(step)
+    assert gradient_markers(marked, (x, x)) == ["grad"]
+    value, doubled, gradient = marked(x, x)
+    assert (float(value), doubled.tolist(), gradient.tolist()) == (15.0, [2.0, 4.0], [6.0, 12.0])
+
+
+def test_abstract_arguments_are_made_ordinary_numbers():
+    given = np.array([7.0])
+    tree = {
+        "f": jax.ShapeDtypeStruct((3, 2), jnp.bfloat16),
+        "i": jax.ShapeDtypeStruct((2,), jnp.int32),
+        "b": jax.ShapeDtypeStruct((), bool),
+        "array": given,
+        "static": "text",
+    }
+    made = concrete(tree)
+    assert made["array"] is given
+    assert made["static"] == "text"
+    assert (made["i"].tolist(), bool(made["b"])) == ([0, 0], True)
+    assert made["f"].dtype == jnp.bfloat16
+    assert 0 < float(made["f"].min()) <= float(made["f"].max()) < 0.1
+    assert (concrete(tree)["f"] == made["f"]).all()
+
+
+def test_threads_stay_on_their_cores():
+    before = os.sched_getaffinity(0)
+    try:
+        core = min(before)
+        assert pin([core]) == [core]
+        assert cores_of_threads() == [(core,)]
+    finally:
+        pin(before)
+    assert os.sched_getaffinity(0) == before

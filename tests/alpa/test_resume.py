@@ -217,3 +217,22 @@ def test_a_step_that_hangs_is_interrupted():
 def test_numbers_below_one_are_refused(wrong):
     with pytest.raises(ValueError, match="give at least 1, 1, 1 and 0"):
         train(Fake(), PLAN, **{"steps": 4, **wrong})
+
+
+def test_without_a_checkpoint_it_begins_again():
+    session = Fake({(("step", 3), 1): ["host-0", FAULT]})
+    done = train(session, PLAN, 12, every=5)
+    assert done.losses == undisturbed()
+    assert done.recoveries[0].steps_lost == 3
+    assert session.calls.count(("start", None)) == 2
+
+
+def test_ctrl_c_stops():
+    class Interrupted(Fake):
+        def step(self, number):
+            raise KeyboardInterrupt
+
+    session = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        train(session, PLAN, 4)
+    assert session.calls[-1] == "stop"

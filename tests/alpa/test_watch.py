@@ -137,3 +137,53 @@ def test_workers_that_take_no_notes_end_nothing(caplog):
     StepWatch(executable, option, gone, lambda: executable.now_s)
     assert len(train(executable, 50)) == 50
     assert said(caplog) == ["steps can't be looked at: the worker is gone"]
+
+
+def test_a_step_off_its_prediction_by_which_the_same_plan_is_best_says_nothing(caplog):
+    executable = watched(0.2 * PLAN.step_s)
+    assert len(train(executable, 4000)) == 4000
+    assert said(caplog) == []
+    assert executable.noted == [True, False] * 4
+
+
+def test_steps_that_still_become_shorter_say_nothing(caplog):
+    """As on a machine that compiles, warms up or shares its cores: the steps looked at first are off, and settle."""
+    executable = watched(20 * PLAN.step_s)
+    for _ in range(100):
+        train(executable, 1)
+        executable.step_s = max(0.85 * executable.step_s, PLAN.step_s)
+    assert said(caplog) == []
+    assert executable.noted == []
+
+
+def test_steps_that_never_settle_say_nothing(caplog):
+    executable = watched(PLAN.step_s)
+    for n in range(400):
+        executable.step_s = (4 + 3 * (n // 5 % 2)) * PLAN.step_s
+        train(executable, 1)
+    assert said(caplog) == []
+
+
+def test_steps_that_are_as_predicted_once_they_are_noted_say_nothing(caplog):
+    executable = watched(3.5 * PLAN.step_s)
+    train(executable, 3 + 10)
+    executable.step_s = PLAN.step_s
+    train(executable, 10)
+    assert executable.noted == [True, False]
+    assert said(caplog) == []
+
+
+def test_a_history_learns_what_is_as_predicted_without_a_word(tmp_path, caplog):
+    path = tmp_path / "history.sqlite"
+    executable = watched(1.1 * PLAN.step_s, path)
+    train(executable, 4000)
+    assert said(caplog) == []
+    assert len(Store(path).runs()) == 1
+    assert executable.noted == [True, False]
+
+
+def test_an_error_of_the_step_is_passed_on():
+    executable = watched(PLAN.step_s)
+    executable.step_s = None
+    with pytest.raises(TypeError):
+        train(executable, 1)

@@ -247,3 +247,28 @@ def test_what_was_measured_is_drawn_beside_the_fit(tmp_path):
     kept_at.write_text(kept_at.read_text(encoding="utf-8").replace('"run_s": ', '"run_s": -', 1), encoding="utf-8")
     result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
     assert (result.exit_code, "must be a finite number above 0" in result.output) == (1, True)
+
+
+def test_stops_before_all_is_measured_where_all_is_sure(tmp_path):
+    bench = MadeUp(noise=0.01)
+    measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e6)
+    assert len(bench.ran) == len(set(bench.ran))
+    collectives = [probe for probe in bench.ran if isinstance(probe, CollectiveProbe)]
+    assert {probe.name for probe in collectives} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    assert len(collectives) < 20
+
+
+def test_the_budget_ends_it(tmp_path):
+    bench = MadeUp()
+    measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
+    # A measurement that was begun is finished.
+    assert 15 <= bench.now <= 22
+    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY}
+
+
+def test_a_single_device_has_no_links(tmp_path):
+    bench = MadeUp()
+    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
+    assert found.links == ()
+    assert {place.what for place in bench.opened} == {HOST_MEMORY}
+    assert found.devices["test"].dispatch_s == PRIOR.dispatch_s

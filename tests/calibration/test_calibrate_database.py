@@ -343,3 +343,27 @@ def test_pictures_of_a_database_say_how_far_its_fits_are_off(tmp_path, result_cl
     assert "all collectives within hosts: " in pages["database-all-reduce.html"]
     assert "each group size left out in turn" in pages["database-all-reduce.html"]
     assert "fit, 1x4, 2 x 2, f32" in pages["database-all-reduce.html"]
+
+
+def test_what_is_known_can_not_be_misused(tmp_path):
+    # The table's own entries: called, made of other things, or with dotted names that lead elsewhere.
+    refused(write(tmp_path / "object.pkl", np.array([Evil(print)], dtype=object)), "arrays of 'O8'")
+    dotted = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
+    for text in (b"cbuiltins\nlist\n(tR.", b"cnumpy\nndarray\n(tR.", dotted):
+        path = tmp_path / "raw.pkl"
+        path.write_bytes(text)
+        refused(path, "is no profiling database")
+    import fractions
+
+    refused(write(tmp_path / "other.pkl", {1: fractions.Fraction(1, 2)}), "fractions.Fraction")
+
+
+def test_rows_that_were_left_out_are_named_where_they_are_converted(tmp_path, result_class):
+    result = good(result_class)
+    result.all_reduce_cost_dict[(GROUPS, "f16")] = [(16, 1e-4), (32, math.nan), (64, -1.0), (128, math.nan)]
+    path = write(tmp_path / "db.pkl", {("default", (1, 4)): result})
+    done = CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(tmp_path / "db.json")])
+    assert done.exit_code == 0, done.output
+    lines = " ".join(done.stdout.split())
+    assert "left out: 2 not finite, the first: all_reduce in f16 of 64 bytes on 1x4; measure again" in lines
+    assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 bytes on 1x4, " in lines

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import ray
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_dejavu.alpa import ray_bench as alpa_calibrate
 from alpa_dejavu.alpa._ports import Port, RayPorts, ray_ports
@@ -27,7 +29,7 @@ from alpa_dejavu.calibration import (
     read_calibration,
     write_calibration,
 )
-from alpa_dejavu.calibration._probe_links import PLACE, rounds
+from alpa_dejavu.calibration._probe_links import PLACE, even_latencies, grouped, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
@@ -500,3 +502,76 @@ def test_flows_are_pairs_of_hosts(tmp_path):
         file.write(json.dumps(row) + "\n")
     with pytest.raises(ValueError, match="must have 0-1"):
         kept(tmp_path, cluster_of(3), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "rate", "kinds"),
+    [
+        (8, lambda a, b: GIGABIT if 5 in (a, b) else 10 * GIGABIT, (0, 0, 0, 0, 0, 1, 0, 0)),
+        (3, lambda a, b: GIGABIT if a < b else 4 * GIGABIT, (0, 1, 2)),
+    ],
+)
+def test_a_slow_host_or_direction_is_a_kind_of_its_own(tmp_path, count, rate, kinds):
+    cluster = applied(calibrated(tmp_path, Network(count, lambda a, b: Link(5e-5, rate(a, b)))), count)
+    assert host_kinds(cluster) == kinds
+    for a, b in itertools.permutations(range(count), 2):
+        assert cluster.links[a][b].bytes_per_s == pytest.approx(rate(a, b), rel=0.05)
+
+
+def test_links_between_accelerators_are_those_of_the_network():
+    net = Link(1e-4, 1e9)
+    assert carried(Link(3e-5, 3e9), net, None, copied=False) == Link(1e-4, 1e9)
+    scaled = carried(Link(3e-5, 3e9), Link(2e-4, 5e8), net, copied=False)
+    assert (scaled.latency_s, scaled.bytes_per_s) == (pytest.approx(1.3e-4), pytest.approx(1.5e9))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.sampled_from([0.01, 0.1, 0.5]), st.randoms())
+def test_groups_of_values(values, tolerance, random):
+    found = grouped(values, tolerance)
+    assert set(found.tolist()) <= set(values)
+    order = np.argsort(values, kind="stable")
+    assert (np.diff(found[order]) >= 0).all()
+    assert (np.abs(np.log(found / values)) <= 3 * np.log1p(tolerance) + 1e-9).all()
+    # Neighbours that are far apart are of two groups, and each value's group goes with it, wherever it stands.
+    apart = np.diff(np.log(np.array(values)[order])) > np.log1p(tolerance) + 1e-9
+    assert (np.diff(found[order])[apart] > 0).all()
+    places = list(range(len(values)))
+    random.shuffle(places)
+    assert grouped([values[place] for place in places], tolerance).tolist() == found[places].tolist()
+
+
+def test_latencies_that_hardly_matter_are_equal_and_none_is_infinite():
+    with pytest.raises(ValueError, match="must be finite and above 0"):
+        grouped([1.0, math.nan], 0.1)
+    assert grouped([], 0.1).tolist() == []
+    assert len(set(even_latencies([17e-6, 47e-6, 87e-6]))) == 1
+    assert len(set(even_latencies([17e-6, 47e-6, 87e-6, 1e-3, 1.2e-3]))) == 2
+
+
+def sent_s(seconds, num_bytes):
+    """How long a message is said to take, if those that are sent take such seconds; and how many are sent."""
+    ends = iter([end for one in seconds for end in (10.0, 10.0 + one)])
+    sender = Port("127.0.0.1", b"t" * 16, 600.0, lambda: next(ends))
+    receiver = Port("127.0.0.1", b"t" * 16, 600.0)
+    try:
+        found = sender.send(receiver.address(), num_bytes)
+    finally:
+        sender.close()
+        receiver.close()
+    return found, len(seconds) - len(list(ends)) // 2
+
+
+def test_of_small_messages_the_quickest_counts_and_of_large_ones_the_middle():
+    quickest = [0.5, *(0.25 + n / 16 for n in range(15, 0, -1)), 9.0]
+    assert sent_s(quickest, 1) == (pytest.approx(0.3125), 16)
+    assert sent_s([0.015625, 0.0078125, 0.25, 9.0], 1 << 21) == (0.015625, 3)
+    assert sent_s([0.5, 9.0], 1 << 21) == (0.5, 1)
+
+
+def test_an_end_that_does_not_answer_in_time_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hasty = Port("127.0.0.1", b"t" * 16, 0.1)
+        with pytest.raises(TimeoutError):
+            hasty.send(silent.getsockname(), 1)
+        hasty.close()

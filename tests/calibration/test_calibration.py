@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read_calibration, write_calibration
 from alpa_dejavu.calibration.text import json_text
-from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.problem import Host, Link, Operator, Operators
+from alpa_dejavu.testing import check_communication_model, check_latency_model
 from made_up import EXAMPLE, collectives, fitted, measured
 
 
@@ -270,3 +271,50 @@ def test_text_is_the_same_json_with_nine_digits(value):
 
     assert json.loads(json_text(value)) == rounded(value)
     assert json_text(json.loads(json_text(value))) == json_text(value)
+
+
+MODELS = ("within", "across")
+
+
+def test_what_was_read_is_written_as_the_same_bytes(tmp_path):
+    for calibration in (fitted(), measured()):
+        first = written(tmp_path, calibration).read_bytes()
+        again = read_calibration(tmp_path / "calibration.json")
+        assert written(tmp_path, again).read_bytes() == first
+        names = [field.name for field in dataclasses.fields(again) if field.name not in MODELS]
+        assert [getattr(again, name) for name in names] == [getattr(calibration, name) for name in names]
+        assert [getattr(again, n) is None for n in MODELS] == [getattr(calibration, n) is None for n in MODELS]
+
+
+def test_what_was_not_measured_stays():
+    partly = dataclasses.replace(fitted(), links=measured().links[:1])
+    after = partly.applied_to(EXAMPLE)
+    assert [host.device.flop_per_s for host in after.hosts] == [host.device.flop_per_s for host in EXAMPLE.hosts]
+    assert after.links[0][1] == EXAMPLE.links[0][1]
+    assert after.links[1][1] != EXAMPLE.links[1][1]
+    assert fitted().applied_to(EXAMPLE).links == EXAMPLE.links
+
+
+def test_links_of_unlike_hosts_are_told_apart():
+    other = dataclasses.replace(measured().devices["example"], name="other")
+    hosts = (EXAMPLE.hosts[0], Host("host-x", other, 4))
+    mixed = dataclasses.replace(EXAMPLE, hosts=hosts)
+    between, within = Link(1e-3, 1e8), Link(0, 1e9)
+    links = MeasuredLink(("other", "example"), False, between), MeasuredLink(("other", "other"), True, within)
+    both = {"example": measured().devices["example"], "other": other}
+    after = dataclasses.replace(measured(), devices=both, links=links).applied_to(mixed)
+    assert after.links[0][1] == after.links[1][0] == between
+    assert after.links[1][1] == within
+    assert after.links[0][0] == EXAMPLE.links[0][0]
+
+
+def test_its_models_are_sound():
+    check_latency_model(fitted().latency())
+    check_communication_model(fitted().communication())
+    assert dataclasses.replace(measured(), device_spread={}).latency() == AnalyticLatency()
+    assert dataclasses.replace(measured(), links=()).communication() == AlphaBeta()
+    within = dataclasses.replace(fitted(), across=None).communication()
+    far = Group(EXAMPLE, (0, 1))
+    assert within.seconds("all_reduce", 1e6, far) == AlphaBeta().seconds("all_reduce", 1e6, far)
+    near = Group(EXAMPLE, (0, 0))
+    assert within.seconds("all_reduce", 1e6, near) != AlphaBeta().seconds("all_reduce", 1e6, near)

@@ -1,17 +1,25 @@
 """The history on the command line and in planning: shown, appended to, and what plans make of it."""
 
+import contextlib
 import dataclasses
 import json
+import sys
+import types
 
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.calibration import Calibration
-from alpa_dejavu.calibration.history import Origin, PastRun, Store
+from alpa_dejavu.calibration import Calibration, write_calibration
+from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
+from alpa_dejavu.calibration.history.past_run import plan_key
+from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.plans.plan_file import write_plan
+from alpa_dejavu.planning.changed.deviation import past_run
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
+from alpa_dejavu.plans.table import plan_table
+from alpa_dejavu.problem import StepCorrection
 from jax_models import trained
 from past_runs import computing_plan, run_of
 from plans import example_plan
@@ -154,3 +162,63 @@ def test_runs_of_an_older_release_are_shown_and_said_to_correct_nothing(tmp_path
     assert result.exit_code == 0
     assert "1 run of an older release" in result.stdout
     assert json.loads(command("history", "--history", store.path, "--json").stdout)["corrections"] == []
+
+
+def test_the_best_plan_by_past_runs_is_chosen(tmp_path, plain):
+    store = Store(tmp_path / "history.sqlite")
+    second = plain.runners_up[0].plan
+    for _ in range(10):
+        store.append(measured(plain, 1.3 * second.step_s / plain.plan.step_s))
+        store.append(measured(dataclasses.replace(plain, plan=second), 1.0))
+    made = planned(store.path).plan
+    assert plan_key(made) == plan_key(second) != plan_key(plain.plan)
+    assert made.step_s == pytest.approx(second.step_s, rel=0.05)
+
+
+def test_a_corrected_plan_says_so_in_its_file_and_its_table(tmp_path):
+    plan = corrected(example_plan(), StepCorrection(1.25, 0.05, 3, 2))
+    assert read_plan(write_plan(plan, tmp_path / "plan.json")) == plan
+    assert "corrected by 3 runs: 1.250 times" in plan_table(plan)
+    data = json.loads((tmp_path / "plan.json").read_text())
+    assert data["correction"] == {"factor": 1.25, "spread": 0.05, "runs": 3, "own_runs": 2}
+    data["correction"]["factor"] = 0
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"correction\.factor is 0, but must be a number above 0"):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_what_was_measured_becomes_a_run(plain):
+    made = plain
+    stages = made.timeline.stages
+    found = MeasuredPlan((0.2, 0.3, 0.4), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, made.timeline)
+    run = past_run(made, found)
+    assert (run.measured_s, run.predicted_s, run.plan) == (0.3, made.plan.step_s, made.plan)
+    assert run.stages[0].computing_s == pytest.approx(0.03)
+    assert run.stages[0].predicted_computing_s == pytest.approx(stages[0].forward_s + stages[0].backward_s)
+    assert run.origin == Origin.of(made.model, made.cluster, "analytic", "alpha-beta")
+
+
+def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
+    from alpa_dejavu import alpa
+
+    stages = plain.timeline.stages
+    found = MeasuredPlan((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
+    monkeypatch.setattr(alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
+    monkeypatch.setattr(alpa, "profile", lambda *_: found)
+    monkeypatch.setitem(sys.modules, "of_this_test", types.SimpleNamespace(trained=trained))
+    path, store = write_plan(plain.plan, tmp_path / "plan.json"), Store(tmp_path / "history.sqlite")
+    words = ["profile", path, "--model", "of_this_test:trained", "--history", store.path]
+    write_calibration(figures(1.0), tmp_path / "mine.json")
+    for more in ([], ["--calibration", tmp_path / "mine.json"], ["--calibration", "none"]):
+        result = command(*words, *more)
+        assert result.exit_code == 0, result.output
+    origins = [run.origin for run in store.runs()]
+    assert [origin.predictor for origin in origins] == [
+        "KernelLatency + Nccl", "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta",
+    ]  # fmt: skip
+    assert [origin.calibration for origin in origins] == ["", figures(1.0).identity, ""]
+    shown = json.loads(command("history", "--history", store.path, "--json").stdout)["runs"]
+    assert [run["calibration"] for run in shown] == [origin.calibration for origin in origins]
+    result = command(*words, "--calibration", "v10")
+    assert result.exit_code == 1
+    assert "there is no calibration 'v10'" in result.stderr

@@ -3,18 +3,22 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from alpa_dejavu.calibration.history import Correction, Origin, StageSeconds, corrected
+from alpa_dejavu.calibration.history import Correction, Origin, StageSeconds, corrected, corrected_timeline
 from alpa_dejavu.calibration.history._correction import VARIANCES, part_shares
-from alpa_dejavu.calibration.history.past_run import GIVEN
+from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN
 from alpa_dejavu.problem import StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.testing import example_cluster
 from made_up import measured
 from models import chain
 from past_runs import ORIGIN, computing_plan, run_of
-from plans import example_plan
+from plans import example_plan, stage
 
 PLAN = computing_plan()
 
@@ -117,3 +121,75 @@ def test_a_calibration_is_known_by_its_name_its_day_and_all_that_it_holds():
     assert origins[0].calibration == ""
     assert origins[1].calibration.startswith("cluster of 2024-05-31 (")
     assert origins[1] == Origin.of(chain(4), cluster, "analytic", "alpha-beta", measured())
+
+
+def test_what_read_plans_took_corrects_nothing():
+    found = Correction.fit([run_of(PLAN, 1.3, predictor=GIVEN)])
+    assert found.of(dataclasses.replace(ORIGIN, predictor=GIVEN), PLAN).runs == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.3, 3.0), st.integers(1, 6), st.booleans())
+def test_more_runs_that_agree_shrink_less_and_know_more(ratio, count, same_plan):
+    def runs(number):
+        return [run_of(PLAN if same_plan else computing_plan(batch=32 * n + 32), ratio) for n in range(number)]
+
+    few, many = (Correction.fit(runs(number)).of(ORIGIN, PLAN) for number in (count, count + 1))
+    truth = abs(math.log(runs(1)[0].ratio))
+    assert 0 <= abs(math.log(few.factor)) <= abs(math.log(many.factor)) + 1e-9
+    assert abs(math.log(many.factor)) <= truth + 1e-9
+    assert (few.factor - 1) * (ratio - 1) >= 0
+    assert many.spread <= few.spread + 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=8), st.permutations(range(8)))
+def test_runs_count_alike_in_any_order(ratios, order):
+    runs = [run_of(computing_plan(batch=32 + 32 * (n % 3)), ratio) for n, ratio in enumerate(ratios)]
+    shuffled = [runs[n] for n in order if n < len(runs)]
+    one, other = (Correction.fit(each).of(ORIGIN, PLAN) for each in (runs, shuffled))
+    assert one.factor == pytest.approx(other.factor)
+    assert one.spread == pytest.approx(other.spread)
+
+
+def test_scattered_runs_are_trusted_less():
+    agreeing = [run_of(PLAN, 1.2)] * 6
+    scattered = [run_of(PLAN, ratio) for ratio in (0.8, 1.8) * 3]
+    spreads = [Correction.fit(runs).of(ORIGIN, PLAN).spread for runs in (agreeing, scattered)]
+    assert spreads[0] < 0.5 * spreads[1]
+
+
+def test_a_timeline_is_corrected_as_its_stages_would_be():
+    stages = [StageTimes(1.0, 2.0, per_step_s=0.5, forward_send_s=0.1), StageTimes(1.5, 2.5, backward_send_s=0.2)]
+    longer = corrected_timeline(simulate(stages, 4), 1.5)
+    again = simulate(longer.stages, 4)
+    assert again.step_s == pytest.approx(longer.step_s)
+    np.testing.assert_allclose(again.forward_s, longer.forward_s)
+    assert longer.stages[0].forward_s == 1.5
+
+
+def test_the_same_stages_are_the_same_plan_whatever_they_take():
+    plans = [
+        example_plan(),
+        example_plan(step_s=3.0),
+        example_plan(num_micro_batches=8),
+        example_plan(stages=(stage((0, 2), remat="layer"), stage((3, 3), logical=(1, 2), zero=2))),
+    ]
+    found = Correction.fit([run_of(plans[0], 1.5)] * 5)
+    factors = [found.of(ORIGIN, plan).factor for plan in plans]
+    assert factors[0] == pytest.approx(factors[1], rel=0.1)
+    assert factors[0] > factors[2]
+    assert factors[0] > factors[3]
+
+
+def test_runs_by_unlike_calibrations_say_nothing_of_each_other():
+    runs = [run_of(ratio=1.5, calibration="one")] * 8 + [run_of(ratio=0.8)] * 8
+    runs.append(run_of(ratio=9.0, calibration=UNKNOWN))
+    correction = Correction.fit(runs)
+    found = {name: correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan()) for name in ("one", "")}
+    assert found["one"].factor == pytest.approx(1.5, rel=0.1)
+    assert found[""].factor == pytest.approx(0.8, rel=0.05)
+    assert (found["one"].runs, found[""].runs) == (8, 8)
+    for name in ("another", UNKNOWN):
+        none = correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan())
+        assert (none.factor, none.runs) == (1.0, 0)

@@ -10,9 +10,9 @@ import stat
 
 import pytest
 
-from alpa_dejavu.calibration.history import StageSeconds, Store, corrected, default_path, history_path
+from alpa_dejavu.calibration.history import PastRun, StageSeconds, Store, corrected, default_path, history_path
 from alpa_dejavu.problem import StepCorrection
-from past_runs import run_of
+from past_runs import ORIGIN, run_of
 from plans import example_plan
 
 _PROCESSES = multiprocessing.get_context("spawn")
@@ -273,4 +273,27 @@ def test_a_run_that_cannot_be_appended_leaves_a_history_of_version_1(tmp_path):
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
         assert "calibration" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
     connection.close()
+    assert len(store.runs()) == 1
+
+
+def test_a_run_knows_its_median_and_when_it_was():
+    run = PastRun(example_plan(), ORIGIN, 0.25, (0.5, 0.3, 0.4))
+    assert (run.measured_s, run.ratio) == (0.4, 1.6)
+    assert run.when_s > 0
+    assert "jax" in run.versions
+    many = PastRun(example_plan(), ORIGIN, 0.25, (9.0,) + (1.0,) * 1000)
+    assert set(many.steps_s) == {1.0}
+
+
+def test_an_empty_file_is_a_history_without_runs(tmp_path):
+    path = tmp_path / "history.sqlite"
+    path.touch()
+    assert Store(path).runs() == ()
+    assert Store(path).append(run_of()) == 1
+
+
+def test_a_file_that_may_only_be_read_is_read(tmp_path):
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run_of())
+    store.path.chmod(stat.S_IRUSR)
     assert len(store.runs()) == 1

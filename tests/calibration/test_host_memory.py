@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_host_memory import fit_host_memory
-from alpa_dejavu.calibration.bench import HostProbe, MeasurementError
-from alpa_dejavu.calibration.host_probes import host_figures
+from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
+from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, ProbePlace
+from alpa_dejavu.calibration.host_probes import copier, host_figures
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
+from alpa_dejavu.calibration.measurements import Measurement
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.problem import Device, HostMemory, Nvme
-from measured_cluster import LINK, PRIOR, MadeUp, cluster_of, measure
+from measured_cluster import LINK, PRIOR, MadeUp, cluster_of, kept, measure, took_in_memory
 
 KNOWN = HostMemory(3e11, 1e11, 2e10, 4e10, Nvme(2e12, 5e9, 4e9))
 
@@ -215,3 +216,79 @@ def test_a_process_that_ends_early_is_told(monkeypatch, name):
     monkeypatch.setattr("alpa_dejavu.calibration.host_probes._serve", _ends)
     with pytest.raises(MeasurementError, match=r"the process that measures ended early|Broken pipe|reset"):
         host_figures(HostProbe(name, 4096), None)
+
+
+def found_in(probes):
+    return {probe: took_in_memory(probe) for probe in probes}
+
+
+@pytest.mark.parametrize("name", ["memory", "update", "copies", "files", "update beside copies"])
+def test_what_was_not_measured_stays_as_it_was(name):
+    probes = [probe for probe in host_probes(2, "") if probe.name != name]
+    found = fit_host_memory(found_in(probes), 2, "", stand_in=False)
+    applied = found.applied_to(KNOWN)
+    assert (applied.bytes_per_s == KNOWN.bytes_per_s) == (name == "update")
+    assert (applied.device_bytes_per_s == KNOWN.device_bytes_per_s) == (name == "copies")
+    assert (applied.shared_bytes_per_s == KNOWN.shared_bytes_per_s) == (name == "copies")
+    assert (applied.nvme == KNOWN.nvme) == (name == "files")
+    # Without any figure from before, memory isn't known where a rate is missing.
+    assert (found.applied_to(None) is None) == (name in ("memory", "update", "copies"))
+    assert (found.slowdown.keys() >= {"update"}) == (name in ("memory", "files"))
+
+
+def test_of_one_device_all_are_that_one():
+    found = fit_host_memory(found_in(host_probes(1, "")), 1, "", stand_in=False)
+    assert found.shared_bytes_per_s == found.device_bytes_per_s == pytest.approx(1e10)
+    assert fit_host_memory({}, 1, "", stand_in=False) is None
+
+
+def test_files_of_another_folder_do_not_count():
+    one, other = ({probe for probe in host_probes(1, folder) if probe.name == "files"} for folder in ("/a", "/b"))
+    assert one != other
+    found = fit_host_memory({**found_in(one), **found_in(host_probes(1, "/b"))}, 1, "/b", stand_in=False)
+    assert found.folder == "/b"
+    assert fit_host_memory(found_in(one), 1, "/b", stand_in=False).read_bytes_per_s is None
+
+
+def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
+    cluster, bench = cluster_of(PRIOR, LINK, devices=1), MemoryAlone()
+    first = measure(tmp_path, cluster, bench, budget_s=3.0)
+    (said,) = (one for one in first.missing if "update beside copies" in one)
+    assert "the time was over; go on with --resume" in said
+    again = MemoryAlone()
+    found = measure(tmp_path, cluster, again, resume=True)
+    assert not set(bench.ran) & set(again.ran)
+    assert found.host_memory["test"].slowdown.keys() == {"update", "copies", "reads", "writes"}
+
+
+def test_memory_of_hosts_whose_devices_are_unknown_is_refused():
+    with pytest.raises(ValueError, match="host_memory is of hosts with 'x', but there are no figures of such devices"):
+        Calibration("c", "o", "2026-01-01", host_memory={"x": MeasuredHostMemory()})
+
+
+def test_measurements_are_kept_and_wrong_ones_named(tmp_path):
+    cluster = cluster_of(PRIOR, LINK)
+    store = kept(tmp_path, cluster)
+    place, probe = ProbePlace(HOST_MEMORY, "test"), HostProbe("files", 4096, folder="/scratch")
+    store.add(Measurement(place, probe, took_in_memory(probe)))
+    assert kept(tmp_path, cluster, resume=True).at(place) == {probe: took_in_memory(probe)}
+    store.path.write_text(store.path.read_text().replace('"read_s"', '"sung_s"'))
+    with pytest.raises(ValueError, match="must have free_bytes, read_beside_s, read_s, write_beside_s, write_s"):
+        kept(tmp_path, cluster, resume=True)
+
+
+def test_nothing_is_left_of_copies_that_fail():
+    with pytest.raises(ZeroDivisionError), copier(4096, None) as begin:
+        print(1 / (0 * begin(0.0)()[0][0]))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no folder is kept in memory here")
+def test_a_folder_in_memory_is_no_drive():
+    with pytest.raises(MeasurementError, match=r"/dev/shm is kept in memory \(tmpfs\); give a folder on a drive"):
+        host_figures(HostProbe("files", 4096, folder="/dev/shm"), None)
+
+
+def test_a_file_system_without_direct_access_forgets_what_was_written(disk, monkeypatch):
+    monkeypatch.setattr(_host_files, "_direct", lambda number: False)
+    found = host_figures(HostProbe("files", 10_000, folder=disk), None)
+    assert min(found.values()) > 0

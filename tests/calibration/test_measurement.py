@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration.measurement import Note, StageMessage, StageNotes, StepNotes, measured
-from alpa_dejavu.simulation.step import StageTimes
+from alpa_dejavu.simulation.step import StageTimes, simulate
 
 B = 2
 
@@ -132,3 +132,45 @@ def test_notes_of_another_plan_are_refused():
         measured([], [step()], 4, "1f1b", [1, 1])
     with pytest.raises(ValueError, match="no notes"):
         measured([1.0], [], B, "1f1b", [1, 1])
+
+
+def test_a_message_that_was_there_before_it_was_asked_for_says_nothing_of_the_way():
+    made = step()
+    notes = list(made.stages[1].notes)
+    notes[4] = receive(14.9, 14.9, 14.2, 15.0, "f1")
+    early = dataclasses.replace(made, stages=(made.stages[0], dataclasses.replace(made.stages[1], notes=tuple(notes))))
+    assert measured([], [early], B, "1f1b", [1, 1]).stages[0].forward_send_s == pytest.approx(1.0)
+    notes[0] = receive(4.9, 4.9, 4.2, 5.0, "f0")
+    early = dataclasses.replace(made, stages=(made.stages[0], dataclasses.replace(made.stages[1], notes=tuple(notes))))
+    assert measured([], [early], B, "1f1b", [1, 1]).stages[0].forward_send_s == pytest.approx(0.2)
+
+
+def test_medians_leave_out_a_step_that_was_held_up():
+    slow = dataclasses.replace(step(), end_s=500.0)
+    found = measured([], [step(), slow, step(1.0)], B, "1f1b", [1, 1])
+    assert found.answer_s == pytest.approx(0.8)
+    assert found.timeline.step_s == pytest.approx(31.0)
+
+
+def test_a_stage_that_is_launched_later_waits_for_it():
+    stages = [StageTimes(1.0, 2.0)] * 2
+    at_once = simulate(stages, 4).step_s
+    assert simulate([dataclasses.replace(stages[0], start_s=3.0), stages[1]], 4).step_s == at_once + 3.0
+    # The second stage has nothing to do for 1 s.
+    assert simulate([stages[0], dataclasses.replace(stages[1], start_s=1.0)], 4).step_s == at_once
+    late = simulate([stages[0], dataclasses.replace(stages[1], start_s=1.5)], 4, cores=2)
+    assert late.step_s == at_once + 0.5
+    assert late.forward_s[1, 0, 0] == 1.5
+
+
+def test_a_post_holds_up_its_sender_when_the_receiver_is_due():
+    brief = 1e-12
+    first = StageTimes(1.0, 2.0, forward_send_s=brief, forward_post_s=0.25)
+    made = simulate([first, StageTimes(1.0, 2.0, backward_send_s=brief)], 2, sends="buffered")
+    # The first forward is sent at once, the second one when the first backward has come.
+    assert made.forward_s[0] == pytest.approx(np.array([[0.0, 1.0], [1.25, 2.25]]))
+    assert made.forward_s[1] == pytest.approx(np.array([[1.25, 2.25], [4.5, 5.5]]))
+    assert made.backward_s[0] == pytest.approx(np.array([[4.5, 6.5], [7.5, 9.5]]))
+    # Who meets the receiver, or sends while it computes, posts nothing.
+    for sends in ("blocking", "overlapped"):
+        assert simulate([first, StageTimes(1.0, 2.0)], 2, sends=sends).step_s == pytest.approx(9.0)

@@ -1,5 +1,6 @@
 """What is kept from one process to the next: read as it was written, or as if it weren't there."""
 
+import concurrent.futures
 import errno
 import gzip
 import json
@@ -152,3 +153,62 @@ def test_the_doctor_knows_it(monkeypatch, tmp_path):
     assert "set ALPA_DEJAVU_CACHE to a folder that can be written" in CliRunner().invoke(main, ["doctor"]).stdout
     monkeypatch.setenv("ALPA_DEJAVU_CACHE_MIB", "much")
     assert "must be a number of MiB" in CliRunner().invoke(main, ["doctor"]).stdout
+
+
+def test_an_entry_is_replaced(cache):
+    cache.write(KEY, 1)
+    cache.write(KEY, 2)
+    assert cache.read(KEY, same) == 2
+    assert cache.size()[0] == 1
+
+
+def test_what_would_fill_memory_is_not_unpacked(cache, caplog, monkeypatch):
+    cache.write(KEY, "0" * 10_000)
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", str(16_000 / 2**20))
+    assert cache.read(KEY, same) is None
+    assert "unpacks to more than 1000 bytes of JSON; if that is meant, set ALPA_DEJAVU_FILE_MIB to 1 " in caplog.text
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
+    assert cache.read(KEY, same) == "0" * 10_000
+
+
+def test_a_folder_in_the_place_of_an_entry_is_no_entry(cache, caplog):
+    cache.write(KEY, 1)
+    path = entry(cache)
+    path.unlink()
+    path.mkdir()
+    assert cache.read(KEY, same) is None
+    cache.write(KEY, 1)
+    cache.write(KEY, 1)
+    assert len(caplog.records) == 1
+
+
+def test_where_nothing_can_be_written_that_is_said_once(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    cache = ModelCache(tmp_path / "file" / "cache")
+    assert cache.read(KEY, same) is None
+    cache.write(KEY, 1)
+    cache.write(OTHER, 1)
+    (record,) = caplog.records
+    assert "can't be written" in record.getMessage()
+    assert "no folder" in cache.why_not_written()
+
+
+def test_what_is_larger_than_the_cache_may_be_is_left(tmp_path):
+    cache = ModelCache(tmp_path / "cache", 10)
+    cache.write(KEY, list(range(100)))
+    assert cache.read(KEY, same) is None
+
+
+def test_readers_never_meet_half_an_entry(cache, caplog):
+    data = list(range(20_000))
+    cache.write(KEY, data)
+
+    def at_work(_):
+        own = ModelCache(cache.folder)
+        own.write(KEY, data)
+        return own.read(KEY, same)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(found == data for found in pool.map(at_work, range(40)))
+    assert not caplog.records
+    assert cache.size()[0] == 1

@@ -130,3 +130,10 @@ def test_a_plan_travels_there_and_back(config, tmp_path):
     assert refused.exit_code == 1
     assert "but must have 50: embeddings, 48 blocks and a head; plan again with --for deepspeed" in refused.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_a_calibration_without_curves_says_so(tmp_path):
+    path = tmp_path / "mine.json"
+    write_calibration(dataclasses.replace(measured(), links=()), path)
+    result = shown(path, "--plots", tmp_path / "plots")
+    assert "wrote no picture" in result.output

@@ -29,7 +29,7 @@ from alpa_dejavu.schedules import read_schedule
 from alpa_dejavu.slicing import SLICERS
 from alpa_dejavu.testing import example_cluster
 from models import chain
-from plans import example_plan
+from plans import example_plan, stage
 
 CLUSTER, MODEL = example_cluster(1), chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 ASKED = ["plan", "--model", "gpt-125m", "--cluster", "p3.16xlarge", "--batch", "32"]
@@ -376,3 +376,77 @@ def test_no_file_is_written_of_unlike_pipelines(unlike, tmp_path, option):
     assert "take 'dejavu'" in result.stderr
     assert "2 pipelines of 4 layers" in result.stdout
     assert not path.exists()
+
+
+def test_beside_what_is_no_regular_file_nothing_is_kept_and_that_is_said(run):
+    result = run(*ASKED, "--json", "/dev/null")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "wrote /dev/null\n/dev/null is no regular file, so nothing is kept beside it for planning again\n"
+    )
+    assert not pathlib.Path("/dev/null.kept.json.gz").exists()
+    assert not pathlib.Path("/dev/null.kept.json.gz.new").exists()
+
+
+def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def model(batch_size):\n    return {}['my key']\n")
+    names = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    def calls(*_, **__):
+        from alpa_dejavu._util.by_name import resolve
+
+        return resolve("x", names["model"](1), {}, int)
+
+    monkeypatch.setattr(planning, "plan_model", calls)
+    result = run(*ASKED)
+    assert result.exit_code == 1
+    assert "KeyError: 'my key'" in result.stderr
+    assert f'"{file}", line 2, in model' in result.stderr
+    assert "_cli/plan.py" not in result.stderr
+
+
+def test_estimate_says_where_memory_is_missing(run, estimates, tmp_path, monkeypatch):
+    def too_much(_, plan):
+        made = planned()
+        stages = tuple(dataclasses.replace(s, memory_bytes=s.memory_limit_bytes + 2**30) for s in made.plan.stages)
+        return dataclasses.replace(made, plan=dataclasses.replace(made.plan, stages=stages))
+
+    monkeypatch.setattr(plan_estimate_module.PlanEstimator, "estimate", too_much)
+    result = run("estimate", saved(tmp_path))
+    assert "stage 1 doesn't fit into memory: 1.00 GiB are missing" in result.stdout
+    assert "MISSING 1.00 GiB" in result.stdout
+
+
+def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path):
+    class Picky:
+        def __init__(self, *_, **__):
+            pass
+
+        def estimate(self, plan):
+            if (plan.num_micro_batches, plan.schedule) == (8, "1f1b"):
+                raise ValueError("this doesn't fit")
+            return planned(plan.num_micro_batches)
+
+    monkeypatch.setattr(plan_estimate_module, "PlanEstimator", Picky)
+    one = saved(tmp_path, "one.json")
+    other = saved(tmp_path, "other.json", num_micro_batches=8, schedule="gpipe")
+    result = run("diff", one, other)
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
+    assert float(rows["schedule"]) == 0
+    assert rows["micro-batches"] == rows["together"]
+    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
+    assert said in result.stdout
+    # The files of these tests say 250 ms each.
+    assert "the files' own times differ by 0 s, not " in result.stdout
+
+
+def test_diff_of_plans_for_other_problems_traces_nothing(run, estimates, tmp_path):
+    one, other = saved(tmp_path, "one.json"), saved(tmp_path, "other.json", model="bert", stages=(stage((0, 5)),))
+    result = run("diff", one, other)
+    assert result.exit_code == 0
+    assert "gpt-125m" in result.stdout
+    assert "bert" in result.stdout
+    assert estimates == []

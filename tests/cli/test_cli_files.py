@@ -168,3 +168,70 @@ def test_what_was_planned_is_written_though_nothing_can_be_printed(run, tmp_path
     assert (result.exit_code, result.stderr) == (1, "Error: standard output can't be written: Broken pipe\n")
     assert read_plan(tmp_path / "plan.json").model == "tiny"
     assert sys.stdout.writable()
+
+
+def test_an_old_file_of_what_was_kept_is_not_written_and_not_tried(run, tmp_path):
+    (tmp_path / "plan.kept.json.gz").mkdir()
+    assert run(*ASKED, "--json", tmp_path / "plan.json").exit_code == 0
+    assert (tmp_path / "plan.json.kept.json.gz").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[*ASKED, "--json", "out.json"], ["plan", "--model", "mine:step", "--cluster", "p3.16xlarge", "--batch", "8"]],
+)
+def test_a_current_folder_that_is_gone_is_told(tmp_path, monkeypatch, words):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        "Error: the current folder isn't there any more; go to one that is, and ask again"
+    )
+
+
+def test_an_output_is_given_once(run, tmp_path):
+    os.symlink(tmp_path / "one", tmp_path / "other")
+    for one, other in (("one", "one"), ("one", "other"), ("one", "./one")):
+        result = run(*ASKED, "--json", f"{tmp_path}/{one}", "--trace", f"{tmp_path}/{other}")
+        assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
+        assert "is given twice, but must be given once" in result.stderr
+    assert "the output - is given twice" in run(*ASKED, "--json", "-", "--python", "-").stderr
+    assert not (tmp_path / "one").exists()
+
+
+def test_an_open_file_is_written_where_it_stands(run, tmp_path):
+    with open(tmp_path / "out", "wb", buffering=0) as out:
+        out.write(b"before\n")
+        result = run(*ASKED, "--json", f"/dev/fd/{out.fileno()}")
+        out.write(b"after\n")
+    assert result.exit_code == 0
+    assert "stage  layers" in result.stdout
+    assert os.listdir(tmp_path) == ["out"]
+    before, *text, after = (tmp_path / "out").read_text().splitlines()
+    assert (before, after) == ("before", "after")
+    assert json.loads("\n".join(text))["model"] == "tiny"
+
+
+def test_an_open_file_that_is_only_read_is_found_before_planning(run, tmp_path):
+    (tmp_path / "in").write_text("as it was")
+    with open(tmp_path / "in", "rb") as file:
+        path = f"/dev/fd/{file.fileno()}"
+        result = run(*ASKED, "--html", path)
+    assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
+    assert f"{path} can't be written: Bad file descriptor" in result.stderr
+    assert (tmp_path / "in").read_text() == "as it was"
+
+
+def test_the_table_is_printed_before_anything_is_written(run, tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", fails)
+    result = run(*ASKED, "--json", tmp_path / "plan.json")
+    assert result.exit_code == 1
+    assert "stage  layers" in result.stdout
+    assert result.stderr.startswith(f"Error: {tmp_path / 'plan.json'}")
+    assert "can't be written: No space left on device" in result.stderr
+    assert os.listdir(tmp_path) == []

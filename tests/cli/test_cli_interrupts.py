@@ -1,6 +1,7 @@
 """Interrupts end the command line with one line and the code 130, wherever it is, and leave no half of a file."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -133,3 +134,30 @@ def test_a_second_interrupt_or_one_without_a_plan_ends_the_command(tmp_path, tim
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.splitlines()[-1] == "Interrupted"
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_while_a_file_is_written(tmp_path):
+    (tmp_path / "plan.json").write_text("before")
+    code = (
+        "from alpa_dejavu._util.json_file import write_whole\n"
+        f"os.fsync = lambda _: {INTERRUPT}\n"
+        "write_whole(pathlib.Path(path), 'after')\n"
+    )
+    assert interrupted(explaining(code, tmp_path / "plan.json"))
+    assert (tmp_path / "plan.json").read_text() == "before"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_on_a_terminal_the_line_is_below_what_was_typed_and_the_cursor_is_shown():
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    done = explaining(INTERRUPT, stderr=theirs, env=environment)
+    os.close(theirs)
+    assert done.returncode == 130
+    assert os.read(ours, 1000) == b"\x1b[?25h\r\nInterrupted\r\n"
+    os.close(ours)
+
+
+def test_who_ignores_interrupts_goes_on_ignoring_them():
+    done = process(INTERRUPT, "--version", before="SIG_IGN")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, str(signal.SIG_IGN))

@@ -1,5 +1,6 @@
 """What the command line does with terminals, closed or full streams, and other encodings."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli import main
-from alpa_dejavu.cli.output import printable, printable_lines
+from alpa_dejavu.cli.output import console, printable, printable_lines
 from alpa_dejavu.plans.plan_file import write_plan
 from plans import example_plan, stage
 
@@ -106,3 +107,32 @@ def test_only_four_exit_codes(monkeypatch, tmp_path):
 
         monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", fails)
         assert command("explain", tmp_path / "plan.json").exit_code == 1
+
+
+def test_what_is_going_on_is_no_markup(tmp_path):
+    result = command("explain", tmp_path / "[/b]plan.json")
+    path = write_plan(example_plan(), tmp_path / "[plan].json")
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    assert command("explain", path).exit_code == 0
+
+
+def test_errors_without_a_standard_error_exit_with_1(tmp_path):
+    for shell in ('"$@" 2>&-', '"$@" 2>/dev/full'):
+        done = process(shell, "explain", tmp_path / "none.json")
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_hosts_in_chinese_are_shown_on_an_ascii_terminal(tmp_path):
+    stages = tuple(dataclasses.replace(one, hosts=("主机",)) for one in example_plan().stages)
+    path = write_plan(example_plan(stages=stages), tmp_path / "plan.json")
+    done = process('"$@"', "explain", path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u4e3b\u673a" in done.stdout
+    assert "主机" in process('"$@"', "explain", path, PYTHONIOENCODING="utf-8").stdout
+
+
+def test_a_size_that_no_terminal_has_is_as_good_as_none(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "9" * 5000)
+    console().print("text")
+    assert capsys.readouterr().out == "text\n"

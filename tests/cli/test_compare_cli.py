@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import alpa_dejavu.clusters
+from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning.given.comparison import SAVINGS
 from alpa_dejavu.planning.result import price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
 from guides import ROOT
@@ -139,3 +141,16 @@ def test_the_guide_shows_what_is_printed(tmp_path):
     ((lines, status),) = shown([(90, shlex.split(line), {})], tmp_path)
     assert status == 0
     assert told in "\n".join(lines)
+
+
+def test_the_file_can_be_standard_output(folder):
+    done = run("compare", *SHARED, *TWO, "--saving", "remat", "--json", "-")
+    assert [cell["saving"] for cell in json.loads(done.stdout)["cells"]] == ["remat", "remat"]
+    assert "by seconds" in done.stderr
+
+
+def test_the_options_name_the_savings_that_there_are():
+    (option,) = [one for one in compare.params if one.name == "savings"]
+    assert list(option.type.choices) == [one.name for one in SAVINGS]
+    for one in SAVINGS[:-1]:
+        assert f"`{one.flags}`" in " ".join(compare.help.split())

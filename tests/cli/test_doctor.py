@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 
+import jax
 import pytest
 from click.testing import CliRunner
 
+from alpa_dejavu._util import compiled
 from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu._util.compiled import compile_all
 from alpa_dejavu.cli import doctor, install_alpa
+from alpa_dejavu.cli._warm_up import warm_up
 from alpa_dejavu.cli.main import main
 
 
@@ -124,3 +130,54 @@ def test_a_wheel_holds_the_wheel_of_the_patches(tmp_path, monkeypatch):
     wheel.parent.mkdir()
     wheel.touch()
     assert str(wheel) in install_alpa.pip_commands()[0]
+
+
+def test_versions_are_those_that_are_installed():
+    found = {package.name: package.version for package in doctor.versions()}
+    assert found["python"] == platform.python_version()
+    assert found["jax"] == jax.__version__
+    assert doctor.installed_version("no-such-package") is None
+
+
+def test_no_folder_is_left_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "cache" / "models"))
+    monkeypatch.setattr(doctor.subprocess, "run", fails())
+    assert CliRunner().invoke(main, ["doctor"]).exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_slicing_is_tried():
+    assert re.match(r"[1-9]\d* inner loops are compiled", warm_up())
+
+
+def test_compiling_ends_in_time(monkeypatch):
+    made, times = [], iter(range(10))
+    monkeypatch.setattr(compiled, "_KNOWN", [lambda n=n: made.append(n) for n in range(5)])
+    assert compile_all(within_s=2.5, clock=lambda: next(times)) == (2, 5)
+    assert made == [0, 1]
+    assert compile_all() == (5, 5)
+    assert re.match("0 of 5 inner loops are compiled; the first plan compiles the others", warm_up(-1.0))
+
+
+def test_a_trial_is_really_made():
+    code = f"import sys; assert sys.executable == {sys.executable!r}; print('yes')"
+    check = doctor._tried("this python", code, "")
+    assert (check.runs, check.finding) == (True, "yes")
+    check = doctor._tried("nonsense", "import no_such_module", "install it")
+    assert not check.runs
+    assert check.finding == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert check.remedy == "nonsense: install it"
+
+
+def test_a_dry_run_runs_nothing(calls):
+    result = CliRunner().invoke(main, ["install-alpa", "--dry-run"])
+    assert result.stdout.count("-m pip install") == 2
+    assert calls[0] == []
+
+
+def test_an_environment_without_pip_is_told_what_to_do(calls, monkeypatch):
+    monkeypatch.setattr(install_alpa.importlib.util, "find_spec", lambda name: None)
+    result = CliRunner().invoke(main, ["install-alpa"])
+    assert result.exit_code == 1
+    assert "ensurepip" in result.stderr
+    assert calls[0] == []

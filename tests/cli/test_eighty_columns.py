@@ -120,3 +120,26 @@ def test_at_eighty_columns_commands_of_the_pages_cut_nothing(folder, monkeypatch
     ((lines, status),) = shown([(80, shlex.split(here)[1:], {})], folder)
     assert status == 0, "\n".join(lines)
     check(lines, 80)
+
+
+@pytest.mark.parametrize("line", [line for line in QUICK if line not in MADE])
+def test_at_sixty_columns_nothing_is_cut(printed, line):
+    lines, status = printed[60, line]
+    assert status == 0, "\n".join(lines)
+    if "--help" not in line:  # click's own lines for options are as wide as their names
+        check(lines, 60)
+
+
+def test_equal_stages_stand_in_one_row_and_what_is_left_out_is_named(printed):
+    lines, _ = printed[80, "explain many.json"]
+    assert any(re.match(r"0-15 +0-31 +1x4 +p3\.16xlarge-\[0-7\] ", line) for line in lines)
+    assert any("--wide shows all" in line for line in lines)
+    wide, _ = printed[60, "explain many.json --wide"]
+    assert any(re.match(r"15 +30-31 ", line) for line in wide)
+    assert not any("--wide shows all" in line for line in wide)
+
+
+def test_sizes_that_no_terminal_has_change_nothing(folder, printed):
+    words = shlex.split("explain many.json")
+    told = [{"COLUMNS": "0"}, {"COLUMNS": "-5"}, {"COLUMNS": "many"}]
+    assert shown([(80, words, each) for each in told], folder) == [printed[80, "explain many.json"]] * 3

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import pathlib
 import pty
 import re
 import shlex
@@ -14,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import alpa_dejavu.cli
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu.cli import working as working_module
 from alpa_dejavu.cli.commands import Command
@@ -162,3 +164,22 @@ def test_without_a_terminal_lines_are_written_and_no_carriage_return(monkeypatch
     lines = stream.getvalue().splitlines()
     assert re.fullmatch(r"planning: sharding\\r4 layers, \d+ s", lines[-1])
     assert "\r" not in stream.getvalue()
+
+
+CLI = pathlib.Path(alpa_dejavu.cli.__file__).parent
+
+
+@every
+def test_a_command_that_prints_figures_says_what_they_rest_on(words):
+    assert ALL[words].rests_on or words in {("playground", "list"), ("install-alpa",)}
+
+
+@every
+def test_a_command_shows_all_by_wide(words):
+    assert "--wide" in help_of(*words)
+
+
+def test_tables_and_progress_are_drawn_in_one_place_each():
+    parts = re.compile(r"rich\.(table|progress|status)|tqdm|\.status\(")
+    found = [path.name for path in CLI.glob("*.py") if parts.search(path.read_text(encoding="utf-8"))]
+    assert sorted(found) == ["output.py", "working.py"]

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.inference import read_serving_plan
+from alpa_dejavu.planning.inference import Lengths, read_serving_plan
 
 SMALL = ("--model", "gpt2-125m", "--cluster", "dgx-a100")
 
@@ -126,3 +126,35 @@ def test_functions_that_cannot_be_served_are_named(own, name, arguments, said):
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_options_are_handed_on(tmp_path, monkeypatch):
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("prompt,output\n64,8\n")
+    asked = {}
+
+    def serve(*given, **named):
+        asked.update(named, given=given)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr("alpa_dejavu.planning.inference._serve.serve_plan", serve)
+    done = run(
+        *SMALL, "--inference", "throughput", "--lengths", lengths, "--hosts", 2, "--latency-limit", 0.02,
+        "--ttft-limit", 1.5, "--overlap", "streams", "--runtime", "megatron", "--cache-bytes-per-token", 4096,
+        "--memory-margin", 0.1,
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert asked["given"] == ("gpt2-125m", "dgx-a100", Lengths.fixed(64, 8), 2)
+    expected = {
+        "objective": "throughput", "batch": None, "latency_limit_s": 0.02, "first_token_limit_s": 1.5,
+        "overlap": "streams", "runtime": "megatron", "cache_bytes_per_token": 4096, "memory_margin": 0.1,
+        "tensor_parallel": None, "stages": None,
+    }  # fmt: skip
+    assert {name: asked[name] for name in expected} == expected
+
+
+def test_a_function_of_ones_own_is_served(own, tmp_path):
+    done = own("forward", "latency", "--cache-bytes-per-token", 8192, "--json", "own.json")
+    assert done.exit_code == 0, done.output
+    plan = read_serving_plan(tmp_path / "own.json")
+    assert (plan.model, plan.cache_bytes_per_token) == ("served_model:forward", 8192)

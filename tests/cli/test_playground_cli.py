@@ -1,5 +1,7 @@
 """`alpa-dejavu playground`: what it prints, writes and refuses."""
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -143,3 +145,37 @@ def test_what_is_wrong_is_a_message_and_nothing_is_written(folder, monkeypatch, 
     assert said in result.stderr
     assert "Traceback" not in result.output
     assert sorted(folder.iterdir()) == before
+
+
+def test_off_a_terminal_a_wide_table_is_neither_cut_nor_folded(folder, ran, tmp_path):
+    data = json.loads((folder / "run.json").read_text())
+    name = "gossip of a topology that has " + "a long name " * 12
+    for run in data["runs"]:
+        run["exchange"] = f"{name}{run['exchange']}"
+    for n in (1, 2):
+        (tmp_path / f"{n}.json").write_text(json.dumps({**data, "scenario": f"number {n}"}))
+    result = command("compare", tmp_path / "1.json", tmp_path / "2.json")
+    rows = [line for line in result.stdout.splitlines() if line.startswith("number 1: gossip")]
+    assert len(rows) == 4
+    assert all(f"{name}a" in row for row in rows)
+    assert all(row.rstrip().endswith(" steps") for row in rows[2:])
+
+
+@pytest.mark.parametrize("error", [ValueError("a run can't go on"), KeyboardInterrupt()])
+def test_runs_that_were_finished_are_kept_where_another_one_ends_early(folder, tmp_path, monkeypatch, error):
+    def ends(*args, **options):
+        if options["seed"] == 1:
+            raise error
+        return simulate(*args, **options)
+
+    monkeypatch.setattr("alpa_dejavu.playground.scenarios._scenario.simulate", ends)
+    result = command("run", folder / "alone.yaml", "--json", tmp_path / "run.json")
+    assert result.exit_code != 0
+    assert f"1 of 4 runs were finished, and are in {tmp_path / 'run.json'}" in result.stderr
+    assert [(run.exchange, run.seed) for run in read_runs(tmp_path / "run.json").runs] == [("all-reduce", 0)]
+
+
+def test_json_may_go_to_standard_output(folder):
+    result = command("run", folder / "alone.yaml", "--json", "-")
+    assert len(json.loads(result.stdout)["runs"]) == 4
+    assert "ended by" in result.stderr

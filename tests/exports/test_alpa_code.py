@@ -1,17 +1,24 @@
 """The Python that runs a plan: Alpa makes of it the option that it says."""
 
 import ast
+import dataclasses
 import os
 import subprocess
 import sys
 
 import alpa
 import pytest
+from alpa.device_mesh import VirtualPhysicalMesh
+from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuLayerOption, DejavuStageOption
 from alpa_dejavu.exports.alpa_code import alpa_code, alpa_options
+from alpa_dejavu.problem import Run
+from alpa_dejavu.testing import example_cluster
+from models import chain, planned
 from plans import example_plan, hardware, stage
+from unlike import islands
 
 
 def method_of(plan, monkeypatch):
@@ -107,3 +114,50 @@ def test_the_script_runs_on_its_own(tmp_path):
     path = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     said = subprocess.check_output([sys.executable, "run.py"], cwd=tmp_path, env=path, text=True)
     assert said.splitlines() == ["ray", "[('p3.16xlarge-1',), ('p3.16xlarge-0',)]"]
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_options_are_fields_of_alpas_and_say_the_zero_level(zero):
+    options = alpa_options(stage((0, 0), zero=zero))
+    made = dataclasses.replace(alpa.AutoShardingOption(prefer_reduce_scatter=True, force_zero_stage_3=True), **options)
+    assert (made.prefer_reduce_scatter, made.force_zero_stage_3) == (zero == 2, zero == 3)
+    assert made.force_batch_dim_to_mesh_dim == 0
+
+
+def test_a_plan_of_many_stages_stays_readable(monkeypatch):
+    hosts = [("p3.16xlarge-" + str(3 - n // 4),) for n in range(16)]
+    stages = tuple(stage((30 * n, 30 * n + 29), hosts=own) for n, own in enumerate(hosts))
+    plan = example_plan(stages=stages, hardware=hardware(4))
+    lines = alpa_code(plan).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert "        submesh_physical_shapes=[(1, 2)] * 16," in lines
+    assert method_of(plan, monkeypatch).stage_option.submesh_physical_shapes == [(1, 2)] * 16
+
+
+def test_where_alpa_places_stages_itself_they_are_on_the_hosts_of_the_plan(monkeypatch):
+    """A planned one: what is crossed by little is cut, so that there are as many stages as hosts."""
+    cluster = example_cluster(4, 1)
+    model = chain(4, activation_bytes=1.0, parameter_bytes=1e7)
+    plan = planned(model, cluster, 8, Run(8)).plan
+    assert len(plan.stages) > 1
+    option = method_of(plan, monkeypatch).stage_option
+    assert isinstance(option, alpa.ManualStageOption)
+    mesh = VirtualPhysicalMesh([*range(4)], [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(4)], 1)
+    sliced = stage_construction.get_sliced_virtual_submeshes(mesh, option.submesh_physical_shapes)
+    names = [host.name for host in cluster.hosts]
+    assert [tuple(names[host] for host in own.host_ids) for own in sliced] == [one.hosts for one in plan.stages]
+
+
+def test_a_plan_in_alpas_own_order_is_alpas_own_option(monkeypatch):
+    assert isinstance(method_of(on(2, 1, 0), monkeypatch).stage_option, alpa.ManualStageOption)
+
+
+def test_on_islands_stages_stay_on_their_hosts(monkeypatch, unhooked):
+    where = islands()
+    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8), contingencies=True).plan
+    assert any(set(one.hosts) in ({"a", "c"}, {"b", "d"}) for one in plan.stages), "of near hosts"
+    assert plan.contingencies
+    option = method_of(plan, monkeypatch).stage_option
+    assert isinstance(option, DejavuStageOption)
+    assert option.plan == dataclasses.replace(plan, contingencies={})
+    assert [one.hosts for one in option.plan.stages] == [one.hosts for one in plan.stages]

@@ -1,6 +1,7 @@
 """Traces of a plan's step: a replayer that knows only Chakra's documentation takes as long as our simulation."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -9,11 +10,16 @@ from alpa_dejavu.exports import export, named_target
 from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.changed.kept import Kept, write_with_kept
 from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.sharding.transformers import execution, transformer_model
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
-from chakra_replay import COLLECTIVE, RECEIVE, SEND, read_traces, replay
+from alpa_dejavu.testing import example_cluster
+from chakra_replay import COLLECTIVE, COMPUTE, RECEIVE, SEND, read_traces, replay
 from models import chain
 from timelines import small_planned
 
@@ -105,3 +111,125 @@ def test_a_plan_of_another_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"the plan is for the cluster 'example'.*give that"):
         export(made.plan, "chakra", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+MOE = Transformer(512, 4, 8, 1024, 256, feed_forward=256, num_experts=16, experts_per_token=2)
+
+
+ROWS = [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]
+
+
+COLUMNS = [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]]
+
+
+PAIRS = [[0, 2], [4, 6], [8, 10], [12, 14], [1, 3], [5, 7], [9, 11], [13, 15]]
+
+
+FOURS = [[0, 2, 4, 6], [8, 10, 12, 14], [1, 3, 5, 7], [9, 11, 13, 15]]
+
+
+APART = [[0, 8], [2, 10], [4, 12], [6, 14], [1, 9], [3, 11], [5, 13], [7, 15]]
+
+
+def test_stages_of_unlike_devices_send_each_other_all_bytes(tmp_path):
+    model = chain(6, flop=3e10, parameter_bytes=1e7, activation_bytes=1e6)
+    given = [
+        GivenStage(2 * n, 2 * n + 1, Submesh(1, size), MeshConfig((size, 1), size, 1))
+        for n, size in enumerate((1, 1, 2))
+    ]
+    made = scaled(estimate(model, example_cluster(1, 4), Run(4), given, batch=16))
+    ranks, groups = traced(made, tmp_path)
+    assert replay(ranks, groups).step_s == pytest.approx(simulated(made.plan).step_s, rel=1e-4)
+    cuts = made.table.stage_costs.interstage.bytes
+    sent = {}
+    for node in itertools.chain(*ranks):
+        if node.kind == SEND:
+            assert node.attributes["comm_src"] == node.rank
+            way = node.name.partition(",")[0]
+            sent[way] = sent.get(way, 0) + node.attributes["comm_size"]
+    whole = {
+        f"forward send from stage {n} to stage {n + 1}": 4 * cuts.forward_bytes[stage.layers[0]]
+        for n, stage in enumerate(made.plan.stages[1:])
+    }
+    whole |= {
+        f"backward send from stage {n + 1} to stage {n}": 4 * cuts.backward_bytes[stage.layers[0]]
+        for n, stage in enumerate(made.plan.stages[1:])
+    }
+    assert sent == pytest.approx(whole, rel=1e-3)
+
+
+def test_each_layer_of_each_micro_batch_is_a_node_of_each_rank(tmp_path):
+    made = scaled(small_planned(6, 2, micro_batches=4))
+    ranks, _ = traced(made, tmp_path)
+    computed = {}
+    for node in itertools.chain(*ranks):
+        assert node.attributes["is_cpu_op"] == 0
+        if node.kind == COMPUTE:
+            computed.setdefault(node.name, []).append(node.micros)
+    wanted = {
+        f"{way} layer {layer}, micro-batch {batch}"
+        for way in ("forward", "backward")
+        for layer in range(6)
+        for batch in range(4)
+    }
+    assert computed.keys() == {*wanted, "optimizer"}
+    for n, stage in enumerate(made.plan.stages):
+        devices, times = stage.submesh.num_devices, plan_times(made.plan)[n]
+        layers = range(stage.layers[0], stage.layers[1] + 1)
+        named = [computed[f"forward layer {layer}, micro-batch {batch}"] for layer in layers for batch in range(4)]
+        assert all(len(each) == devices for each in named)
+        seconds = sum(map(sum, named)) / 1e6 / devices / 4
+        assert seconds == pytest.approx(times.forward_s - times.forward_collective_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "wanted"),
+    [
+        (
+            {"context_parallel": 2, "expert_parallel": 4, "zero": 2},
+            {
+                "forward layer 1 reduce_scatter": ROWS, "forward layer 1 all_gather": ROWS + PAIRS,
+                "forward layer 1 all_to_all": FOURS, "step all layers reduce_scatter": APART + COLUMNS,
+            },
+        ),
+        (
+            {"sharded": 4, "zero": 3},
+            {
+                "forward layer 1 reduce_scatter": ROWS, "forward all layers all_gather": FOURS,
+                "backward all layers reduce_scatter": FOURS, "backward all layers all_reduce": APART,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_each_degree_has_its_own_groups(tmp_path, degrees, wanted):
+    config = MeshConfig((8, 2), 8, 2, **degrees)
+    given = [GivenStage(first, first + 2, Submesh(1, 16), config) for first in (0, 3)]
+    model = transformer_model(MOE, execution("megatron"), config.replicas)
+    made = scaled(estimate(model, example_cluster(2, 16), Run(2), given, batch=2 * config.replicas))
+    ranks, groups = traced(made, tmp_path)
+    assert replay(ranks, groups).step_s == pytest.approx(simulated(made.plan).step_s, rel=1e-4)
+    found = {}
+    for node in itertools.chain(*ranks):
+        if node.kind == COLLECTIVE:
+            group = groups[node.attributes["pg_name"]]
+            assert node.rank in group
+            found.setdefault(node.name.partition(",")[0], set()).add(tuple(group))
+    for name, own in wanted.items():
+        other = name.replace("layer 1", "layer 4")
+        further = [[rank + 16 for rank in group] for group in own]
+        assert found[name] | found[other] == {*map(tuple, own + further)}, name
+
+
+def test_the_replayer_sees_what_would_hang(tmp_path):
+    made = scaled(small_planned(6, 2, micro_batches=2))
+    ranks, groups = traced(made, tmp_path)
+    sends = [node for node in itertools.chain(*ranks) if node.kind == SEND]
+    for name, wrong in (("comm_tag", 10**6), ("comm_size", 1)):
+        right = sends[0].attributes[name]
+        sends[0].attributes[name] = wrong
+        with pytest.raises(ValueError, match=r"never end; waiting: .*send from stage"):
+            replay(ranks, groups)
+        sends[0].attributes[name] = right
+    sends[0].needs += (ranks[sends[0].rank][-1].number,)
+    with pytest.raises(ValueError, match="never end"):
+        replay(ranks, groups)

@@ -181,3 +181,12 @@ def test_states_take_as_many_bytes_as_megatron_keeps(tmp_path, precision, state,
     (stage,) = imported.result.plan.stages
     parameters = read_model(tmp_path / "run.sh").num_parameters
     assert stage.resident_bytes == pytest.approx(bytes_of_parameter * parameters, rel=2e-3)
+
+
+def test_single_precision_takes_longer(tmp_path):
+    steps = []
+    for precision in ("--bf16", ""):
+        read(tmp_path, precision)
+        imported = import_plan(tmp_path / "run.sh", "megatron", "p4d.24xlarge", cache=False)
+        steps.append(imported.result.plan.step_s)
+    assert steps[1] > 1.5 * steps[0]

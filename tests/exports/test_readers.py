@@ -6,7 +6,7 @@ import pytest
 
 from alpa_dejavu._util import units
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
 
@@ -343,3 +343,12 @@ def test_tensor_parallelism_is_priced_as_it_divides_norms_and_residuals(tmp_path
     assert more >= 2 * 4 * 4 * (2 * 16 * 64 * 2) / 2
     assert plans["whole"].notes[0].startswith("without sequence parallelism each tensor-parallel device keeps")
     assert not any("sequence parallelism" in note for note in plans["shared"].notes)
+
+
+def test_sizes_as_text_are_the_sizes_again():
+    for name in ("gpt-39b", "gpt2-125m"):
+        size = transformer_size(name)
+        assert Transformer.of_text(size.text) == size
+    for text, said in (("heads=two", "heads=two, but must have a whole number"), ("hiden=8", "did you mean 'hidden'")):
+        with pytest.raises(ValueError, match=said):
+            transformer_size(f"transformer:{text}")

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -137,3 +138,29 @@ def test_files_of_arguments_alone(tmp_path):
     ]  # fmt: skip
     arrays = arguments(tmp_path, "A=(\n  --num-layers 2\n)\nB='--x 3'\n")
     assert [(one.name, one.line) for one in arrays] == [("num-layers", 2), ("x", 4)]
+
+
+def calls(text):
+    """How many functions are called as a script is read."""
+    count = 0
+
+    def called(frame, event, _):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        Script(text)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["w ", "'a' ", '"a$B" ', "$A ", "${a:-b} ", "`a` ", "$(a) ", "A=1\n", "true;", "# x\n", "\\\n", "{a,b}"],
+)
+def test_reading_takes_as_many_steps_as_there_are_words(word):
+    few, many = calls("A=1 ; x " + 100 * word), calls("A=1 ; x " + 1000 * word)
+    assert many <= 10 * few

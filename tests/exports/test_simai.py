@@ -8,13 +8,16 @@ from alpa_dejavu.exports import export, named_target
 from alpa_dejavu.exports._target import CostedWriter
 from alpa_dejavu.exports.simai import simai_files
 from alpa_dejavu.exports.testing import check_target
+from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.sharding.transformers import execution, transformer_model
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.testing import example_cluster
 from models import chain
+from tanh_layers import trained
 
 KINDS = ("ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "ALLTOALL_EP", "ALLREDUCE_DP_EP", "NONE")
 MOE = Transformer(512, 4, 8, 1024, 256, feed_forward=256, num_experts=16, experts_per_token=2)
@@ -116,3 +119,12 @@ def test_what_simai_cannot_say_is_refused(tmp_path, planned, said):
     with pytest.raises(ValueError, match=said):
         export(planned.plan, target(planned), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_gradients_that_tensor_parallel_devices_add_up_are_in_a_column_of_theirs(tmp_path):
+    model = model_of_step(trace(trained, batch=1024), 2)
+    given = [GivenStage(0, 1, Submesh(1, 4), MeshConfig((1, 4), 1, 4))]
+    planned = estimate(model, example_cluster(1, 4), Run(2), given, batch=2048)
+    export(planned.plan, target(planned), tmp_path)
+    _, rows = read((tmp_path / "workload.txt").read_text(encoding="utf-8"))
+    assert rows[0][5:] == ["1", "ALLREDUCE", str(6 * 64 * 64 * 4), "1", "NONE", "0", "100"]

@@ -8,11 +8,16 @@ import functools
 import pytest
 
 from alpa_dejavu.exports import TARGETS, Target, Writer, export, named_target
+from alpa_dejavu.exports._target import CostedWriter
+from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.schedules import SCHEDULES
+from alpa_dejavu.simulation import simulate
+from alpa_dejavu.simulation.plan_times import plan_times
+from chakra_replay import COMPUTE, read_traces, replay
 from plans import example_plan, hardware
 from target_rules import RULES
 
@@ -77,3 +82,27 @@ def test_sizes_with_frozen_blocks_are_refused_beside_a_plan_without(tmp_path):
     export(plan, "megatron", tmp_path / "whole", model=whole)
     with pytest.raises(ValueError, match=f"megatron can't train the model: {SAID}"):
         export(plan, "megatron", tmp_path / "frozen", model=SIZES)
+
+
+def test_alpa_is_a_target():
+    plan = example_plan(hardware=hardware(devices=4))
+    check_target(TARGETS["alpa"], [(plan, None), (dataclasses.replace(plan, schedule="zb_h1"), None)])
+
+
+def test_a_trace_computes_nothing_backward_in_frozen_blocks_and_takes_as_long_as_the_step(tmp_path):
+    made = planned()
+    target = dataclasses.replace(named_target("chakra"), writer=CostedWriter(chakra_files, made.table.stage_costs))
+    export(made.plan, target, tmp_path)
+    ranks, groups = read_traces(tmp_path)
+    start = round(1e6 * made.cluster.hosts[0].device.dispatch_s)  # of the backward pass's program
+    for stage in made.plan.stages:
+        layers = range(stage.layers[0], stage.layers[1] + 1)
+        names = {f"backward layer {n}, micro-batch 0" for n in layers}
+        (first, *_) = [rank for rank in ranks if any(node.name in names for node in rank)]
+        spent = sum(node.micros for node in first if node.kind == COMPUTE and node.name in names)
+        if layers[-1] <= SIZES.num_blocks - SIZES.train_last:  # embeddings are layer 0
+            assert spent == pytest.approx(start, abs=len(layers))
+        else:
+            assert spent > 1.2 * start
+    simulated = simulate(plan_times(made.plan), made.plan.num_micro_batches, made.plan.schedule)
+    assert replay(ranks, groups).step_s == pytest.approx(simulated.step_s, rel=0.05)

@@ -189,3 +189,8 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert (every.remat, every.selective) == ((True,), False)
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
     assert (none.remat, none.selective) == ((False,), False)
+
+
+def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):
+    numbers = [read(tmp_path, JOB.replace("8B", flavor)).model.num_parameters for flavor in ("8B", "70B", "405B")]
+    assert numbers == [8_030_261_248, 70_553_706_496, 405_853_388_800]

@@ -2,12 +2,14 @@
 
 import os
 
+import alpa
 import jax
 import numpy as np
 import pytest
-from alpa.util import get_compile_options
+from alpa.util import XlaPassContext, compile_allocate_zero_buffers, compile_concatenate, get_compile_options
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
+from jax.interpreters import pxla
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_stock_jax.compile import MeshBackend
@@ -97,3 +99,77 @@ def test_runs_before_the_last_micro_batch_have_nothing_of_what_combines_gradient
 def test_too_few_devices_are_an_error_that_says_so(client):
     with pytest.raises(RuntimeError, match="16 partitions needs as many devices; there are 8"):
         client.compile(_computation(ANNOTATED), _options(16, False))
+
+
+def test_stock_compilation_is_as_before(client):
+    assert jax.jit(lambda x: x + 1)(2) == 3
+    text = str(jax.jit(lambda x: x + 1).lower(2.0).compiler_ir("stablehlo"))
+    (result,) = client.compile(text).execute([client.buffer_from_pyval(np.float32(2))])
+    assert result == 3
+
+
+def test_one_device_takes_the_short_way(client):
+    executable = client.compile(_computation(ANNOTATED))
+    a, b = np.ones((8, 4), np.float32), np.ones((4, 4), np.float32)
+    (result,) = executable.execute([client.buffer_from_pyval(a), client.buffer_from_pyval(b)])
+    np.testing.assert_array_equal(result, a @ b)
+    assert executable.total_allocation_size() >= a.nbytes * 2 + b.nbytes
+
+
+def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
+    module = HloModuleProto.FromString(_computation(SUM).as_serialized_hlo_module_proto())
+    late = xc.XlaComputation(rewrite_gradient_accumulation(module).SerializeToString())
+    executable = client.compile(late, _options(4, False))
+    compiled = executable.hlo_modules()[0]
+    channels = xe.get_grad_sync_channel_ids(compiled)
+    assert channels == ".1."
+    devices = client.devices()[:4]
+    name = f"{compiled.name}XLA_SKIP_NCCL_COLLECTIVE_IDS"
+
+    def run():
+        old, new = ([np.full(3, value + i, np.float32) for i in range(4)] for value in (0, 10))
+        buffers = [_put(client, devices, value) for value in (old, new)]
+        (result,) = executable.execute_sharded_on_local_devices(buffers)
+        return [float(np.asarray(piece)[0]) for piece in result]
+
+    monkeypatch.setitem(os.environ, name, channels)
+    assert run() == [10, 12, 14, 16]
+    monkeypatch.setitem(os.environ, name, "")
+    assert run() == [52] * 4
+    executable.delete()
+
+
+def test_collectives_are_combined_up_to_the_threshold(client):
+    two = SUM.replace("total = f32[3] add(old, r)", """r2 = f32[3] all-reduce(old), channel_id=2,
+  replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
+  total = f32[3] multiply(r2, r)""")
+    counts = []
+    for threshold in (0, 1 << 60):
+        with XlaPassContext({"combiner::all_reduce_threshold": threshold}):
+            executable = client.compile(_computation(two), _options(4, False))
+        counts.append(executable.hlo_modules()[0].to_string().count("all-reduce("))
+    assert counts == [2, 1]
+
+
+def test_zero_buffers(client):
+    executable = compile_allocate_zero_buffers(client, 4, [(3, 2), (5,)], [np.dtype(np.float32), np.dtype(np.int32)])
+    first, second = executable.execute_sharded_on_local_devices([])
+    assert [piece.shape for piece in first] == [(3, 2)] * 4
+    assert second[3].dtype == np.int32
+    assert not np.asarray(first[2]).any()
+
+
+def test_concatenation_keeps_the_sharding(client):
+    spec = pxla.ShardingSpec((pxla.Chunked([4]), pxla.NoSharding()), (pxla.ShardedAxis(0),))
+    aval = jax.core.ShapedArray((8, 2), np.dtype(np.float32))
+    hlo = compile_concatenate((1, 4), spec, 2, 0, aval)
+    assert hlo.is_spmd_partitioned()
+    assert [list(shape.dimensions()) for shape in hlo.program_shape().parameter_shapes()] == [[2, 2], [2, 2]]
+
+
+def test_a_local_mesh_compiles_for_its_own_devices():
+    devices = jax.local_devices()[2:4]
+    parallel = alpa.parallelize(lambda x: x * 2, method=alpa.ShardParallel(devices=devices), batch_argnums=())
+    result = parallel(np.ones((8, 8), np.float32))
+    assert set(result.devices()) == set(devices)
+    np.testing.assert_array_equal(result, 2)

@@ -240,3 +240,31 @@ def test_versions_in_the_range_fit(version):
 def test_others_are_refused_with_the_remedy(version):
     with pytest.raises(RuntimeError, match=rf"Ray {version} doesn't fit: .* pip install \"ray>=2.10,<2.61\""):
         _ray_version.check_version(version)
+
+
+def test_installing_twice_leaves_one_hook():
+    code = "hook.install(); import sys; print(sum(type(f).__name__ == 'AlpaFinder' for f in sys.meta_path))"
+    assert _run(code) == "1"
+
+
+def test_looking_for_alpa_does_not_apply_patches():
+    code = "import importlib.util, sys; importlib.util.find_spec('alpa'); print('jax' in sys.modules)"
+    assert _run(code) == "False"
+
+
+def test_a_name_that_nobody_patches_costs_next_to_nothing():
+    finder, calls = _hook.AlpaFinder(), []
+    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
+    try:
+        found = finder.find_spec("numpy.linalg")
+    finally:
+        sys.setprofile(None)
+    assert found is None
+    assert [name for event, name in calls if event == "call"] == ["find_spec"], "no other function of Python's"
+    assert sum(event == "c_call" for event, _ in calls) <= 2, "startswith, and the end of the profile"
+
+
+def test_source_and_loader_of_a_patched_module_are_its_own():
+    code = "import alpa.util as u, inspect; print(type(u.__loader__).__name__, u.__spec__.loader is u.__loader__, "
+    code += "'class OrderedSet' in inspect.getsource(u))"
+    assert _run(code) == "SourceFileLoader True True"

@@ -17,7 +17,7 @@ from alpa_stock_jax._registry import apply_before
 from alpa_stock_jax.devices import note_execution
 from alpa_stock_jax.local_mesh import shard_argument
 from alpa_stock_jax.mesh_operators import measure_operator
-from alpa_stock_jax.sharded_array import make_sharded_array
+from alpa_stock_jax.sharded_array import ShardedDeviceArray, make_sharded_array
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +204,19 @@ def test_a_database_that_names_another_class_is_refused(tmp_path):
     path.write_bytes(pickle.dumps({"default": jax.ShapeDtypeStruct}))
     with pytest.raises(pickle.UnpicklingError, match="ShapeDtypeStruct"):
         alpa.ProfilingResultDatabase().load(path)
+
+
+def test_an_array_that_lies_otherwise_is_cut_anew(mesh, spec, host):
+    other = mesh.get_logical_mesh((2, 2)).make_tile_spec(host, [1], [0])
+    array = _join(mesh, spec, host, _cut(mesh, spec, host))
+    np.testing.assert_array_equal(_join(mesh, other, host, _cut(mesh, other, array)), host)
+
+
+def test_numbers_become_arrays(mesh):
+    pieces = _cut(mesh, pxla.ShardingSpec([], [pxla.Replicated(4)]), 3)
+    assert [int(piece) for piece in pieces] == [3] * 4
+    assert pieces[0].dtype == np.int32
+
+
+def test_results_are_sharded_arrays(mesh, spec, host):
+    assert isinstance(_join(mesh, spec, host, _cut(mesh, spec, host)), ShardedDeviceArray)

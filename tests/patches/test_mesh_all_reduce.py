@@ -117,3 +117,15 @@ def test_a_failed_exchange_makes_the_numbers_invalid(monkeypatch, caplog):
     (result,) = _compiled_sum().execute([jax.device_put(jnp.float32(2), jax.devices("cpu")[0])])
     assert np.isnan(np.asarray(result))
     assert "the other mesh has gone" in caplog.text
+
+
+def test_all_reduces_come_in_their_order_whatever_is_read(monkeypatch):
+    asked = []
+
+    def answer(written, value):
+        asked.append(int(written.split(";")[2]))
+        return value
+
+    monkeypatch.setattr(_mesh_all_reduce, "_answer", answer)
+    _compiled_sum(12).execute([jax.device_put(jnp.float32(2), jax.devices("cpu")[0])])[0].block_until_ready()
+    assert asked == list(range(12))

@@ -301,3 +301,19 @@ def test_a_batch_that_cannot_be_cut_is_refused():
     step = alpa.parallelize(_make(KNOWN["sum"])(alpa.value_and_grad), method=method, batch_argnums=(1,))
     with pytest.raises(ValueError, match="num_micro_batches is 5, which doesn't divide the batch of"):
         step(PARAMS, BATCH)
+
+
+def test_values_of_samples_are_known_where_the_loss_is_not():
+    """The variance has a NaN in its jaxpr, which is the same for each micro-batch."""
+    make = _make(lambda p, b: (UNKNOWN["a root"][0](p, b), (b["x"] @ p[0]).var(-1, keepdims=True)))
+    given = accumulated(make, (PARAMS, BATCH), 1, 2)
+    np.testing.assert_allclose(given[1][1], (BATCH["x"] @ PARAMS[0]).var(-1, keepdims=True), rtol=1e-5)
+
+
+def test_a_user_who_knows_better_is_believed(caplog):
+    loss, _ = UNKNOWN["the worst"]
+    make = _make(lambda p, b: (loss(p, b), 0.0))
+    added, averaged = (accumulated(make, (PARAMS, BATCH), 1, 2, accumulate=how) for how in ("sum", "mean"))
+    assert not caplog.records
+    total = sum(loss(PARAMS, half) for half in HALVES)
+    np.testing.assert_allclose([added[1][0], averaged[1][0]], [total, total / 2], rtol=1e-6)

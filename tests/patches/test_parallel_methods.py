@@ -236,3 +236,12 @@ def test_donated_arguments_are_gone_and_others_stay(mesh, batch):
         np.asarray(new.params["params"]["Dense_0"]["kernel"])
     assert np.isfinite(np.asarray(newer.params["params"]["Dense_0"]["kernel"])).all()
     np.testing.assert_array_equal(batch["x"].shape, (32, 16))
+
+
+def test_a_loss_that_overflows_halves_the_scale_and_changes_nothing_else(mesh, batch):
+    scale = DynamicScale(scale=jnp.float32(2.0**40))
+    method = ShardParallel(devices=mesh)
+    before = _state(dtype="float16", scale=scale)
+    after, _ = alpa.parallelize(_train_step, method=method, donate_argnums=())(before, batch)
+    assert _difference(after.params, before.params) == 0
+    assert float(after.dynamic_scale.scale) < float(scale.scale)

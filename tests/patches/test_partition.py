@@ -1,5 +1,7 @@
 """Shardings: what jax says of their specifications, and what stock XLA's partitioner makes of them."""
 
+import tempfile
+
 import alpa  # noqa: F401  (applies the patches)
 import jax
 import jax.numpy as jnp
@@ -173,3 +175,30 @@ def test_a_marker_is_an_identity_to_jax(mark_type):
 @pytest.mark.parametrize("mark_type", ["grad", "boundary", "jvp_end"])
 def test_marks_for_jaxprs_only_leave_nothing(mark_type):
     assert "custom-call" not in _hlo(lambda x, y: _marked(x, y, mark_type), X, Y)
+
+
+def test_shapes_are_those_of_pieces_and_donation_survives_where_they_agree():
+    w, x = np.ones((2, 8, 8), np.float32)
+    module = _module(lambda w, x: (w + 1, x.sum()), w, x, donated=[True, False])
+    set_parameter_shardings(module, [ROWS, COLUMNS])
+    part = partition(module, 4)
+    assert [list(n.shape.dimensions) for n in entry(part).instructions if n.opcode == "parameter"] in (
+        [[2, 8], [8, 2]], [[8, 2], [2, 8]])
+    assert [alias.parameter_number for alias in part.input_output_alias.entries] == [0]
+
+
+def test_no_dump_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make, made = tempfile.mkdtemp, []
+
+    def noted(*given, **named):
+        made.append(make(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    x = np.ones((4, 12), np.float32)
+    module = _module(lambda x: x * 5, x)
+    set_parameter_shardings(module, [ROWS])
+    partition(module, 4)
+    assert made
+    assert not list(tmp_path.iterdir())

@@ -1,12 +1,17 @@
 """Steps are sorted into layers and optimizer so that they compute what they did, whatever reads what."""
 
 import itertools
+from types import SimpleNamespace
 
 import alpa
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from alpa.pipeline_parallel.resharding_tensor import VirtualDistributedArray
+from alpa.testing import assert_allclose
 from jax.core import gensym, jaxpr_as_fun
+from jax.interpreters import pxla
 
 from alpa_stock_jax._layers import sorted_step
 from layered_step import assert_same, run_layers
@@ -92,3 +97,45 @@ def test_a_loss_that_cannot_be_cut_says_what_to_do(num_layers, remedy):
     step = STEPS["chain"]
     with pytest.raises(ValueError, match=remedy):
         run_layers(step.make, step.arguments, alpa.AutoLayerOption(num_layers))
+
+
+def test_layers_may_be_marked_around_nothing():
+    def make(value_and_grad):
+        def loss(p, b):
+            alpa.mark_pipeline_boundary()
+            x = jnp.tanh(b["x"] @ p["a"])
+            alpa.mark_pipeline_boundary()
+            alpa.mark_pipeline_boundary()
+            return jnp.mean((x - b["y"]) ** 2)
+
+        return lambda p, b: value_and_grad(loss)(p, b)
+
+    arguments = (weights("a"), batch())
+
+    def plain(p, b):
+        return jax.value_and_grad(lambda p: jnp.mean((jnp.tanh(b["x"] @ p["a"]) - b["y"]) ** 2))(p)
+
+    found = run_layers(make, arguments, alpa.ManualLayerOption())
+    assert_allclose(plain(*arguments), found)
+
+
+def test_a_gradient_need_not_be_marked():
+    def make(value_and_grad):
+        def loss(p, b):
+            return jnp.mean((jnp.tanh(b["x"] @ p["a"]) @ p["b"] - b["y"]) ** 2)
+
+        return lambda p, b: jax.grad(alpa.AutoLayerOption(2).transform(loss))(p, b)
+
+    arguments = (weights("a", "b"), batch())
+    expected = jax.jit(make(None))(*arguments)
+    assert_same(run_layers(make, arguments, SimpleNamespace(transform=lambda f: f)), expected)
+
+
+def test_a_scalar_is_one_tile_that_all_devices_have():
+    array = VirtualDistributedArray(
+        device_mesh=SimpleNamespace(num_devices=2, device_strs=["a", "b"]),
+        aval=jax.core.ShapedArray((), np.float32),
+        sharding_spec=pxla.ShardingSpec([], [pxla.Replicated(2)]),
+    )
+    tile = array.tiles[()]
+    assert (tile.replica_device_strs, tile.indices, tile.tile_size) == (["a", "b"], [], 1)

@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 
 from alpa_stock_jax.pipeline_moves import fetch_elsewhere
 from alpa_stock_jax.pipeline_overlap import merge_sends, plan_sends
-from alpa_stock_jax.pipeline_profile_cache import read_profile_results
+from alpa_stock_jax.pipeline_profile_cache import VariableNames, read_profile_results
 from alpa_stock_jax.pipeline_profile_faults import StageNotCompiledError
 
 
@@ -198,3 +198,21 @@ def test_sends_to_one_mesh_in_a_row_are_one():
     sends = [(1, "a", "A"), (1, "b", "B"), (2, "a", "A"), (1, "c", "C")]
     assert merge_sends(sends, {"c": 0, "b": 1, "a": 2}) == [(1, ["c", "b", "a"], ["C", "B", "A"]), (2, ["a"], ["A"])]
     assert merge_sends([], {}) == []
+
+
+def test_a_plain_pickle_is_read_too(tmp_path):
+    path = tmp_path / "profiles.pkl"
+    path.write_bytes(pickle.dumps(_profiles()))
+    with path.open("rb") as file:
+        assert list(read_profile_results(file)) == [(0, 0, 0, 0)]
+
+
+def test_names_follow_the_first_occurrence():
+    first, second, third = object(), object(), object()
+    name = VariableNames([second, first, second])
+    assert [name(first), name(second), name(third), name(third)] == ["v1", "v0", "v2", "v2"]
+
+
+def test_the_last_profile_file_is_told(monkeypatch):
+    monkeypatch.setattr(stage_profiling, "last_compute_cost_file_name", "profile-results-1.npy")
+    assert stage_construction.get_last_dp_result()[0] == "profile-results-1.npy"

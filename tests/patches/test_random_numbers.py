@@ -156,3 +156,23 @@ def test_arguments_that_hold_typed_keys_are_placed_and_created():
     placement = train.get_last_executable().get_input_placement_specs()[0]["key"]
     assert (placement.aval.shape, placement.aval.dtype) == ((), state["key"].dtype)
     assert_same(train(state, batch), jax.jit(step)(create(), batch), rtol=1e-6)
+
+
+def test_other_generators_draw_as_on_one_device():
+    def draw(key):
+        first, second = jax.random.split(key)
+        return jax.random.normal(first, SHAPE), jax.random.bernoulli(second, 0.5, SHAPE), second
+
+    key = jax.random.key(3, impl="rbg")
+    assert_same(parallel(draw, batch_argnums=())(key), jax.jit(draw)(key))
+
+
+def test_one_typed_key_in_a_batch_is_not_cut():
+    def step(params, batch):
+        grads = alpa.grad(lambda p: jnp.sum(p * batch["x"] * jax.random.normal(batch["key"], (4,))))(params)
+        return params - grads
+
+    method = alpa.ShardParallel(devices=mesh_of((1, 2)), num_micro_batches=2)
+    batch = {"x": np.ones((8, 4), np.float32), "key": jax.random.key(0)}
+    found = alpa.parallelize(step, method=method)(jnp.zeros(4), batch)
+    assert np.isfinite(np.asarray(found)).all()

@@ -107,3 +107,21 @@ def test_a_state_with_its_key_trains_as_on_one_device_and_is_restored(make_key, 
     np.testing.assert_allclose(np.asarray(loss), expected_loss, rtol=1e-5)
     for name in params:
         np.testing.assert_allclose(np.asarray(state["params"][name]), expected["params"][name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_gradients_are_those_of_the_masks_that_were_drawn(remat):
+    # The network is linear in each of its weights, so that <gradient, weight> is the loss, whatever the masks.
+    def step(params, batch):
+        def loss(params):
+            x = batch["x"]
+            for n in LAYERS:
+                x = dropped(jax.random.fold_in(jax.random.PRNGKey(3), n), x @ params[f"w{n}"])
+            return jnp.mean(x * batch["y"])
+
+        value, grads = alpa.value_and_grad(loss)(params)
+        return params, [value, *(jnp.vdot(grads[name], params[name]) for name in sorted(params))]
+
+    products = [float(np.asarray(product)) for product in parallel(step, remat, donate_argnums=())(*data())[1]]
+    np.testing.assert_allclose(products, products[0], rtol=1e-5)
+    np.testing.assert_allclose(products[0], jax.jit(step)(*data())[1][0], rtol=1e-5)

@@ -15,6 +15,7 @@ from alpa.pipeline_parallel.stage_profiling import CompileWorkerPool
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_stock_jax import ray_session
 from alpa_stock_jax._ray_backend import MeshSeat, worker_environment
 from alpa_stock_jax._ray_mover import Mover
 from alpa_stock_jax.ray_cluster import Share, choose_share, taken_devices
@@ -168,3 +169,21 @@ def test_what_outlives_ray_asks_it_nothing(kind, attributes):
     del left
     gc.collect()
     assert not ray.is_initialized()
+
+
+def test_all_meshes_end_and_free_nothing_later_where_a_group_of_workers_fails(monkeypatch):
+    """Else an executable of theirs would ask for them when it is collected, in another session of Ray."""
+    def fail():
+        raise RuntimeError("a worker of the group is gone")
+
+    ended = []
+    meshes = [SimpleNamespace(shutdown=lambda n=n: ended.append(n), session=("here", "1")) for n in range(2)]
+    group = SimpleNamespace(meshes=meshes, destroy_collective_groups=fail)
+    virtual = SimpleNamespace(launched_physical_mesh_group=group)
+    monkeypatch.setattr(device_mesh, "global_virtual_physical_mesh", virtual)
+    monkeypatch.setattr(ray_session.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_session, "session", lambda: ("here", "1"))
+    monkeypatch.setattr(device_mesh, "update_jax_platform", lambda platform: ended.append("platform"))
+    with pytest.raises(RuntimeError, match="of the group is gone"):
+        device_mesh.shutdown_global_cluster()
+    assert ended == [1, 0, "platform"]

@@ -237,3 +237,10 @@ def test_arrays_are_resharded_by_saving_and_loading(tmp_path):
     loaded = DistributedArray.load(str(tmp_path), array.aval, mesh, columns)
     np.testing.assert_array_equal(np.asarray(loaded, np.float32), np.asarray(array, np.float32))
     mesh.shutdown()
+
+
+def test_hosts_on_one_machine_are_told_apart():
+    alpa.init("ray")
+    cluster = get_global_cluster()
+    assert len(set(cluster.host_ips)) == 2
+    assert cluster.host_num_devices == [2, 2]

@@ -1,14 +1,16 @@
 """Tiles of tensors between workers, without Ray: the workers of a group are objects that deliver at once."""
 
 import itertools
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from alpa_stock_jax import _ray_mailbox
-from alpa_stock_jax._ray_mailbox import Activity, Group, PeerWatch, peer_timeout_s
-from alpa_stock_jax._ray_tiles import Canvas, TileExchange
+from alpa_stock_jax._ray_mailbox import Activity, Counters, Group, Mailbox, PeerWatch, peer_timeout_s
+from alpa_stock_jax._ray_resharding import instruction_name
+from alpa_stock_jax._ray_tiles import Canvas, TileExchange, without_repeats
 
 
 class _Worker:
@@ -108,3 +110,47 @@ def test_a_peer_that_computes_is_waited_for(monkeypatch):
 def test_a_time_out_is_a_positive_number(given):
     with pytest.raises(ValueError, match=f"ALPA_PEER_TIMEOUT_S is '{given}', but must be a positive number"):
         peer_timeout_s({"ALPA_PEER_TIMEOUT_S": given})
+
+
+def test_scalars_keep_their_rank():
+    sender, receiver = _pair()
+    sender.send("group", [np.float32(3)], [SimpleNamespace(device_id=0, tile_spec=_tile([], rank=1, gpu_idx=0))])
+    spec = SimpleNamespace(device_id=0, shape=(), dtype=np.float32, tile_specs=[_tile([], rank=0, gpu_idx=0)])
+    assert receiver.receive("group", spec, None).shape == ()
+
+
+def test_specifications_are_carried_out_once():
+    first, second = (_tile([slice(0, n)], rank=0, gpu_idx=0) for n in (1, 2))
+    specs = [(0, first.offset), (0, second.offset), (0, first.offset)]
+    assert without_repeats(specs) == specs[:2]
+
+
+def test_a_message_is_waited_for():
+    mailbox = Mailbox()
+    threading.Timer(0.05, lambda: mailbox.put({("key", 0): "tile"})).start()
+    assert mailbox.take(("key", 0), check=lambda: None) == "tile"
+
+
+def test_waiting_ends_when_the_sender_has_died():
+    def check():
+        raise RuntimeError("has died")
+
+    with pytest.raises(RuntimeError, match="has died"):
+        Mailbox().take(("key", 0), check)
+
+
+def test_an_instruction_is_named_by_its_place():
+    def one(kind, task, arrays, info=""):
+        return SimpleNamespace(opcode=SimpleNamespace(name=kind), task_uuid=task, output_uuids=arrays, info=info)
+
+    listed = [one("RUN", 7, [5], "stage 0"), one("RECV", 7, [4]), one("RECV", 7, [5]), one("FREE", None, None),
+              one("RUN", 8, [6], "stage 3")]  # fmt: skip
+    assert instruction_name(listed, 7, 5) == "instruction 3 of 5, which receives for stage 3"
+    assert instruction_name(listed, 9, 5) == "receiving array 5"
+
+
+def test_both_sides_number_alike():
+    sent, taken = Counters(), Counters()
+    channel = ("group", 0, 1)
+    assert [sent.key(*channel) for _ in range(3)] == [taken.key(*channel) for _ in range(3)]
+    assert sent.key("other") == ("other", 0)

@@ -13,7 +13,9 @@ from alpa.shard_parallel.auto_sharding import (
     run_auto_sharding_pass,
     run_spmd_partitioner_pass,
 )
-from alpa.util import jaxpr_to_hlo
+from alpa.util import jaxpr_to_hlo, undefined_sharding_spec_proto
+from jax._src.lib import xla_client as xc
+from jax._src.lib import xla_extension as xe
 
 
 def _mesh(shape=(1, 4)):
@@ -79,3 +81,43 @@ def test_a_compiled_module_has_a_cost_and_its_gradients_are_known():
     amortized = estimate_hlo_module_cost(module, measured, 2, executable.grad_sync_channel_ids)
     assert 0 < amortized < whole
     np.testing.assert_allclose(step(w, x), train(w, x), rtol=1e-5)
+
+
+def _rows():
+    sharding = xc.OpSharding()
+    sharding.type = xc.OpSharding.Type.OTHER
+    sharding.tile_assignment_dimensions = [4, 1]
+    sharding.tile_assignment_devices = [0, 1, 2, 3]
+    return sharding
+
+
+def test_given_shardings_are_kept_and_undefined_ones_are_chosen():
+    x = np.ones((8, 8), np.float32)
+    hlo = _hlo(lambda x, y: (x + 1, y + x), x, x)
+    hlo.set_input_shardings([_rows(), undefined_sharding_spec_proto()])
+    annotated, _ = run_auto_sharding_pass(hlo, _mesh(), "single", 1, AutoShardingOption())
+    first, second = annotated.get_module().spmd_parameters_shardings()
+    assert first.tile_assignment_dimensions() == second.tile_assignment_dimensions() == [4, 1]
+
+
+def test_without_the_engine_given_shardings_spread():
+    x = np.ones((8, 8), np.float32)
+    hlo = _hlo(lambda x, y: jnp.tanh(x + y), x, x)
+    hlo.set_input_shardings([_rows(), undefined_sharding_spec_proto()])
+    hlo.is_manually_annotated = True
+    annotated, _ = run_auto_sharding_pass(hlo, _mesh(), "single", 1, AutoShardingOption(enable_auto_sharding=False))
+    module = annotated.get_module()
+    assert [s.is_tiled() for s in module.spmd_parameters_shardings()] == [True, True]
+    assert module.spmd_output_sharding().tuple_elements()[0].is_tiled()
+
+
+def test_results_can_be_given_shardings():
+    hlo = _hlo(lambda x: (x + 1,), np.ones((8, 8), np.float32))
+    hlo.set_output_shardings([_rows()])
+    (sharding,) = hlo.get_module().spmd_output_sharding().tuple_elements()
+    assert sharding.tile_assignment_dimensions() == [4, 1]
+
+
+def test_operations_are_counted():
+    hlo = _hlo(lambda x: x @ x, np.ones((8, 8), np.float32))
+    assert xe.hlo_module_count_flop_dot_conv_only(hlo.get_module()) == 2 * 8**3

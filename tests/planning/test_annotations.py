@@ -29,7 +29,7 @@ from alpa_dejavu.planning.task import Clock, Found
 from alpa_dejavu.problem import Link, Run
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
-from models import chain, task_of
+from models import chain, planned, task_of
 
 MODEL, RUN = chain(4, flop=1e9, parameter_bytes=1e7, activation_bytes=1e6, exchanged=(1e6,)), Run(8)
 
@@ -183,3 +183,31 @@ def test_a_generation_that_was_not_measured_is_named():
     assert any(note.startswith("products") and "fitted to other generations" in note for note in planned.plan.notes)
     shown = footing_table(of_plan(planned))
     assert shown.row_count == len(of_plan(planned))
+
+
+def test_one_host_is_left_unused_in_the_singular_and_many_are_counted():
+    (one,) = annotated(with_unused_hosts, slowly_linked(2)).notes
+    assert " is left unused: " in one
+    (many,) = annotated(with_unused_hosts, slowly_linked(12)).notes
+    assert "... (11 hosts) are left unused: " in many
+
+
+def test_nothing_is_said_where_all_hosts_are_used():
+    cluster = example_cluster(2)
+    made = annotated(with_unused_hosts, cluster, communication="free")
+    assert {host for stage in made.stages for host in stage.hosts} == {host.name for host in cluster.hosts}
+    assert made.notes == ()
+
+
+def test_the_seconds_that_are_said_are_those_of_unlike_hosts_too():
+    where = unlike.cluster([unlike.host("a", devices=1), unlike.host("b", devices=1), unlike.host("c", 1e8, devices=1)])
+    (note,) = annotated(with_unused_hosts, where).notes
+    assert note.startswith("c is left unused: the best plan found that uses all devices takes ")
+
+
+def test_plans_that_cost_more_are_no_rivals_of_the_cheapest():
+    hosts = [*(unlike.host(name, price=8.0) for name in "ab"), *(unlike.host(name, 0.5e12, price=1.0) for name in "cd")]
+    where = unlike.cluster(hosts)
+    fast, cheap = (planned(MODEL, where, 8, RUN, objective=objective) for objective in ("time", "price"))
+    assert cheap.price_per_step <= fast.price_per_step
+    assert cheap.confidence.candidates < fast.confidence.candidates

@@ -12,10 +12,19 @@ from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given._orders import changes
-from alpa_dejavu.planning.given.comparison import MEASURES, SAVINGS, Order, compare, comparison_format, comparison_text
+from alpa_dejavu.planning.given.comparison import (
+    MEASURES,
+    SAVINGS,
+    Order,
+    Saving,
+    compare,
+    comparison_format,
+    comparison_text,
+)
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError
 from jax_models import trained
+from models import chain
 
 ASKED = {"batch": 64, "micro_batches": 1, "layers": 4, "cache": False}
 
@@ -141,3 +150,38 @@ def test_the_text_keeps_to_its_schema(tmp_path):
 def test_what_cannot_be_compared_is_refused(model, clusters, named, said):
     with pytest.raises(ValueError, match=said):
         compare(model, clusters, **{**ASKED, **named})
+
+
+def test_cells_are_planned_for_the_runtime_that_is_asked_for():
+    asked, saving = {"runtime": "megatron", "overlap": "streams"}, SAVINGS[0]
+    found = compare(trained, CLUSTERS[1:], savings=[saving], **asked, **ASKED)
+    for cell, cluster in zip(found.cells, CLUSTERS[1:], strict=True):
+        plan = plan_model(trained, cluster, remat=saving.remat, zero=saving.zero, **asked, **ASKED).plan
+        assert cell.figures.step_s == plan.step_s
+        assert cell.figures.step_s != compared().cell(cluster.name, saving.name).figures.step_s
+
+
+def test_unlike_devices_are_drawn_independently():
+    found = compare(trained, [made_up("v100", 1e6), "g4dn.12xlarge"], savings=SAVINGS[:1], **ASKED)
+    cells = [found.cell(name, "none").figures for name in found.clusters]
+    spreads = [np.log(high / low) / (2 * 1.645) for low, high in (cell.interval_s for cell in cells)]
+    apart = abs(np.log(cells[0].expected_step_s / cells[1].expected_step_s))
+    assert apart < 0.5 * np.hypot(*spreads)
+    share = max(found.order("none").before[0])
+    assert 0.5 < share < 0.7  # half a standard deviation apart would be 0.69
+    assert found.order("none").is_before(*found.clusters) is None
+
+
+def test_layers_that_are_given_are_compared_as_they_are():
+    given = {"batch": 8, "micro_batches": 2, "savings": SAVINGS[:1], "communication": "alpha-beta"}
+    found = compare(chain(4), CLUSTERS[1:], **given)
+    planned = plan_model(chain(4), CLUSTERS[1], batch=8, micro_batches=2, remat=("none",), zero=(0,),
+                         communication="alpha-beta")  # fmt: skip
+    assert found.cell("roomy", "none").figures.step_s == planned.plan.step_s
+
+
+def test_flags_say_the_options():
+    assert [one.flags for one in SAVINGS] == [
+        "--remat none --zero 0", "--zero 0", "--remat none", "--remat none --zero 0 --offload auto", "",
+    ]  # fmt: skip
+    assert Saving("all", ("layer",), (3,)).flags == "--remat layer --zero 3"

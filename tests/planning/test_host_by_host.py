@@ -173,3 +173,36 @@ def test_small_parts_of_a_rack_are_left_out():
         sizes = [costs.space.submeshes[s].num_devices for s in by_hosts.submesh]
         assert min(sizes) == smallest
         assert (devices // 2, devices // 2) in zip(sizes, by_hosts.begin.tolist(), strict=True)
+
+
+def test_senders_that_wait_have_their_sends_in_their_seconds():
+    costs = costs_of(uneven(np.random.default_rng(1)), CLUSTER, space(hosts=2, devices=2), RUN)
+    plain, waiting = problem_of(costs), problem_of(costs, senders_wait=True)
+    offered = np.isfinite(plain.problem.costs_s)
+    more = np.where(offered, waiting.problem.costs_s, 0.0) - np.where(offered, plain.problem.costs_s, 0.0)
+    sent = costs.table.transfer
+    at = {(int(s), int(begin)): n for n, (s, begin) in enumerate(zip(plain.submesh, plain.begin, strict=True))}
+    inside, between = (sent.seconds(ends, 1).sum(axis=0) for ends in ((0, 0), (0, 1)))
+    assert more[1, 2, at[0, 0], 0] == pytest.approx(inside[3]), "the next device is of the same host"
+    assert more[1, 2, at[0, 1], 0] == pytest.approx(between[3]), "the next device is the first of another one"
+    assert more[1, 5, at[0, 1], 0] == 0, "nothing is sent by the last stage"
+
+
+def test_a_slicing_that_leaves_gaps_is_no_answer():
+    costs = costs_of(chain(2), CLUSTER, space(hosts=2, devices=2), RUN)
+    found = problem_of(costs)
+    last = int(np.flatnonzero((found.submesh == 0) & (found.begin == 1))[0])
+    apart = (StageChoice(0, 0, last - 1, 0), StageChoice(1, 1, last - 1, 0))
+    assert found.answer(Slicing(apart, found.problem.sites.crossing_s.max(), 0.0, 0, 0.0)) is None
+    assert found.answer(Slicing((), float("inf"), float("inf"), 0, 0.0)) is None
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [example_cluster(1, 4), example_cluster(4, 1), dataclasses.replace(CLUSTER, cores=2)],
+    ids=["one host", "one device each", "one CPU"],
+)
+def test_where_there_are_no_hosts_to_fill_there_is_no_such_problem(cluster):
+    per_host = cluster.hosts[0].num_devices
+    costs = costs_of(chain(4), cluster, space(hosts=len(cluster.hosts), devices=per_host), RUN)
+    assert problem_of(costs) is None

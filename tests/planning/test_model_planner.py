@@ -151,3 +151,16 @@ def test_what_is_missing_is_said_of_the_memory_that_a_runtime_leaves():
     asked = {"batch": 4, "micro_batches": 1, "remat": ("none",), "zero": (0,), "attention": "plain", "cache": False}
     with pytest.raises(NoPlanError, match=r"the 8 devices have 78\.5\d GiB each, of which 3\.93 GiB are left free"):
         plan_model(model, "dgx-a100", runtime="megatron", **asked)
+
+
+def test_a_model_that_does_not_fit_says_what_is_missing():
+    (host,) = CLUSTER.hosts
+    device = dataclasses.replace(host.device, memory_bytes=1e4)
+    small = dataclasses.replace(CLUSTER, hosts=(dataclasses.replace(host, device=device),))
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        plan_model(trained, small, batch=32, layers=4)
+
+
+def test_a_plan_says_what_share_of_memory_it_left_free():
+    assert plan_model(trained, CLUSTER, batch=32, layers=4).plan.priced_by.margin == 0.05
+    assert plan_model(trained, CLUSTER, batch=32, layers=4, memory_margin=0.2).plan.priced_by.margin == 0.2

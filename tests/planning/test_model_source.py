@@ -21,6 +21,7 @@ from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models import model_cache
+from alpa_dejavu.planning.search.models._sharding import entry_of
 from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache, read_packed
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
@@ -317,3 +318,40 @@ def test_the_commands_leave_the_cache_alone_where_that_is_asked(tmp_path):
     write_plan(plan_model("gpt-125m", "p3.16xlarge", batch=32, layers=4).plan, path)
     assert default_cache().size()[0] > 0
     assert CliRunner().invoke(main, ["estimate", str(path)]).exit_code == 0
+
+
+def test_exact_models_are_traced_with_so_many_samples(traces):
+    source = TracedModel(trained, 8)
+    model = source.exact(3, 2)
+    assert source.exact(3, 2) is model
+    assert traces == [2]
+    assert same_prices(model, sharding.model_of_step(layers.trace(trained, batch=2), 3), 2)
+
+
+def test_numbers_of_layers_that_share_a_trace_are_priced_as_if_they_did_not():
+    source = TracedModel("gpt-125m", 8)
+    for num_layers in (4, 6):
+        assert same_prices(source.exact(num_layers, 8), TracedModel("gpt-125m", 8).exact(num_layers, 8), 8)
+
+
+def test_scaled_models_are_those_of_the_nearest_exact_one(traces):
+    source = TracedModel(trained, 8)
+    assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 8), 1 / 4), 2)
+    source.exact(3, 1)
+    assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 1), 2), 2)
+    assert source.scaled(3, 1) is source.exact(3, 1)
+    assert traces == [8, 1]
+
+
+def test_scaled_models_do_not_hang_on_what_the_cache_has(cache):
+    kept("gpt-125m", cache, num_layers=4, micro_batch=2)
+    plain, found = TracedModel("gpt-125m", 8), TracedModel("gpt-125m", 8, cache)
+    assert same_prices(found.scaled(4, 2), plain.scaled(4, 2), 2)
+
+
+def test_an_entry_of_another_number_of_layers_is_left_aside_and_made_anew(cache, caplog):
+    kept(trained, cache)
+    first, second = (TracedModel(trained, 8, cache) for _ in range(2))
+    cache.write(first._key(8, 2), entry_of(first.exact(3, 8)))
+    assert second.exact(2, 8).num_layers == 2
+    assert "is broken (it has 3 layers, but must have 2): it will be replaced" in caplog.text

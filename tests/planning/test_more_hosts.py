@@ -15,7 +15,20 @@ from alpa_dejavu.planning import PlanningTask, Searched, plan, plan_model
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import GivenSpace
-from alpa_dejavu.problem import Cluster, Device, Host, Layer, Link, Model, NoPlanError, Run, SearchSpace, Tensor
+from alpa_dejavu.problem import (
+    Cluster,
+    Device,
+    Host,
+    Layer,
+    Link,
+    MeshConfig,
+    Model,
+    NoPlanError,
+    Run,
+    SearchSpace,
+    Submesh,
+    Tensor,
+)
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
 from models import NOTHING, chain, planned, product, space
@@ -174,3 +187,34 @@ def test_more_resources_never_make_a_plan_slower(seed, unlike):
     }
     slower = {what: after for what, each in more.items() if (after := step_s(model, each, batch)) > WORSE * before}
     assert not slower, f"{before} s before"
+
+
+def test_a_price_tells_hosts_apart_and_changes_nothing_in_the_fastest_plan():
+    # One device a host: alike hosts aren't used in part, those that a price tells apart may be.
+    plain, priced = (plan_model(small, v100s(4, 1, price=price), batch=64, layers=4).plan for price in (None, 3.0))
+    assert priced.step_s == pytest.approx(plain.step_s, rel=1e-3)
+
+
+def test_a_given_space_is_used_on_parts_of_its_cluster():
+    given = GivenSpace(space(hosts=4))
+    shapes = {hosts: {(s.num_hosts, s.devices_per_host) for s in given.space(example_cluster(hosts), 1).submeshes}
+              for hosts in (1, 2, 4)}  # fmt: skip
+    assert shapes[1] == {(1, 1), (1, 2), (1, 4)}
+    assert shapes[2] == shapes[1] | {(2, 4)}
+    assert shapes[4] == shapes[2] | {(3, 4), (4, 4)}
+
+
+def test_a_given_space_names_no_hosts_of_one_cluster():
+    every = space(hosts=1)
+    with pytest.raises(ValueError, match="hosts of the space are those of one cluster, but must be None"):
+        GivenSpace(dataclasses.replace(every, hosts=((0,),) * len(every.submeshes)))
+
+
+def test_where_stages_cannot_take_all_hosts_they_take_fewer():
+    """Two layers can't fill seven hosts by whole ones in powers of two, but six of them."""
+    cluster = example_cluster(num_hosts=7, devices_per_host=1, memory_bytes=2.0**34)
+    model = chain(2, flop=1e10, parameter_bytes=1e3, activation_bytes=1e3, exchanged=(1e9,))
+    rows = ((MeshConfig((1, 1), 1, 1),), (MeshConfig((2, 1), 2, 1),))
+    made = planned(model, cluster, SearchSpace((Submesh(1, 1), Submesh(2, 1)), rows), Run(4)).plan
+    assert made.num_devices <= 4
+    assert any("left unused" in note for note in made.notes)

@@ -118,3 +118,10 @@ def test_the_command_says_what_copies_cost():
         done = CliRunner().invoke(main, [*asked, *wrong])
         assert done.exit_code != 0
         assert why in " ".join(done.output.split())
+
+
+def test_all_go_over_a_shared_medium_one_after_the_other():
+    shared = dataclasses.replace(LINK, shares=("switch",))
+    links = {(a, b): shared for a in range(3) for b in range(3)}
+    made = neighbour_copies(PLAN, cluster(links=links, media={"switch": 2 * GB}), STATE, 30 * DAY_S)
+    assert made.copy_s == pytest.approx(10.5 / 2)

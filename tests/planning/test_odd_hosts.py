@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.clusters.placement import place_stages
+from alpa_dejavu.clusters.placement import place, place_stages
 from alpa_dejavu.clusters.space import search_space, submeshes
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.planning.search._packing import packed
-from alpa_dejavu.problem import Run, StageChoice
+from alpa_dejavu.problem import Run, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic
 from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned
@@ -129,3 +129,12 @@ def test_after_each_host_lost_a_device_there_is_a_plan():
     made = planned(chain(4, flop=1e10), example_cluster(2, 8, 2.0**34), 8, RUN)
     again = replan(made.plan, Kept.of(made), without=["host-0/0", "host-1/0"])
     assert [host.num_devices for host in again.plan.hardware.hosts] == [7, 7]
+
+
+def test_stages_that_no_first_fit_places_are_placed():
+    where = example_cluster(2, 12)
+    shapes = [Submesh(1, size) for size in (6, 4, 4, 4, 3, 3)]
+    parts = dict.fromkeys(range(2), 0)
+    for shape, (host,) in zip(shapes, place(shapes, where), strict=True):
+        parts[host] += shape.devices_per_host
+    assert parts == {0: 12, 1: 12}

@@ -11,9 +11,14 @@ from alpa_dejavu.planning import estimate, given_stages, plan_model
 from alpa_dejavu.planning.given.comparison import SAVINGS, compare
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.planning.result import price_per_step
+from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.plans.table import plan_table
+from alpa_dejavu.problem import Run
 from alpa_dejavu.report import html_report
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.testing import example_cluster
 from jax_models import trained
+from models import best_and_neighbours, chain, costs_of, space
 from unlike import cluster, host
 
 ASKED = {"batch": 64, "cache": False}
@@ -70,3 +75,11 @@ def test_every_door_shows_the_expected_step():
     assert f"expected {expected}" in alpa_code(made.plan).splitlines()[0]
     assert f"expected {expected}" in plan_table(made.plan)
     assert expected in html_report(made)
+
+
+def test_what_a_plan_is_compared_with_changes_only_its_probability():
+    found = best_and_neighbours(costs_of(chain(6), example_cluster(1), space(), Run(8)), slicer("dynamic"))
+    alone, among = confidence(found[:1]), confidence(found)
+    assert among.candidates > alone.candidates == 1
+    assert (among.expected_step_s, among.interval_s) == (alone.expected_step_s, alone.interval_s)
+    assert among.deviation_s == alone.deviation_s

@@ -7,7 +7,8 @@ import pytest
 from alpa_dejavu.planning import Searched
 from alpa_dejavu.planning.given.other_schedules import other_schedules
 from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators, Run
-from alpa_dejavu.schedules import SCHEDULES
+from alpa_dejavu.schedules import SCHEDULES, named_schedule
+from alpa_dejavu.simulation import StageTimes, simulate
 from models import chain, planned, space
 
 
@@ -73,3 +74,22 @@ def test_a_step_without_gradients_has_none():
     made = dataclasses.replace(made, run=Run(4, "inference"))
     with pytest.raises(ValueError, match="takes no gradients"):
         other_schedules(made)
+
+
+def test_uneven_layers_are_cut_anew_for_chunks():
+    model = splitting(8, activation_bytes=1.0, exchanged=())
+    longer = Operators.of([Operator("dot", "dot_general", (), (), "float32", 4e9)])
+    slow = dataclasses.replace(model.layers[0], forward=longer)
+    made = pipeline(dataclasses.replace(model, layers=(slow, *model.layers[1:])), 8, hosts=2)
+    found = by_name(other_schedules(made))["zb_v"]
+    assert sum(last - first + 1 for first, last in found.layers) == 8
+    # No cut that is tried by hand is better.
+    for other in ((1, 2, 2, 3), (1, 3, 2, 2), (2, 2, 2, 2), (1, 2, 3, 2)):
+        stages, begin = [], 0
+        for count in other:
+            own = model.layers[begin : begin + count]
+            slower = 3.0 if begin == 0 else 0.0
+            stages.append((len(own) + slower, 2.0 * len(own)))
+            begin += count
+        times = [StageTimes(f * 1e-3, b * 1e-3, backward_weight_s=b * 0.5e-3) for f, b in stages]
+        assert found.step_s <= simulate(times, 8, named_schedule("zb_v", 4, 8)).step_s * 1.01

@@ -75,3 +75,20 @@ def test_a_runtime_keeps_its_figures():
     assert alone.priced_by.runtime == "megatron"
     with pytest.raises(ValueError, match="overlap is 'all', but must be one of 'none', 'gradients', 'tensor', 'str"):
         planned("all")
+
+
+def test_what_is_hidden_is_a_part_of_what_is_sent():
+    result = planned("streams")
+    plain = estimate(result.model, result.cluster, result.run, given_stages(result.plan)).plan
+    for alone, stage in zip(plain.stages, result.plan.stages, strict=True):
+        assert stage.hidden_s <= alone.collective_s + 1e-12
+        assert stage.collective_s == pytest.approx(alone.collective_s - stage.hidden_s, abs=1e-9)
+        assert stage.synchronisation_s == pytest.approx(alone.synchronisation_s - stage.hidden_per_step_s, abs=1e-9)
+        assert stage.compute_s == alone.compute_s
+    assert result.plan.step_s <= plain.step_s
+
+
+def test_slower_streams_hide_less_and_never_more_than_nothing():
+    steps = [planned(Overlap("streams", factor, factor)).plan.step_s for factor in (1.0, 1.5, 4.0)]
+    assert steps == sorted(steps)
+    assert steps[-1] <= planned().plan.step_s * (1 + 1e-9)

@@ -117,3 +117,40 @@ def test_utilisation_is_the_models_work_by_what_all_devices_could_do():
     assert whole.model_flop == pytest.approx(4 * 3e9 * 8)
     assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 4e12 / whole.plan.step_s)
     assert 0 < whole.flop_utilisation <= 1
+
+
+def test_a_plan_reads_as_a_table():
+    made = planned(chain(2), example_cluster(1), space(), Run(2)).plan
+    text = alpa_dejavu.plan_table(made)
+    assert text.splitlines()[0].split()[:3] == ["stage", "layers", "submesh"]
+    assert len(text.splitlines()) == len(made.stages) + 2
+    assert "host-0" in text
+    assert " a step, " in text.splitlines()[-1]
+
+
+def test_expensive_sending_makes_one_stage_and_cheap_sending_more():
+    lengths = []
+    for sent in (1e7, 1.0):
+        model = chain(4, parameter_bytes=3e7, activation_bytes=sent, exchanged=(1e9,) * 4)
+        lengths.append(len(planned(model, example_cluster(1), space(), Run(4)).plan.stages))
+    assert lengths == [1, 4]
+
+
+def test_expensive_synchronisation_makes_stages():
+    model = chain(4, parameter_bytes=1e8, activation_bytes=1.0, exchanged=(1e9,) * 4)
+    assert len(planned(model, example_cluster(1), space(), Run(4)).plan.stages) > 1
+
+
+def test_throughput_is_samples_by_the_step():
+    whole = estimated()
+    assert whole.samples_per_s == pytest.approx(32 / whole.plan.step_s)
+    assert estimated(batch=None).samples_per_s is None
+
+
+def test_each_device_counts_by_its_own_rate():
+    cluster = example_cluster(1)
+    (host,) = cluster.hosts
+    device = dataclasses.replace(host.device, flop_per_s={"float32": 2e12})
+    faster = dataclasses.replace(cluster, hosts=(dataclasses.replace(host, device=device),))
+    whole = estimated(faster)
+    assert whole.flop_utilisation == pytest.approx(4 * 3e9 * 8 / 8e12 / whole.plan.step_s)

@@ -98,3 +98,7 @@ def test_the_command_line_lists_the_front_and_writes_the_fastest(monkeypatch, tm
     for one in both.front:
         assert any(line.rstrip().endswith(" ".join(one.hosts)) for line in lines)
     assert "price of a step" in answer.output
+
+
+def test_cheap_fast_hosts_are_the_best_in_both():
+    assert {name for one in planned("price", 1.0, 8.0).plan.stages for name in one.hosts} <= {"a", "b"}

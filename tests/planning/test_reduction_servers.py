@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.planning import plan
+from alpa_dejavu.planning.search._ranking import with_reduction_servers
+from alpa_dejavu.planning.search.given_stages import GivenStages, given_candidate, given_stages
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, task_of
@@ -51,3 +53,17 @@ def test_a_plan_that_does_without_servers_runs_on_alpa_and_says_so():
         "the plan uses none of the cluster's reduction servers: they speed up no all-reduce of its gradients",
     )
     assert dataclasses.replace(made, notes=()) == dataclasses.replace(planned(0, hosts=2), planning_s=made.planning_s)
+
+
+def test_given_stages_are_priced_as_they_were_searched():
+    beside = planned(2)
+    again = planned(2, chooser=GivenStages(tuple(given_stages(beside))))
+    assert (again.step_s, again.notes, again.runs_on_alpa) == (beside.step_s, beside.notes, False)
+
+
+def test_nothing_is_said_of_a_strategys_plan_whose_step_is_its_own():
+    task, made = task_of(MODEL, cluster(2), 4, RUN), planned(2)
+    found = given_candidate(task, MODEL, RUN, given_stages(made))
+    own = dataclasses.replace(made, notes=(), strategy="hetpipe (ed)")
+    assert with_reduction_servers(own, found) is own
+    assert with_reduction_servers(dataclasses.replace(own, runs_on_alpa=True), found).notes == made.notes

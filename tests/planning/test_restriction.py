@@ -14,7 +14,7 @@ from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cuts, Run, StageChoice
 from alpa_dejavu.slicing import Dynamic
-from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.testing import example_cluster, random_problem
 from models import chain, costs_of
 
 SIZES = Transformer(64, 4, 4, 512, 32, feed_forward=128)
@@ -150,3 +150,21 @@ def test_parameters_are_those_of_the_train_step():
     small = Transformer(64, 2, 4, 128, 16, kv_heads=2, feed_forward=96, num_experts=4, experts_per_token=2,
                         shared_feed_forward=32, qk_norm=True, biases="qkv")  # fmt: skip
     assert layers.trace(small.text, batch=2).num_parameters == small.num_parameters
+
+
+def test_families_are_kept_by_every_slicer():
+    problem = random_problem(np.random.default_rng(5), num_layers=4, num_devices=4)
+    families = np.zeros((2, *problem.costs_s.shape[2:]), bool)
+    families[0, 1], families[1, 2] = True, True
+    both = dataclasses.replace(problem, families=families)
+    stages = Dynamic().slice(both).stages
+    assert len({stage.submesh for stage in stages}) == 1
+    assert both.total_s(Dynamic().slice(problem).stages) >= both.total_s(stages)
+    with pytest.raises(ValueError, match=r"families is \(1, 2\), but must be \(F, "):
+        dataclasses.replace(problem, families=np.ones((1, 2), bool))
+
+
+def test_tensor_parallel_devices_divide_heads():
+    odd = Transformer(96, 2, 6, 64, 8, kv_heads=3)
+    space = SpaceRules(restriction=Restriction(RUNTIMES["megatron"], 8, odd)).space(example_cluster(1, 4), 4)
+    assert {config.tensor_parallel for row in space.configs for config in row if config} == {1}

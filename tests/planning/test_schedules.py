@@ -9,12 +9,15 @@ import pytest
 from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.planning import Searched, estimate, given_stages, plan, plan_model
 from alpa_dejavu.planning.changed.replanning import fallback
+from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
 from alpa_dejavu.planning.given.other_schedules import improved_order, with_better_schedules
 from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, under
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.problem import Cluster, Device, Link, NoPlanError, Operator, Operators, Run
+from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate, step_seconds
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.slicing import Dynamic
@@ -241,3 +244,64 @@ def test_pipedream_and_a_runtime_of_ones_own():
     assert mine.step_s == pytest.approx(free.step_s)
     megatron = plan_model(model, cluster, schedule="auto", runtime="megatron", **asked).plan
     assert megatron.schedule.partition("_")[0] in schedules_of("megatron")
+
+
+def test_memory_is_that_of_all_stages_on_a_submesh():
+    found = made("zb_v", (1.0,) * 6, 6, 3, activation_bytes=2.0**20)
+    kept = named_schedule("zb_v", 6, 6).peak_chunks
+    for n, submesh in enumerate(found.plan.submesh_of):
+        on = [s for s, of in zip(found.plan.stages, found.plan.submesh_of, strict=True) if of == submesh]
+        by_hand = sum(s.resident_bytes for s in on) + kept[submesh] * 2.0**20
+        assert found.plan.stages[n].memory_bytes == pytest.approx(by_hand + on[0].temporary_bytes, rel=0.01)
+
+
+def test_no_bound_is_promised_where_none_is_known():
+    for schedule in SCHEDULES:
+        found = made(schedule, (1.0, 2.0, 1.0, 1.5, 1.0, 1.0, 3.0, 0.5), 6, 3).plan
+        assert (found.lower_bound_s > 0) == (schedule == "1f1b_overlap_friendly")
+    together = made(ANY_SCHEDULE[0], (0.5, 1.0, 1.0, 1.0, 0.5, 2.0, 1.0, 1.0), 12, 3, **AUTO).plan
+    assert together.lower_bound_s <= together.step_s
+
+
+def test_a_search_asks_for_numbers_of_submeshes():
+    """The best plan of 40 layers on 8 hosts has 8 submeshes: half as many are 4, though it has 16 stages."""
+    asked = []
+
+    class Noting(Searched):
+        def _search(self, task):
+            search = super()._search(task)
+            tell = search.tell
+
+            def noting(shape, step_s, num_stages):
+                asked.append((shape.stages, num_stages))
+                tell(shape, step_s, num_stages)
+
+            search.tell = noting
+            return search
+
+    found = planned(splitting((1.0,) * 40), cluster_of(8), space(1, 1), Run(16, "zb_v"), chooser=Noting("all"))
+    assert len(found.plan.stages) == 16
+    assert (0, 8) in asked
+
+
+def test_layers_that_stay_on_a_submesh_do_not_move():
+    found = made("zb_v", (1.0,) * 12, 6, 3)
+    stages, cluster = found.plan.stages, found.cluster
+    form = schedule_form("zb_v")
+    assert devices_of(stages, form) == [{s.hosts[0]: (0, 1)} for s in stages]
+    state = layer_state(found.model)
+    assert moves(stages, stages, cluster, state, form=form).num_bytes == 0
+    # Stages 2 and 3 share the last submesh: what one gives the other stays there.
+    first, second = stages[2].layers, stages[3].layers
+    moved = list(stages)
+    moved[2] = dataclasses.replace(stages[2], layers=(first[0], first[1] + 1))
+    moved[3] = dataclasses.replace(stages[3], layers=(second[0] + 1, second[1]))
+    assert moves(stages, moved, cluster, state, form=form).num_bytes == 0
+
+
+def test_costs_that_are_corrected_take_their_part_by_weight_along():
+    asked = splitting((1.0,) * 6), cluster_of(3), space(1, 1), Run(6, "zb_h1")
+    plain, slower = (planned(*asked, chooser=Searched("all"), factors=(factor,) * 6) for factor in (1.0, 2.0))
+    for one, two in zip(plain.plan.stages, slower.plan.stages, strict=True):
+        assert one.backward_weight_s == pytest.approx(one.backward_s / 2)
+        assert two.backward_weight_s == pytest.approx(two.backward_s / 2)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
@@ -43,3 +45,10 @@ def test_a_plan_for_another_cluster_is_refused():
         spare(example_plan(stages=(stage((0, 3), hosts=("elsewhere",)),)), CLUSTER)
     with pytest.raises(ValueError, match="takes 16 devices"):
         spare(example_plan(stages=(stage((0, 3), submesh=(1, 16), hosts=(HOSTS[0],)),)), CLUSTER)
+
+
+def test_parts_of_one_cpu_leave_nothing_idle():
+    shared = dataclasses.replace(CLUSTER, cores=4)
+    found = spare(example_plan(stages=(stage((0, 3), hosts=(HOSTS[0],)),)), shared)
+    assert found.devices == {HOSTS[0]: 6, HOSTS[1]: 8}
+    assert (found.unused_device_s, found.bubble_device_s, found.bubble_s) == (0.0, 0.0, (0.0,))

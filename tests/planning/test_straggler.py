@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.cli.profile import straggler_facts
 from alpa_dejavu.clusters import named_cluster
@@ -179,3 +180,38 @@ def test_where_a_lost_device_leaves_too_few_replicas_the_plan_has_fewer_and_says
     assert "at least 3 replicas of each stage: 4 don't fit without the lost devices" in made.plan.notes
     with pytest.raises(NoPlanError, match="replicas is 8, but no stage"):
         replan(planned.plan, Kept.of(planned).with_replicas(8), slow={"p3.8xlarge-0": 2.0})
+
+
+def test_what_a_stage_computes_for():
+    assert expected_s(PLAN)[1] == pytest.approx(4 * (0.04 + 0.005) + 0.01)
+
+
+@given(common=st.floats(0.1, 10), seed=st.integers(0, 99))
+def test_when_all_are_slow_none_is(common, seed):
+    assert stragglers(PLAN, steps(np.ones(4), seed=seed, common=common)) == ()
+
+
+def test_a_little_slow_is_a_matter_of_the_factor():
+    measured = steps(np.array([1, 1.15, 1, 1]), noise=0.01)
+    assert stragglers(PLAN, measured) == ()
+    (found,) = stragglers(PLAN, measured, least_factor=1.1)
+    assert str(found).startswith("b takes 1.1")
+
+
+def test_all_stages_of_a_host_must_be_slow():
+    stages = tuple(dataclasses.replace(s, hosts=(host,)) for s, host in zip(PLAN.stages, "aabb", strict=True))
+    plan = dataclasses.replace(PLAN, stages=stages)
+    assert stragglers(plan, steps(np.array([1, 3, 1, 1]))) == ()
+    (found,) = stragglers(plan, steps(np.array([3, 3, 1, 1])))
+    assert (found.hosts, found.stages) == (("a",), (0, 1))
+
+
+def test_a_plan_on_one_host_has_nobody_to_compare_with():
+    plan = dataclasses.replace(PLAN, stages=(stage((0, 3), hosts=("a",)),))
+    assert stragglers(plan, np.full((5, 1), 100.0)) == ()
+
+
+def test_waiting_is_not_computing():
+    run, wait = Note("run", 0, 1.0, 3.0, 0.5), Note("receive", None, 3.0, 9.0, 6.0)
+    assert StageNotes(0.0, 10.0, (run, wait, run)).computing_s == 3.0
+    assert StageNotes(0.0, 1.0).computing_s == 0.0

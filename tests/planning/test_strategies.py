@@ -1,5 +1,6 @@
 """Others' strategies: what they choose, what it costs by the common truth, and what they can't do."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.rivals import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, StrategyTask
+from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
-from alpa_dejavu.planning.rivals._orders import host_orders
+from alpa_dejavu.planning.rivals._orders import host_orders, orders_of
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -252,3 +255,91 @@ def test_a_pipeline_must_make_sense():
 def test_choices_that_a_strategy_hasnt_are_named(bad):
     with pytest.raises(ValueError, match="must be"):
         bad()
+
+
+def test_a_strategy_leaves_the_same_share_of_the_memory_free():
+    stage = PlacedStage(0, 5, (0,), config_of(1, 1))
+    pipeline = Pipeline((stage,), 2, 8)
+    times = task_of(MODEL, cluster_of([FAST], per_host=1)).stage_times([stage], 2)[0]
+    counted = times.resident_bytes + times.temporary_bytes + times.activation_bytes
+    tight = task_of(MODEL, cluster_of([dataclasses.replace(FAST, memory_bytes=1.02 * counted)], per_host=1))
+    assert not tight.fits(pipeline)
+    assert dataclasses.replace(tight, margin=MemoryMargin(free_share=0.01)).fits(pipeline)
+    assert not dataclasses.replace(tight, margin=MemoryMargin(free_share=0.03)).fits(pipeline)
+
+
+def test_the_slowest_group_counts_wherever_it_is():
+    task = task_of(MODEL, with_link(cluster_of([FAST, FAST], per_host=2), Link(0.0, 1e8), (1, 1)))
+    first, both = (
+        task.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts) // 2, 2))], 2)[0].forward_collective_s
+        for hosts in ((0, 0), (0, 0, 1, 1))
+    )
+    assert both == pytest.approx(first * 100 / 2)
+
+
+def test_neighbours_in_one_host_send_within_it():
+    stages = [PlacedStage(n, n, (host,), config_of(1, 1)) for n, host in enumerate((0, 0, 1))]
+    one, same, other = task_of(MODEL, MIXED).stage_times(stages, 1)
+    assert one.forward_send_s == same.backward_send_s == pytest.approx(1e4 / 1e10)
+    assert same.forward_send_s == other.backward_send_s == pytest.approx(1e4 / 1e9)
+
+
+def with_link(cluster, link, *pairs):
+    """The cluster with another link from one host to another."""
+    links = tuple(
+        tuple(link if (a, b) in pairs else other for b, other in enumerate(row)) for a, row in enumerate(cluster.links)
+    )
+    return dataclasses.replace(cluster, links=links)
+
+
+def costs_of(variant, degrees, cluster=MIXED, model=MODEL):
+    ranks = tuple(n for n, host in enumerate(cluster.hosts) for _ in range(host.num_devices))
+    return AmpCosts(task_of(model, cluster), degrees, ranks, variant)
+
+
+def test_released_amp_averages_unlike_devices():
+    free = Link(0.0, 1e30)
+    cluster = cluster_of([FAST, FAST, FAST, SLOW], within=free, between=free)
+    whole, replicas = 3e9 * 6 / 1e12, Degrees(16, 1, 1, 1, 1)
+    assert costs_of("released", replicas, cluster).step_s((0,)) == pytest.approx(whole * (0.75 + 0.25 * 2))
+    assert costs_of("paper", replicas, cluster).step_s((0,)) == pytest.approx(whole * 2)
+
+
+def test_released_amp_cuts_as_if_all_devices_were_alike():
+    by_host = Degrees(4, 1, 4, 1, 100)
+    assert costs_of("released", by_host).starts() != costs_of("paper", by_host).starts()
+    (*_, last) = costs_of("paper", by_host).starts()
+    assert last == 5
+
+
+def test_released_amp_looks_at_the_link_that_closes_the_ring():
+    cluster = with_link(cluster_of([FAST] * 3, per_host=1), Link(0.0, 1e7), (0, 1), (1, 0))
+    compute, gradients, ring = 3e9 * 6 / 1e12, 2 * 2 / 3 * 6 * 1e5, Degrees(3, 1, 1, 1, 1)
+    assert costs_of("released", ring, cluster).step_s((0,)) == pytest.approx(compute + gradients / 1e9)
+    assert costs_of("paper", ring, cluster).step_s((0,)) == pytest.approx(compute + gradients / 1e7)
+
+
+def test_released_amp_averages_the_boundaries_of_replicas():
+    cluster = with_link(cluster_of([FAST] * 4, per_host=1), Link(0.0, 1e5), (0, 2))
+    released, paper = (
+        costs_of(variant, Degrees(2, 1, 2, 1, 1), cluster).step_s((0, 3)) for variant in ("released", "paper")
+    )
+    assert paper - released == pytest.approx(1e4 / 1e5 - (1e4 / 1e5 + 1e4 / 1e9) / 2)
+
+
+def test_many_orders_are_drawn_the_same_each_time():
+    drawn = orders_of(tuple(range(8)), 10)
+    assert drawn == orders_of(tuple(range(8)), 10)
+    assert drawn[0] == tuple(range(8))
+    assert len(set(drawn)) == 10
+
+
+def test_amp_tries_its_best_candidates_and_takes_the_fastest():
+    one, many = (Amp(trials=trials).plan(MODEL, MIXED, 16) for trials in (1, 20))
+    assert many.step_s <= one.step_s
+    assert many.own_s >= one.own_s
+
+
+def test_alpa_runs_submeshes_alone():
+    for hosts, runs in (((0, 0, 1), False), ((0, 1), True), ((0, 0), True), ((0, 0, 0, 1, 1, 1), True)):
+        assert PlacedStage(0, 5, hosts, config_of(len(hosts), 1)).is_submesh == runs

@@ -10,6 +10,7 @@ from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import plan, plan_model
+from alpa_dejavu.planning.result import STRATEGIES
 from alpa_dejavu.planning.rivals import (
     AlpaDefault,
     Amp,
@@ -17,12 +18,15 @@ from alpa_dejavu.planning.rivals import (
     Dejavu,
     HetPipe,
     Megatron,
+    Strategy,
     UnlikePipelinesError,
     as_planned,
+    strategy,
 )
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.simulation.step import simulate
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
@@ -173,3 +177,50 @@ def test_what_doesnt_fit_is_no_plan():
     tight = example_cluster(4, 2, memory_bytes=10.0)
     with pytest.raises(NoPlanError, match=r"amp \(paper\) has no plan that fits: .* stage 0 needs"):
         as_planned(made_by(Amp(), tight), MODEL, tight)
+
+
+def test_virtual_workers_of_a_host_each_are_stages_over_all_hosts():
+    plan = as_planned(made_by(HetPipe("np")), MODEL, HOSTS).plan
+    assert [(stage.submesh, stage.hosts) for stage in plan.stages] == [
+        (Submesh(4, 1), ("host-0", "host-1", "host-2", "host-3"))
+    ] * 2
+
+
+class OnFour(Strategy):
+    """Megatron's on four hosts, and nothing on fewer."""
+
+    name = "on four"
+
+    def _choose(self, task):
+        if len(task.cluster.hosts) < 4:
+            raise NoPlanError("too few hosts")
+        return Megatron()._choose(task)
+
+
+def test_a_host_without_which_a_strategy_has_no_plan_is_named():
+    made = planned_by(OnFour()).plan
+    assert made.contingencies == {}
+    assert "nothing fits without any one of its hosts: there is no contingency for that loss" in made.notes
+
+
+def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
+    task, seen = task_of(MODEL, HOSTS, 2, Run(8), chooser=ByStrategy(HetPipe("ed"))), []
+
+    def look(plan, chosen):
+        seen.extend(chosen.compared)
+        return plan
+
+    made = plan(task, annotations=[look])
+    (found,) = seen
+    assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8, samples=2).step_s
+    slower = dataclasses.replace(found, simulated_s=2 * found.step_s)
+    sure, both = confidence([found]), confidence([slower, found])
+    assert both.expected_step_s > 1.9 * sure.expected_step_s
+    assert (both.probability, both.candidates) == (0.0, 2)
+
+
+def test_the_names_are_the_strategies():
+    for name in STRATEGIES:
+        strategy(name)
+    with pytest.raises(ValueError, match=", ".join(map(repr, STRATEGIES))):
+        strategy("gshard")

@@ -1,5 +1,6 @@
 """Ties are broken by a stated order: the last bits of a processor's arithmetic decide no plan."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu._util import ties
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.planning.result import front
+from alpa_dejavu.planning.search.uncertainty import Errors, Resolver, meet
+from alpa_dejavu.planning.search.uncertainty._confidence import most_worthwhile
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
+from plans import example_plan
 
 CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
 MODEL = chain(7, flop=1.1e9, activation_bytes=1.3e4, parameter_bytes=1e8, exchanged=(2.7e5,) * 4)
@@ -81,3 +87,33 @@ def test_measurements_and_plans_are_the_same_on_every_processor():
         for (asked, stages, step_s), (its_asked, its_stages, its_step_s) in zip(found[0], other, strict=True):
             assert (its_asked, its_stages) == (asked, stages)
             assert its_step_s == pytest.approx(step_s, rel=1e-9)
+
+
+def test_of_stages_that_are_worth_the_same_the_first_is_measured():
+    error = 0.3 * np.random.default_rng(0).standard_normal(4000)
+    steps = np.stack([np.exp(error), np.full(4000, 1.0)], axis=1)
+    errors = np.stack([error, error, error], axis=1)
+    for takes in ([1.0, 1.0, 1.0], [BITS, 1.0, 1.0], [1.0, BITS, 1 / BITS]):
+        assert most_worthwhile(steps, errors, np.array(takes), 60.0) == 0
+
+
+def test_last_bits_of_a_measurement_hardly_change_what_is_drawn_after_it():
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels.named())
+    resolver = Resolver()
+    meet(table, SPACE, resolver)
+    stage = resolver.resolved(table.stage_costs, table.devices[1], SPACE.configs[1][0])
+    drawn = []
+    for ratio in (1.7, 1.7 * BITS):
+        errors = Errors.unmeasured(resolver)
+        for first in (1, 3):
+            errors = errors.measured(stage.micro_batch, stage, first, first + 1, ratio)
+        drawn.append(errors.drawn(100))
+    for one, other in ((drawn[0].common, drawn[1].common), (drawn[0].own, drawn[1].own)):
+        assert one == pytest.approx(other, rel=1e-10)
+
+
+def test_plans_that_take_the_same_stay_in_their_order():
+    plan = example_plan()
+    plans = [dataclasses.replace(plan, step_s=plan.step_s * factor) for factor in (2.0, BITS, 1.0, 1 / BITS)]
+    cluster = named_cluster("p3.16xlarge")
+    assert [one.plan for one in front(plans, cluster)] == [plans[1]]

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import AlphaBeta, Group, link_bytes
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
-from alpa_dejavu.planning.given.whole_run import step_bytes, whole_run
-from alpa_dejavu.problem import Link, MeshConfig, Run, Submesh
+from alpa_dejavu.planning.given.whole_run import step_bytes, steps_of_tokens, whole_run
+from alpa_dejavu.problem import Link, MeshConfig, Offload, Run, StageOffload, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
@@ -108,3 +108,18 @@ def test_options_that_contradict_are_told_before_anything_is_planned(options, sa
     assert run.exit_code == 1
     assert said in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_memory_of_a_host_is_that_of_all_its_stages_devices():
+    there = StageOffload(Offload(1.0), host_bytes=2.0**30)
+    stages = tuple(dataclasses.replace(stage, offload=there) for stage in planned().plan.stages)
+    made = dataclasses.replace(planned(), plan=dataclasses.replace(planned().plan, stages=stages))
+    devices = made.plan.devices_of_hosts
+    by_hand = {name: sum(s.submesh.devices_per_host for s in stages if name in s.hosts) * 2**30 for name in devices}
+    assert whole_run(made, 1).host_bytes == by_hand
+
+
+def test_tokens_need_a_sequence():
+    assert steps_of_tokens(2**20 + 1, 256, "gpt-1.3b") == 5
+    with pytest.raises(ValueError, match=r"tokens is 5, but must be left out for wresnet-1b.*give the number of steps"):
+        steps_of_tokens(5, 256, "wresnet-1b")

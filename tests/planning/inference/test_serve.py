@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -205,3 +206,33 @@ def test_more_micro_batches_take_no_less_and_each_takes_no_more(stage_s, count):
     assert decoding_s(stage_s, count) <= decoding_s(stage_s, count + 1)
     assert decoding_s(stage_s, count + 1) / (count + 1) <= decoding_s(stage_s, count) / count * (1 + 1e-12)
     assert prefill_s(stage_s, count) <= prefill_s(stage_s, count + 1) <= 2 * prefill_s(stage_s, count) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2-125m", "kraken-125m-4"])
+def test_sizes_of_ones_own_are_served_as_those_of_a_name(name):
+    by_name, by_size = decoder(name), decoder(model_size(name))
+    for field in ("cache_bytes_per_token", "num_blocks", "heads", "heads_are"):
+        assert getattr(by_size, field) == getattr(by_name, field)
+    assert by_size.function(2, 8)[1] == by_name.function(2, 8)[1]
+
+
+def test_of_large_matrices_decoding_takes_hardly_longer_than_reading_them():
+    size = dataclasses.replace(STANDARD, hidden=8192, num_heads=64, num_blocks=2)
+    plan = served(small(size), tensor_parallel=1, stages=1)
+    assert plan.next_token.memory_bound_s < plan.next_token.seconds < 1.25 * plan.next_token.memory_bound_s
+
+
+@pytest.mark.parametrize("size", [STANDARD, WAYS], ids=["standard", "kraken"])
+def test_with_a_link_that_costs_nothing_more_devices_are_not_slower(size):
+    plans = [served(small(size), communication="free", tensor_parallel=tp, stages=1) for tp in (1, 2, 4)]
+    for fewer, more in itertools.pairwise(plans):
+        assert more.first_token.seconds <= fewer.first_token.seconds
+        assert more.next_token.seconds <= fewer.next_token.seconds
+        assert more.memory.weights_bytes < 0.6 * fewer.memory.weights_bytes
+
+
+def test_a_kraken_adds_up_once_a_layer_where_a_standard_transformer_does_twice():
+    kraken, standard = (served(small(size), tensor_parallel=4, stages=1) for size in (WAYS, STANDARD))
+    assert (kraken.division, standard.division) == ("engine", "even")
+    for one, two in ((kraken.first_token, standard.first_token), (kraken.next_token, standard.next_token)):
+        assert 0 < one.collectives_s < two.collectives_s

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from alpa_dejavu.planning.inference import Decoder, Lengths, read_serving_plan, write_serving_plan
 from alpa_dejavu.planning.inference._decoder import ServingShape, shapes
 from alpa_dejavu.testing import example_cluster
-from serving_plans import PLAN
+from serving_plans import PHASE, PLAN
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
@@ -118,3 +118,17 @@ def test_a_percentile_is_a_length_and_covers_so_many(requests):
     covered = sum(weight for prompt, _, weight in requests if prompt <= lengths.high_prompt)
     assert covered >= 0.95 * sum(weight for *_, weight in requests) * (1 - 1e-9)
     assert min(p for p, *_ in requests) <= lengths.context <= max(p + o / 2 for p, o, _ in requests) * (1 + 1e-9)
+
+
+def test_the_parts_of_a_phase_are_all_of_it():
+    assert PHASE.seconds == pytest.approx(1e-3 + 2e-4 + 3e-4 + 4e-5)
+    assert PHASE.memory_bound_s == pytest.approx(5e-4 + 2e-4)
+    assert PLAN.num_devices == 8
+    assert PLAN.memory.peak_bytes == 2**30 + 2**28 + 2**20
+
+
+def test_whole_numbers_may_be_written_with_a_point(tmp_path):
+    path = tmp_path / "serving.json"
+    write_serving_plan(PLAN, path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"stages": 1.0}))
+    assert type(read_serving_plan(path).stages) is int
