@@ -300,10 +300,14 @@ def jobs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """
     columns = {
         "job": "{job}", "GPUs": "{gpus}", "cold": "{cold_s:seconds}", "warm": "{warm_s:seconds}",
-        "memory": "{peak_bytes:size}", "cold / first": "{cold_ratio:.2f}", "warm / first": "{warm_ratio:.2f}",
-        "first, cold": "{first}", "stages": "{stages}", "micro-batches": "{micro_batches}", "step": "{step_s:seconds}",
-        "step / first": "{step_ratio:.3f}", "Galvatron": "{galvatron}", "cold / Galvatron": "{peer_ratio:.2f}",
+        "memory": "{peak_bytes:size}", "stages": "{stages}", "micro-batches": "{micro_batches}",
+        "step": "{step_s:seconds}",
     }  # fmt: skip
+    if any("first" in row for row in rows):
+        columns |= {"first, cold": "{first}", "cold / first": "{cold_ratio:.2f}", "warm / first": "{warm_ratio:.2f}"}
+        columns |= {"step / first": "{step_ratio:.3f}"}
+    if any("galvatron" in row for row in rows):
+        columns |= {"Galvatron": "{galvatron}", "cold / Galvatron": "{peer_ratio:.2f}"}
     return Table.of(rows, columns)
 
 
