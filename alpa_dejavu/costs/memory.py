@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -128,10 +128,6 @@ class OffloadedMemory:
     per_micro_batch: Float[FloatArray, "L L"]
     nvme: Float[FloatArray, "L L"]
 
-    def mapped(self, change: Callable[[Any], Any]) -> OffloadedMemory:
-        """Returns the bytes with each array changed by a function."""
-        return OffloadedMemory(*map(change, (self.resident, self.per_micro_batch, self.nvme)))
-
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes in the hosts' memory for each device with so many micro-batches in flight."""
         return self.resident + self.per_micro_batch * in_flight
@@ -152,11 +148,10 @@ class StageMemory:
     elsewhere: OffloadedMemory | None = None
 
     @property
-    def figures(self) -> Float[FloatArray, "figures L L"]:
-        """Returns the bytes as one array, of which `of` makes them again."""
-        own = [self.resident, self.per_micro_batch, self.temporary]
-        other = self.elsewhere
-        return np.stack(own if other is None else [*own, other.resident, other.per_micro_batch, other.nvme])
+    def figures(self) -> Sequence[Float[FloatArray, "L L"]]:
+        """Returns the arrays of bytes, of which `of` makes them again."""
+        own, other = (self.resident, self.per_micro_batch, self.temporary), self.elsewhere
+        return own if other is None else (*own, other.resident, other.per_micro_batch, other.nvme)
 
     @classmethod
     def of(cls, figures: Iterable[FloatArray]) -> StageMemory:
@@ -166,8 +161,7 @@ class StageMemory:
 
     def mapped(self, change: Callable[[Any], Any]) -> StageMemory:
         """Returns the bytes with each array changed by a function."""
-        resident, kept, temporary = map(change, (self.resident, self.per_micro_batch, self.temporary))
-        return StageMemory(resident, kept, temporary, None if self.elsewhere is None else self.elsewhere.mapped(change))
+        return StageMemory.of(map(change, self.figures))
 
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes on each device with so many micro-batches in flight, for each range of layers."""

@@ -306,7 +306,7 @@ class StageCostModel:
                 memory = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
                 self._memory[config] = memory
                 if self._kept is not None:
-                    self._kept.add(text, memory.figures)
+                    self._kept.add(text, np.stack(memory.figures))
         return self._memory[config]
 
     @property

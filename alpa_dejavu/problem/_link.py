@@ -81,16 +81,17 @@ class Link:
         >>> [Link(0.0, 400.0, device_bytes_per_s=50.0).devices_bytes_per_s(devices) for devices in (1, 4, 16)]
         [50.0, 200.0, 400.0]
         """
-        own = self.device_bytes_per_s
-        return self.bytes_per_s if own is None else min(self.bytes_per_s, devices * own)
+        return self._by_cards(self.bytes_per_s, devices)
 
     def sending_from(self, devices: int, groups: int = 1) -> tuple[float, float]:
         """Returns the latency in seconds, and the bytes per second that some groups, which each send from so many
         devices of a host at a time, have together.
         """
         latency_s, rate = self.sending
-        own = self.device_bytes_per_s
-        return latency_s, rate if own is None else min(rate, groups * devices * own)
+        return latency_s, self._by_cards(rate, groups * devices)
+
+    def _by_cards(self, rate: float, cards: int) -> float:
+        return rate if self.device_bytes_per_s is None else min(rate, cards * self.device_bytes_per_s)
 
     def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
         """Returns the bytes per second that each of `size` devices has in a collective for messages of `num_bytes`."""

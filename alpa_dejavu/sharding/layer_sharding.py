@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ COLLECTIVE_PHASES = ("forward", "backward", "gradient", "update")
 """The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
 MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")
 BoolArray = NDArray[np.bool_]
+T = TypeVar("T")
 
 
 @final
@@ -193,15 +194,17 @@ class StageLayers:
 
     def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
         """Returns a copy with each layer's sharding changed by a function; layers that are alike share one object."""
-        changed = {id(layer): layer for layer in self.variants}
-        changed = {key: change(layer) for key, layer in changed.items()}
-        return dataclasses.replace(self, variants=tuple(changed[id(layer)] for layer in self.variants))
+        return dataclasses.replace(self, variants=tuple(self.by_variant(change)))
+
+    def by_variant(self, function: Callable[[LayerSharding], T]) -> list[T]:
+        """Returns what a function gives for each variant; it is called once for variants that are one object."""
+        different = {id(layer): layer for layer in self.variants}
+        values = {key: function(layer) for key, layer in different.items()}
+        return [values[id(layer)] for layer in self.variants]
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
         """Sums an array of each layer's sharding over each stage's layers; (L, L, ...), 0 below the diagonal."""
-        different = {id(layer): layer for layer in self.variants}
-        of_different = {key: value(layer) for key, layer in different.items()}
-        values = np.array([of_different[id(layer)] for layer in self.variants], dtype=np.float64)
+        values = np.array(self.by_variant(value), dtype=np.float64)
         summed = stage_sum(values.reshape(len(values), -1).T, self.of_stages)
         size = len(self.whole)
         return np.moveaxis(summed, 0, -1).reshape(size, size, *values.shape[1:])

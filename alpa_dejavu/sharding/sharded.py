@@ -196,15 +196,18 @@ class ShardedDivision:
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer variant adds to `combined` in a phase; arrays of shape (number of variants,)."""
-        places: dict[int, int] = {}
-        of_variants = [places.setdefault(id(layer), len(places)) for layer in self.layers.variants]
-        totals: dict[tuple[str, int], NDArray[np.float64]] = {}
-        for place, layer in enumerate({id(layer): layer for layer in self.layers.variants}.values()):
+
+        def sent_bytes(layer: LayerSharding) -> dict[tuple[str, int], float]:
+            totals: dict[tuple[str, int], float] = {}
             for sent in layer.collectives:
                 if sent.phase in _PHASES[phase] and not (sent.batched and phase != "step"):
-                    total = totals.setdefault((sent.kind, sent.axis), np.zeros(len(places)))
-                    total[place] += sent.num_bytes * sent.count
-        every = {key: total[of_variants] for key, total in totals.items()}
+                    key = sent.kind, sent.axis
+                    totals[key] = totals.get(key, 0.0) + sent.num_bytes * sent.count
+            return totals
+
+        of_variants = self.layers.by_variant(sent_bytes)
+        kinds = dict.fromkeys(key for totals in of_variants for key in totals)
+        every = {key: np.array([totals.get(key, 0.0) for totals in of_variants]) for key in kinds}
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in every.items()]
 
     def memory(self, remat: str = "none") -> MemoryShares:

@@ -62,9 +62,8 @@ class Choices:
         self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(first, first)]].copy()
         self.crossing_s[0] = 0.0
         useful = self._fill(problem)
-        numbers = np.array(numbered(group[first][useful][:, None]))
-        some = np.unique(numbers, return_index=True)[1]
-        self.group: IntArray = numbers
+        self.group: IntArray = numbered(group[first][useful][:, None])
+        some = np.unique(self.group, return_index=True)[1]
         self.num_groups = len(some)
         self._members, self.uses = self._members[useful], self.uses[useful]
         self.crossing_s = np.ascontiguousarray(self.crossing_s[:, useful[some]][:, :, useful])

@@ -59,9 +59,8 @@ class Kept:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
         looked_at = set(planned.space.submeshes)
-        kinds = (kind for kind in ("power_of_two", "all") if looked_at <= set(submeshes(planned.cluster, kind)))
         rules = SpaceRules(
-            submeshes=next(kinds, "all"),
+            submeshes="power_of_two" if looked_at <= set(submeshes(planned.cluster)) else "all",
             remat=tuple(dict.fromkeys(config.remat for config in configs)),
             zero=tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
