@@ -244,3 +244,19 @@ def test_unknown_names_are_no_attributes():
     with pytest.raises(AttributeError, match="'oracle'"):
         _ = alpa_dejavu.oracle
     assert set(alpa_dejavu.__all__) <= set(dir(alpa_dejavu))
+
+
+def test_installing_twice_is_installing_once(before):
+    alpa_dejavu.install(*ALL)
+    once = what_is_there()
+    alpa_dejavu.install(*ALL)
+    assert what_is_there() == once
+    alpa_dejavu.uninstall()
+    assert what_is_there() == before
+
+
+def test_making_an_option_installs_what_it_needs(before):
+    alpa_dejavu.DejavuStageOption()
+    there = what_is_there()
+    assert not set(there[:5]) & set(before)
+    assert there[5:] == before[5:]

@@ -1,6 +1,7 @@
 """HLO modules: objects of jaxlib that Alpa's passes change, markers, disguises, and what they cost."""
 
 import math
+import pickle
 
 import alpa  # noqa: F401  (applies the patches)
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa.pipeline_parallel.primitive_def import mark_hook_jaxpreqn, pipeline_p
+from alpa.wrapped_hlo import WrappedHlo
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
@@ -16,6 +18,7 @@ from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import TUPLE
 from alpa_stock_jax.hlo_cost import MeasuredCosts, estimate_cost
 from alpa_stock_jax.hlo_markers import hooked_shardings, is_marker, remove_markers, slice_at_markers
+from alpa_stock_jax.hlo_module import HloModule, StockHloModule, to_proto
 from alpa_stock_jax.hlo_shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from hlo_tools import from_function, from_text, opcodes, run, to_text
 
@@ -206,3 +209,44 @@ def test_measurements_that_failed_are_left_out():
     points = ((0, 1.0), (50, math.inf), (100, 2.0), (1000, 11.0))
     assert estimate_cost(from_text(COSTLY), _costs(points=points), 4) == pytest.approx(1.5)
     assert estimate_cost(from_text(COSTLY), _costs(points=((0, math.inf),)), 4) == math.inf
+
+
+ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])
+
+
+def test_computations_give_modules_of_ours_and_alpa_takes_both_kinds():
+    module = _computation().get_hlo_module()
+    assert type(module) is HloModule
+    assert isinstance(module, xe.HloModule)
+    assert isinstance(module.stock(), xe.HloModule)
+    assert type(module.stock()) is StockHloModule
+    assert WrappedHlo(module).name == WrappedHlo(_computation()).name == "m"
+
+
+def test_a_module_says_what_a_stock_one_says():
+    module = _computation().as_hlo_module()
+    assert module.to_string() == xe.hlo_module_from_text(TEXT).to_string()
+    assert module.program_shape().parameter_shapes()[0].dimensions() == (4, 4)
+    assert [shape.dimensions() for shape in module.parameter_shapes()] == [(4, 4)]
+
+
+def test_shardings_go_in_and_come_out_as_objects_of_jaxlib():
+    module = _computation().get_hlo_module()
+    sharding = xe.HloSharding(ROWS.SerializeToString())
+    assert isinstance(sharding, xc.HloSharding)
+    assert isinstance(sharding, xe.HloSharding)
+    assert to_proto(sharding) == ROWS
+    module.set_spmd_parameters_shardings([sharding])
+    module.set_spmd_output_sharding(xe.HloSharding.replicate())
+    assert module.spmd_parameters_shardings() == [sharding]
+    assert module.spmd_output_sharding() == xc.HloSharding.replicate()
+    module.infer_spmd_shardings()
+    assert module.spmd_parameters_shardings() == [xc.HloSharding.replicate()]
+
+
+def test_modules_can_be_pickled():
+    module = _computation().get_hlo_module()
+    copy = pickle.loads(pickle.dumps(module))
+    assert copy.to_string() == module.to_string()
+    wrapped = pickle.loads(pickle.dumps(WrappedHlo(module)))
+    assert wrapped.get_hlo_proto() == module.as_serialized_hlo_module_proto()

@@ -220,3 +220,12 @@ def test_numbers_become_arrays(mesh):
 
 def test_results_are_sharded_arrays(mesh, spec, host):
     assert isinstance(_join(mesh, spec, host, _cut(mesh, spec, host)), ShardedDeviceArray)
+
+
+def test_memory_is_available_and_shared_by_the_devices(device):
+    assert 0 < device.available_memory() * len(jax.devices()) < 1 << 50
+
+
+def test_a_barrier_is_not_measured():
+    assert _measure(("barrier",)) == 0
+    assert _measure(("create-communicator", (_groups()[0],))) == 0

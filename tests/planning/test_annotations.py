@@ -211,3 +211,8 @@ def test_plans_that_cost_more_are_no_rivals_of_the_cheapest():
     fast, cheap = (planned(MODEL, where, 8, RUN, objective=objective) for objective in ("time", "price"))
     assert cheap.price_per_step <= fast.price_per_step
     assert cheap.confidence.candidates < fast.confidence.candidates
+
+
+def test_what_is_measured_of_this_machine_is_called_so():
+    planned = plan_model(trained, "local-cpu", batch=64, micro_batches=4, layers=2)
+    assert {one.rests_on for one in of_plan(planned)} == {"measured"}

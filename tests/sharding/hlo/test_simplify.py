@@ -249,3 +249,9 @@ def test_constant_factors_are_multiplied_once():
     module = _simple(from_function(lambda x: (x * 2.0) * 3.0, np.ones(4, np.float32)))
     assert opcodes(module).count("multiply") == 1
     np.testing.assert_allclose(run(module, np.arange(4, dtype=np.float32))[0], 6.0 * np.arange(4))
+
+
+def test_nothing_written_is_replicated():
+    module = _module()
+    assert shardings.parameter_shardings(module) == [shardings.replicated()] * 2
+    assert shardings.output_sharding(module) == shardings.tuple_sharding([shardings.replicated()] * 2)
