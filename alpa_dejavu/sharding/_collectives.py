@@ -75,8 +75,8 @@ class SentCollective:
 
 
 def collectives(solved: SolvedLayer) -> tuple[list[SentCollective], dict[tuple[int, Spec], set[bool]]]:
-    """Returns all collectives of a layer: the sums within operators, and the resharding of operands; and for each result
-    and layout that it is brought to, whether the forward pass needs that (True), what follows (False), or both.
+    """Returns all collectives of a layer: the sums within operators, and the resharding of operands; and for each
+    result and layout that it is brought to, whether the forward pass needs that (True), what follows (False), or both.
 
     A tensor that several operators need resharded in the same way is resharded once.
     """
