@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
+    known_name,
     forward_function,
     is_marked,
     known_models,
@@ -32,6 +33,7 @@ __all__ = [
     "Kraken",
     "KrakenModule",
     "Transformer",
+    "known_name",
     "forward_function",
     "is_marked",
     "known_models",

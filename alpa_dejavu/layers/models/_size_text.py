@@ -77,7 +77,7 @@ class TextSizes(abc.ABC):
         for name, field in _fields(type(self)).items():
             if field.type == "int":
                 at_most(f"{owner}: {name}", getattr(self, name), MOST_WIDTH, "mend the sizes")
-            if field.default is dataclasses.MISSING:
+            if field.type == "int" and field.default != 0:
                 checks.count(owner, name, getattr(self, name))
         if not getattr(self, "head_size", 0):
             self._divides("num_heads", "hidden")

@@ -25,10 +25,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
+from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.layers.models._sizes import BERT, GPT, T5, Kraken, MoE, ViT, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
-Size = GPT | MoE | WideResNet | Kraken | BERT | Transformer
+_KINDS = Transformer, BERT, T5, ViT
+Size = GPT | MoE | WideResNet | Kraken | BERT | T5 | ViT | Transformer
 
 SUITES: dict[str, Size] = {
     "gpt-125m": GPT(768, 12, 12),
@@ -68,6 +70,19 @@ SUITES: dict[str, Size] = {
     "bert-base": BERT(768, 12, 12),
     "bert-large": BERT(1024, 24, 16),
     "resnet-50": WideResNet(64, 1, classes=1000),
+    "t5-small": T5(512, 6, 8, 2048),
+    "t5-base": T5(768, 12, 12, 3072),
+    "t5-large": T5(1024, 24, 16, 4096),
+    "t5-3b": T5(1024, 24, 32, 16384, head_size=128),
+    "t5-11b": T5(1024, 24, 128, 65536, head_size=128),
+    "flan-t5-small": T5(512, 8, 6, 1024, gated=True, tied=False),
+    "flan-t5-base": T5(768, 12, 12, 2048, gated=True, tied=False),
+    "flan-t5-large": T5(1024, 24, 16, 2816, gated=True, tied=False),
+    "flan-t5-xl": T5(2048, 24, 32, 5120, gated=True, tied=False),
+    "flan-t5-xxl": T5(4096, 24, 64, 10240, gated=True, tied=False),
+    "vit-b16": ViT(768, 12, 12),
+    "vit-l16": ViT(1024, 24, 16),
+    "vit-h14": ViT(1280, 32, 16, patch=14),
     "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
     "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
     "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
@@ -76,9 +91,11 @@ SUITES: dict[str, Size] = {
 
 _FAMILIES: dict[type, tuple[str, str]] = {
     Transformer: ("_sized", "sized"), WideResNet: ("_wresnet", "wresnet"), Kraken: ("_kraken", "kraken"),
-    BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
+    T5: ("_encoders", "t5"), ViT: ("_encoders", "vit"), BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
 }  # fmt: skip
 """For each kind of sizes the module of its models, which imports jax, and how its functions' names begin there."""
+_WRITES_NOTHING = WideResNet, BERT, T5, ViT
+"""The kinds of sizes of models that don't write a text on, token by token, as inference is planned for."""
 
 
 def _of_family(size: Size, kind: str) -> Callable[..., Any]:
@@ -89,7 +106,20 @@ def _of_family(size: Size, kind: str) -> Callable[..., Any]:
 
 
 def _size_of(name: str) -> Size | None:
-    return SUITES.get(name.lower()) or Transformer.of_text(name)
+    of_texts = (kind.of_text(name) for kind in _KINDS)
+    return SUITES.get(name.lower()) or next((size for size in of_texts if size is not None), None)
+
+
+def known_name(name: str) -> str | None:
+    """Returns the name or text that says all of the model which a name or text stands for; None if it isn't known.
+
+    >>> [known_name("GPT-1.3B"), known_name("bert:heads=2,hidden=8,blocks=1"), known_name("module:function")]
+    ['gpt-1.3b', 'bert:hidden=8,blocks=1,heads=2', None]
+    """
+    if name.lower() in SUITES:
+        return name.lower()
+    size = _size_of(name)
+    return size.text if isinstance(size, TextSizes) else None
 
 
 def transformer_size(name: str) -> Transformer | None:
@@ -120,12 +150,12 @@ def tokens_of_sample(name: str) -> int | None:
 
 
 def is_marked(name: str) -> bool:
-    """Returns whether the model that a name or text stands for marks where its layers end: at a transformer's blocks.
+    """Returns whether the model that a name or text stands for marks where its layers end: at its blocks.
 
     >>> [is_marked("llama-7b"), is_marked("gpt-1.3b"), is_marked("module:function")]
     [True, False, False]
     """
-    return isinstance(_size_of(name), Transformer)
+    return isinstance(_size_of(name), (Transformer, T5))
 
 
 def known_models() -> list[str]:
@@ -140,7 +170,7 @@ def model_function(name: str) -> Callable[[int], Any]:
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    return _of_family(Transformer.of_text(name) or model_size(name), "step")
+    return _of_family(model_size(name), "step")
 
 
 def forward_function(name: str | Kraken | Transformer, sequence: int | None = None) -> Callable[[int], Any]:
@@ -157,9 +187,9 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
     Raises:
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
-    size = (Transformer.of_text(name) or model_size(name)) if isinstance(name, str) else name
-    if isinstance(size, (WideResNet, BERT)):
-        language = [model for model, other in SUITES.items() if not isinstance(other, (WideResNet, BERT))]
+    size = model_size(name) if isinstance(name, str) else name
+    if isinstance(size, _WRITES_NOTHING):
+        language = [model for model, other in SUITES.items() if not isinstance(other, _WRITES_NOTHING)]
         raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(language)}")
     if sequence is not None:
         if sequence < 1:
@@ -169,19 +199,20 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
 
 
 def model_size(name: str) -> Size:
-    """Returns a known model's sizes by name: its width, number of blocks and the like.
+    """Returns the sizes of the model that a name or text stands for: its width, number of blocks and the like.
 
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    if name.lower() not in SUITES:
+    size = _size_of(name)
+    if size is None:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
         raise ValueError(
             f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
             "Face has beside its weights, or as 'module:function'."
         )
-    return SUITES[name.lower()]
+    return size
 
 
 def num_parameters(name: str) -> int:

@@ -91,7 +91,6 @@ class Transformer(TextSizes):
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         checks.one_of("transformer", "precision", self.precision, PRECISIONS)
         self._fill_in()
-        checks.count("transformer", "rotary_base", self.rotary_base)
         turned = "rotary_size" if self.latent_rank else "head_size"
         _refuse_if(
             self.rotary and getattr(self, turned) % 2 > 0,
