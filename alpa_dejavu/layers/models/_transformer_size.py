@@ -80,7 +80,7 @@ class Transformer:
         alibi: whether positions are biases of scores (ALiBi), without a table.
         positions: the rows of a learned table of positions; 0: as many as the sequence has tokens.
         predicted: how many further tokens are predicted, each by a block of its own behind the last one, with norms
-            and a product from twice the hidden width (DeepSeek-V3). They are in the layer of the head, which they share.
+            and a product from twice the hidden width (DeepSeek-V3). They are in the head's layer and share its table.
 
     Raises ValueError for sizes below 1 or beyond the limits of planning, and numbers that must divide others and don't.
 
@@ -222,8 +222,11 @@ class Transformer:
         for name in ("attention_cap", "logit_cap"):
             yield name, getattr(self, name), 0 <= getattr(self, name) <= 1e6, "from 0 to 1e6"
         every = self.experts_every
-        yield "experts_every", every, every == 1 or (1 < every <= self.num_blocks and self.num_experts > 0), (
-            f"1, or with experts at most the {self.num_blocks} blocks"
+        yield (
+            "experts_every",
+            every,
+            every == 1 or (1 < every <= self.num_blocks and self.num_experts > 0),
+            (f"1, or with experts at most the {self.num_blocks} blocks"),
         )
         for name in ("router_bias", "expert_biases"):
             yield name, getattr(self, name), bool(self.num_experts) or not getattr(self, name), "no without experts"
@@ -232,8 +235,11 @@ class Transformer:
         yield "rotated", self.rotated, 0 <= self.rotated <= most, f"from 0 to {most}"
         yield "alibi", self.alibi, not (self.alibi and self.rotary), "no where positions rotate"
         learned = not (self.rotary or self.alibi)
-        yield "positions", self.positions, self.positions == 0 or (learned and self.positions >= self.sequence), (
-            f"0, or at least the {self.sequence} tokens of a sample with a learned table"
+        yield (
+            "positions",
+            self.positions,
+            self.positions == 0 or (learned and self.positions >= self.sequence),
+            (f"0, or at least the {self.sequence} tokens of a sample with a learned table"),
         )
         yield "predicted", self.predicted, 0 <= self.predicted <= self.num_blocks, "from 0 to the number of blocks"
 
@@ -253,7 +259,7 @@ class Transformer:
     @property
     def num_parameters(self) -> int:
         """Returns the number of its parameters."""
-        ends = self.hidden * (self.vocabulary * (1 if self.tied else 2) + self.position_rows) + self._norm
+        ends = self.hidden * (self.vocabulary * (1 if self.tied else 2) + self.position_rows) + self.norm_parameters
         blocks = (count * self.block_parameters(number) for number, count in Counter(self._first_alike).items())
         return ends + sum(blocks) + sum(map(self.block_parameters, self.predicting))
 
@@ -286,8 +292,8 @@ class Transformer:
         if has_experts:
             fed += self.hidden * (self.num_experts + self.shared_gate) + self.num_experts * self.router_bias
         if number in self.predicting:
-            fed += 2 * self.hidden**2 + 3 * self._norm
-        norms = 2 * len(NORMS[self.norms]) * self._norm
+            fed += 2 * self.hidden**2 + 3 * self.norm_parameters
+        norms = 2 * len(NORMS[self.norms]) * self.norm_parameters
         return norms + self._attention_parameters + fed + (0 if experts is False else routed)
 
     @property
@@ -355,7 +361,8 @@ class Transformer:
         return self.dense_feed_forward or self.feed_forward
 
     @property
-    def _norm(self) -> int:
+    def norm_parameters(self) -> int:
+        """Returns the number of parameters of a norm of the hidden state."""
         return self.hidden * (2 if self.norm_bias and not self.rms_norm else 1)
 
     @property
