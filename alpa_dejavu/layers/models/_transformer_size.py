@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, final
 
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu.layers.models._size_text import TextSizes
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem.limits import MOST_LAYERS, MOST_PARAMETERS, MOST_WIDTH, at_most
+from alpa_dejavu.problem.limits import MOST_PARAMETERS, at_most
 
 __all__ = ["BIASES", "Transformer"]
 
-_PREFIX = "transformer:"
 BIASES = {
     "none": (), "qkv": ("qkv",), "attention": ("qkv", "out"), "feed_forward": ("feed_forward",),
     "all": ("qkv", "out", "feed_forward"),
@@ -29,12 +27,10 @@ ROTARY_SCALINGS = ("llama3", "linear", "yarn", "longrope", "dynamic")
 PRECISIONS = ("bfloat16", "float16", "float8", "float32")
 """The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
 
-_MOST_BASE = 10**12
-
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Transformer:
+class Transformer(TextSizes):
     """The sizes of a decoder-only transformer of blocks alike, but for those without experts or with a window.
 
     Attributes:
@@ -135,24 +131,11 @@ class Transformer:
     predicted: int = 0
 
     def __post_init__(self) -> None:
-        at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
-        for field in dataclasses.fields(self):
-            if field.type == "int":
-                most = _MOST_BASE if field.name == "rotary_base" else MOST_WIDTH
-                at_most(f"transformer: {field.name}", getattr(self, field.name), most, "mend the sizes")
-        for name in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
-            checks.count("transformer", name, getattr(self, name))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         checks.one_of("transformer", "precision", self.precision, PRECISIONS)
         checks.one_of("transformer", "norms", self.norms, tuple(NORMS))
         checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
-        if self.head_size == 0:
-            self._divides("num_heads", self.num_heads, "hidden", self.hidden)
-        for name, derived in self._derived().items():
-            if not getattr(self, name):
-                object.__setattr__(self, name, derived)
-            if name != "activation":
-                checks.count("transformer", name, getattr(self, name))
+        self._fill_in()
         checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
         checks.count("transformer", "rotary_base", self.rotary_base)
         turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
@@ -161,7 +144,7 @@ class Transformer:
             f"{turned} is {getattr(self, turned)}, but must be even where positions rotate pairs of elements; give an "
             "even one, or rotary=no",
         )
-        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        self._divides("kv_heads", "num_heads")
         _refuse_if(
             bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
             f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
@@ -206,10 +189,6 @@ class Transformer:
         for name, value, right, what in self._bounds():
             _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
-
-    def _divides(self, field: str, value: int, other: str, of: int) -> None:
-        if of % value:
-            raise ValueError(f"transformer: {field} is {value}, but must divide {other}, {of}; mend the sizes")
 
     def _bounds(self) -> Iterator[tuple[str, object, bool, str]]:
         """Yields fields with their values, whether these are right beside the others, and what they must be."""
@@ -378,52 +357,6 @@ class Transformer:
         count = hidden * (2 * queries + 2 * keys) + normed * self.qk_norm + heads * self.sinks
         return count + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
 
-    @property
-    def text(self) -> str:
-        """Returns the sizes as a text, which stands for the model wherever a model's name does."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)} | self._derived()
-        values = {alias: getattr(self, name) for alias, name in _ALIASES.items()}
-        shown = {alias: value for alias, value in values.items() if value != defaults[_ALIASES[alias]]}
-        texts = (f"{alias}={_word(value)}" for alias, value in shown.items())
-        return _PREFIX + ",".join(texts)
-
-    @staticmethod
-    def of_text(text: str) -> Transformer | None:
-        """Returns the sizes that a text stands for; None if it isn't such a text.
-
-        Raises:
-            ValueError: it names a size that there isn't, or one twice, or isn't followed by a number.
-
-        >>> Transformer.of_text("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4").feed_forward
-        32
-        """
-        if not text.startswith(_PREFIX) or "=" not in text:  # else it is a function of the user's own module
-            return None
-        sizes: dict[str, Any] = {}
-        for part in text.removeprefix(_PREFIX).split(","):
-            alias, _, value = part.partition("=")
-            if alias not in _ALIASES or _ALIASES[alias] in sizes:
-                listed = ", ".join(_ALIASES)
-                raise ValueError(
-                    f"model has {part!r}, but must have one of {listed}, each once{near(alias, _ALIASES)}; mend "
-                    "its text"
-                )
-            sizes[_ALIASES[alias]] = _read(alias, value)
-        needed = ("hidden", "blocks", "heads", "vocabulary", "sequence")
-        missing = [alias for alias in needed if _ALIASES[alias] not in sizes]
-        if missing:
-            raise ValueError(f"model is {text!r}, but must say {', '.join(missing)}, too; add them as {missing[0]}=N")
-        return Transformer(**sizes)
-
-
-_FIRST = "hidden num_blocks num_heads kv_heads head_size feed_forward vocabulary sequence".split()
-_TYPES = {field.name: field.type for field in dataclasses.fields(Transformer)}
-_ALIASES = {
-    {"num_blocks": "blocks", "num_heads": "heads", "num_experts": "experts"}.get(name, name): name
-    for name in dict.fromkeys([*_FIRST, *_TYPES])
-}
-"""The fields of `Transformer` by the names that they have in a text, in the order in which they stand there."""
-
 
 def _refuse_if(wrong: object, message: str) -> None:
     if wrong:
@@ -432,17 +365,3 @@ def _refuse_if(wrong: object, message: str) -> None:
 
 def _word(value: object) -> object:
     return ("no", "yes")[value] if isinstance(value, bool) else value
-
-
-def _read(alias: str, value: str) -> int | float | bool | str:
-    kind = _TYPES[_ALIASES[alias]]
-    if kind == "str":
-        return value
-    if kind == "bool" and value in ("yes", "no"):
-        return value == "yes"
-    if kind == "int" and value.isascii() and value.isdigit():
-        return int(value)
-    if kind == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
-        return float(value)
-    wanted = {"bool": "yes or no", "float": "a number"}.get(str(kind), "a whole number")
-    raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")
