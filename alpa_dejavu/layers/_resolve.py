@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.layers.models import known_name, known_models, model_function
+from alpa_dejavu.layers.models import known_models, known_name, model_function
 from alpa_dejavu.problem import Plan
 
 ModelFunction = Callable[..., Any]
@@ -32,10 +32,10 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         return function
     if not isinstance(function, str):
         raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
-    known_name = known_name(function)
-    if ":" not in function or known_name:
+    is_known = known_name(function) is not None
+    if ":" not in function or is_known:
         file = pathlib.Path(f"{function.removesuffix('.py')}.py")
-        if not known_name and os.path.isfile(file):
+        if not is_known and os.path.isfile(file):
             raise ValueError(_without_function(function, file))
         return model_function(function)
     module_name, _, name = function.partition(":")
@@ -128,7 +128,7 @@ def trusted_model(
         return model
     if not plan.model:
         raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
-    if ":" in plan.model and not known_name(plan.model) and not trust_model:
+    if ":" in plan.model and known_name(plan.model) is None and not trust_model:
         raise ValueError(
             f"model is {plan.model!r} in the plan's file, but must be a known model's name: code that a file names "
             "isn't run; if you know that function, give it by --model, or trust the file's by --trust-model "

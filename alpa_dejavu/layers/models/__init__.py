@@ -1,4 +1,4 @@
-"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken and standard transformers beside it.
+"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken beside it, and the decoders that people train today.
 
 Each is a function that takes a batch size and returns a train step, or a step without gradients.
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
-    known_name,
     forward_function,
     is_marked,
     known_models,
+    known_name,
     model_function,
     model_size,
     num_parameters,
@@ -33,10 +33,10 @@ __all__ = [
     "Kraken",
     "KrakenModule",
     "Transformer",
-    "known_name",
     "forward_function",
     "is_marked",
     "known_models",
+    "known_name",
     "model_function",
     "model_size",
     "num_parameters",

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
-from alpa_dejavu.layers.models._sized import norm, product
+from alpa_dejavu.layers.models._sized import _norm, _product
 from alpa_dejavu.layers.models._sizes import T5, ViT
 from alpa_dejavu.layers.models._training import (
     Group,
@@ -58,7 +58,7 @@ def vit_logits(size: ViT, groups: list[Group], images: jax.Array) -> jax.Array:
     x = jnp.concatenate([whole, x], axis=1) + first["positions"]
     for weights in blocks:
         x = _block(size, weights, x)
-    return product(last, "head", norm(last, "norm", x[:, 0]))
+    return _product(last, "head", _norm(last, "norm", x[:, 0]))
 
 
 def vit_shapes(size: ViT) -> list[Shapes]:
@@ -92,11 +92,11 @@ def t5_logits(size: T5, groups: list[Group], batch: Group) -> jax.Array:
     x = first["tokens"][batch["tokens"]]
     for weights in encoder:
         x = _block(size, weights, mark_layer_end(x), first["distances"])
-    encoded = norm(between, "norm", mark_layer_end(x))
+    encoded = _norm(between, "norm", mark_layer_end(x))
     x = first["tokens"][batch["targets"]]
     for weights in decoder:
         x = _block(size, weights, mark_layer_end(x), between["distances"], encoded)
-    x = norm(last, "norm", mark_layer_end(x))
+    x = _norm(last, "norm", mark_layer_end(x))
     return (x * size.hidden**-0.5) @ first["tokens"].T if size.tied else x @ last["head"]
 
 
@@ -135,16 +135,16 @@ def _block(
     """A block of an encoder or, where it looks at the encoder's result, of a decoder."""
     causal = encoded is not None
     bias = None if distances is None else _distance_bias(distances, x.shape[1], causal)
-    x = x + _attention(size, weights, "own", norm(weights, "own_norm", x), None, bias)
+    x = x + _attention(size, weights, "own", _norm(weights, "own_norm", x), None, bias)
     if causal:
-        x = x + _attention(size, weights, "cross", norm(weights, "cross_norm", x), encoded, None)
-    inner = norm(weights, "norm", x)
-    wide = product(weights, "wide", inner)
+        x = x + _attention(size, weights, "cross", _norm(weights, "cross_norm", x), encoded, None)
+    inner = _norm(weights, "norm", x)
+    wide = _product(weights, "wide", inner)
     if "gate" in weights:
-        wide = jax.nn.gelu(product(weights, "gate", inner)) * wide
+        wide = jax.nn.gelu(_product(weights, "gate", inner)) * wide
     else:
         wide = jax.nn.relu(wide) if isinstance(size, T5) else jax.nn.gelu(wide)
-    return x + product(weights, "narrow", wide)
+    return x + _product(weights, "narrow", wide)
 
 
 def _attention(
@@ -153,11 +153,11 @@ def _attention(
     """What each token gets of the tokens that it looks at, which are its own sequence's if there are no others."""
     sources = {"query": x, "key": x if others is None else others, "value": x if others is None else others}
     query, key, value = (
-        product(weights, f"{kind}_{side}", y).reshape(*y.shape[:2], size.num_heads, -1) for side, y in sources.items()
+        _product(weights, f"{kind}_{side}", y).reshape(*y.shape[:2], size.num_heads, -1) for side, y in sources.items()
     )
     if isinstance(size, ViT):  # T5 doesn't scale
         query = query / math.sqrt(query.shape[-1])
-    return product(weights, f"{kind}_out", mixed_values(query, key, value, bias).reshape(*x.shape[:2], -1))
+    return _product(weights, f"{kind}_out", mixed_values(query, key, value, bias).reshape(*x.shape[:2], -1))
 
 
 def _distance_bias(table: jax.Array, tokens: int, causal: bool) -> jax.Array:

@@ -5,7 +5,7 @@ Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown 
 Learners, NeurIPS 2020, table 2.1.
 
 bert-base and bert-large are those of Devlin et al., with the head that fills in words; resnet-50 is that of He et al.,
-for the 1000 classes of ImageNet; llama-7b, -13b and -70b are Llama 2 of Touvron et al., with 4096 tokens a sample.
+for the 1000 classes of ImageNet; the decoders that people train today are in `_decoders.py`.
 
 Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
 ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
@@ -22,14 +22,14 @@ import difflib
 import functools
 import importlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.layers.models._decoders import DECODERS, SPELLINGS
 from alpa_dejavu.layers.models._sizes import BERT, GPT, T5, Kraken, MoE, ViT, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
-_KINDS = Transformer, BERT, T5, ViT
 Size = GPT | MoE | WideResNet | Kraken | BERT | T5 | ViT | Transformer
 
 SUITES: dict[str, Size] = {
@@ -83,15 +83,14 @@ SUITES: dict[str, Size] = {
     "vit-b16": ViT(768, 12, 12),
     "vit-l16": ViT(1024, 24, 16),
     "vit-h14": ViT(1280, 32, 16, patch=14),
-    "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
-    "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
-    "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
+    **DECODERS,
 }
 
 
 _FAMILIES: dict[type, tuple[str, str]] = {
     Transformer: ("_sized", "sized"), WideResNet: ("_wresnet", "wresnet"), Kraken: ("_kraken", "kraken"),
-    T5: ("_encoders", "t5"), ViT: ("_encoders", "vit"), BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
+    T5: ("_encoders", "t5"), ViT: ("_encoders", "vit"),
+    BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
 }  # fmt: skip
 """For each kind of sizes the module of its models, which imports jax, and how its functions' names begin there."""
 _WRITES_NOTHING = WideResNet, BERT, T5, ViT
@@ -105,21 +104,36 @@ def _of_family(size: Size, kind: str) -> Callable[..., Any]:
     return functools.partial(function, size)
 
 
-def _size_of(name: str) -> Size | None:
-    of_texts = (kind.of_text(name) for kind in _KINDS)
-    return SUITES.get(name.lower()) or next((size for size in of_texts if size is not None), None)
+def _spelled(name: str) -> str:
+    return re.sub(r"([a-z])-(?=\d)", r"\1", name.lower())
+
+
+_BY_SPELLING = {_spelled(name): name for name in SUITES} | {_spelled(other): name for other, name in SPELLINGS.items()}
 
 
 def known_name(name: str) -> str | None:
-    """Returns the name or text that says all of the model which a name or text stands for; None if it isn't known.
+    """Returns the name of a known model that somebody writes in capitals, or without a dash ahead of a number, or by
+    another name, and the full text that a text of sizes stands for; None if it isn't known.
 
-    >>> [known_name("GPT-1.3B"), known_name("bert:heads=2,hidden=8,blocks=1"), known_name("module:function")]
-    ['gpt-1.3b', 'bert:hidden=8,blocks=1,heads=2', None]
+    >>> [known_name("Gemma2-9B"), known_name("llama-2-7b"), known_name("module:function")]
+    ['gemma-2-9b', 'llama-7b', None]
+    >>> known_name("bert:heads=2,hidden=8,blocks=1,kinds=2")
+    'bert:hidden=8,blocks=1,heads=2'
     """
-    if name.lower() in SUITES:
-        return name.lower()
-    size = _size_of(name)
-    return size.text if isinstance(size, TextSizes) else None
+    listed = _BY_SPELLING.get(_spelled(name))
+    if listed is None and (size := _size_of_text(name)) is not None:
+        return size.text
+    return listed
+
+
+def _size_of(name: str) -> Size | None:
+    listed = _BY_SPELLING.get(_spelled(name))
+    return _size_of_text(name) if listed is None else SUITES[listed]
+
+
+def _size_of_text(name: str) -> T5 | ViT | BERT | Transformer | None:
+    sizes = (kind.of_text(name) for kind in (Transformer, BERT, T5, ViT))
+    return next((size for size in sizes if size is not None), None)
 
 
 def transformer_size(name: str) -> Transformer | None:
@@ -159,7 +173,7 @@ def is_marked(name: str) -> bool:
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
+    """Returns the names of all known models, by family and by size."""
     return list(SUITES)
 
 
@@ -207,7 +221,7 @@ def model_size(name: str) -> Size:
     size = _size_of(name)
     if size is None:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`alpa-dejavu models` lists all."
         raise ValueError(
             f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
             "Face has beside its weights, or as 'module:function'."

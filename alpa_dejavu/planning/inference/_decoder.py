@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import Kraken, Transformer, known_name, forward_function, model_size
+from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, known_name, model_size
 from alpa_dejavu.problem import Cluster, Model
 
 HALF = "float16"

@@ -41,17 +41,25 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
     degrees, whole = work.degrees, work.width * work.tokens * work.size.hidden
-    if degrees.tensor > 1:
-        yield from _of_tensors(work, layer, whole, backward)
-    if 0 < layer < work.size.num_layers - 1:
+    is_last, blocks = layer == work.size.num_layers - 1, work.size.blocks_of(layer)
+    if degrees.tensor > 1 and (is_last or layer == 0):
+        # Each of the blocks that predict has an embedding, which is multiplied by whole rows, and a head.
+        for _ in range(1 + len(blocks)):
+            yield from _of_tensors(work, layer, whole, backward)
+        for _ in blocks:
+            yield from _of_tensors(work, 0, whole, backward)
+            yield "all_gather", TENSOR, whole, 1.0
+    for number in blocks:
+        if degrees.tensor > 1:
+            yield from _of_tensors(work, 1, whole, backward)
         if degrees.context > 1:
             yield from _of_context(work)
-        if degrees.expert > 1 and work.size.has_experts(layer - 1):
+        if degrees.expert > 1 and work.size.has_experts(number):
             yield "all_to_all", EXPERT, whole * work.size.experts_per_token, 2.0
 
 
 def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> Iterator[SentCollective]:
-    """Yields the exchanges of tensor-parallel devices.
+    """Yields the exchanges of tensor-parallel devices in the embeddings, a block or the head, by a layer's number.
 
     With sequence parallelism a product's operand is gathered, and its result reduced and scattered; going backward the
     other way round, and the operand is gathered once more for the gradients of weights.
