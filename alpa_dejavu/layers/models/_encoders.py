@@ -51,8 +51,10 @@ def vit_step(size: ViT, batch_size: int) -> Any:
 def vit_logits(size: ViT, groups: list[Group], images: jax.Array) -> jax.Array:
     """Returns the logits of the classes of images, shape (batch, classes)."""
     first, *blocks, last = groups
-    strides, order = (size.patch, size.patch), ("NHWC", "HWIO", "NHWC")
-    x = jax.lax.conv_general_dilated(images.astype(_DTYPE), first["patches"], strides, "VALID", dimension_numbers=order)
+    patches, order = first["patches"], ("NHWC", "HWIO", "NHWC")
+    x = jax.lax.conv_general_dilated(
+        images.astype(patches.dtype), patches, (size.patch, size.patch), "VALID", dimension_numbers=order
+    )
     x = (x + first["patches_bias"]).reshape(x.shape[0], -1, size.hidden)
     whole = jnp.broadcast_to(first["whole"], (x.shape[0], 1, size.hidden))
     x = jnp.concatenate([whole, x], axis=1) + first["positions"]

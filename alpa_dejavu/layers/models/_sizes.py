@@ -6,6 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.problem.limits import MOST_LAYERS, at_most
 
 
 @final
@@ -99,6 +100,8 @@ class T5(TextSizes):
 
     def __post_init__(self) -> None:
         self._fill_in()
+        blocks = self.num_blocks + self.decoder_blocks
+        at_most("t5: its blocks", blocks, MOST_LAYERS - 3, "plan fewer: each is a layer")
 
     def _derived(self) -> dict[str, int]:
         return {"decoder_blocks": self.num_blocks}
