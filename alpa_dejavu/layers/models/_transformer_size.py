@@ -138,6 +138,8 @@ class Transformer(TextSizes):
         self._fill_in()
         checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
         checks.count("transformer", "rotary_base", self.rotary_base)
+        for name, value, right, what in self._bounds():
+            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
         _refuse_if(
             self.rotary and getattr(self, turned) % 2 > 0,
@@ -186,8 +188,6 @@ class Transformer(TextSizes):
             f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
             "out to train the whole model",
         )
-        for name, value, right, what in self._bounds():
-            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
     def _bounds(self) -> Iterator[tuple[str, object, bool, str]]:
