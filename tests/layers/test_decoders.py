@@ -25,7 +25,7 @@ PUBLISHED = {  # the elements of all tensors in the checkpoints that their autho
     "qwen3-14b": 14_768_307_200, "qwen3-32b": 32_762_123_264, "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     "mistral-7b": 7_241_732_096, "mistral-7b-v0.3": 7_248_023_552, "mistral-nemo": 12_247_782_400,
-    "mistral-small-24b": 23_572_403_200, "mistral-large-123b": 122_610_069_504, "mixtral-8x7b": 46_702_792_704,
+    "mistral-small": 23_572_403_200, "mistral-large": 122_610_069_504, "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
     "gemma-2-2b": 2_614_341_888, "gemma-2-9b": 9_241_705_984, "gemma-2-27b": 27_227_128_320,
     "gemma-3-1b": 999_885_952,

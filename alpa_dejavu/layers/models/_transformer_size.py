@@ -315,6 +315,14 @@ class Transformer(TextSizes):
         return where in NORMS[self.norms]
 
     @property
+    def unusual(self) -> dict[str, object]:
+        """Returns the fields, with their values, that few frameworks' configurations say; empty if it has none."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        names = list(usual)[list(usual).index("wide_qk_norm") : list(usual).index("predicted") + 1]
+        usual["activation"] = self._derived()["activation"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
+
+    @property
     def untraced(self) -> dict[str, object]:
         """Returns the fields, with their values, that the model's form in JAX hasn't; empty if it has all."""
         names = {"latent_rank": 0, "predicted": 0, "router_bias": False, "expert_biases": False}
