@@ -84,10 +84,10 @@ DECODERS: dict[str, Transformer] = {
     "mistral-7b": _MISTRAL(4096, 32, 32, feed_forward=14336, vocabulary=32000, window=4096, rotary_base=10_000),
     "mistral-7b-v0.3": _MISTRAL(4096, 32, 32, feed_forward=14336),
     "mistral-nemo": _MISTRAL(5120, 40, 32, head_size=128, feed_forward=14336, vocabulary=_LONG, sequence=_LONG),
-    "mistral-small-24b": _MISTRAL(
+    "mistral-small": _MISTRAL(
         5120, 40, 32, head_size=128, feed_forward=32768, vocabulary=_LONG, rotary_base=100_000_000
     ),
-    "mistral-large-123b": _MISTRAL(12288, 88, 96, feed_forward=28672, sequence=_LONG),
+    "mistral-large": _MISTRAL(12288, 88, 96, feed_forward=28672, sequence=_LONG),
     "mixtral-8x7b": _MIXTRAL(4096, 32, 32, feed_forward=14336),
     "mixtral-8x22b": _MIXTRAL(6144, 56, 48, feed_forward=16384, sequence=65536),
     "gemma-2-2b": _GEMMA_2(2304, 26, 8, kv_heads=4, head_size=256, feed_forward=9216),
@@ -133,5 +133,6 @@ DECODERS: dict[str, Transformer] = {
 has the block that predicts a further token, as it was trained."""
 SPELLINGS = {f"llama-2-{size}": f"llama-{size}" for size in ("7b", "13b", "70b")} | {
     "mistral-7b-v0.1": "mistral-7b", "mistral-12b": "mistral-nemo",
+    "mistral-small-24b": "mistral-small", "mistral-large-123b": "mistral-large",
 }  # fmt: skip
 """Other names of some of them."""

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
-from alpa_dejavu.layers.models._sized import _norm, _product
+from alpa_dejavu.layers.models._sized import _feed_forward, _norm, _product
 from alpa_dejavu.layers.models._sizes import T5, ViT
 from alpa_dejavu.layers.models._training import (
     Group,
@@ -60,7 +60,7 @@ def vit_logits(size: ViT, groups: list[Group], images: jax.Array) -> jax.Array:
     x = jnp.concatenate([whole, x], axis=1) + first["positions"]
     for weights in blocks:
         x = _block(size, weights, x)
-    return _product(last, "head", _norm(last, "norm", x[:, 0]))
+    return _product(last, "head", _norm(last, "norm", x[:, 0], size))
 
 
 def vit_shapes(size: ViT) -> list[Shapes]:
@@ -94,11 +94,11 @@ def t5_logits(size: T5, groups: list[Group], batch: Group) -> jax.Array:
     x = first["tokens"][batch["tokens"]]
     for weights in encoder:
         x = _block(size, weights, mark_layer_end(x), first["distances"])
-    encoded = _norm(between, "norm", mark_layer_end(x))
+    encoded = _norm(between, "norm", mark_layer_end(x), size)
     x = first["tokens"][batch["targets"]]
     for weights in decoder:
         x = _block(size, weights, mark_layer_end(x), between["distances"], encoded)
-    x = _norm(last, "norm", mark_layer_end(x))
+    x = _norm(last, "norm", mark_layer_end(x), size)
     return (x * size.hidden**-0.5) @ first["tokens"].T if size.tied else x @ last["head"]
 
 
@@ -137,16 +137,10 @@ def _block(
     """A block of an encoder or, where it looks at the encoder's result, of a decoder."""
     causal = encoded is not None
     bias = None if distances is None else _distance_bias(distances, x.shape[1], causal)
-    x = x + _attention(size, weights, "own", _norm(weights, "own_norm", x), None, bias)
+    x = x + _attention(size, weights, "own", _norm(weights, "own_norm", x, size), None, bias)
     if causal:
-        x = x + _attention(size, weights, "cross", _norm(weights, "cross_norm", x), encoded, None)
-    inner = _norm(weights, "norm", x)
-    wide = _product(weights, "wide", inner)
-    if "gate" in weights:
-        wide = jax.nn.gelu(_product(weights, "gate", inner)) * wide
-    else:
-        wide = jax.nn.relu(wide) if isinstance(size, T5) else jax.nn.gelu(wide)
-    return x + _product(weights, "narrow", wide)
+        x = x + _attention(size, weights, "cross", _norm(weights, "cross_norm", x, size), encoded, None)
+    return x + _feed_forward(weights, _norm(weights, "norm", x, size), size)
 
 
 def _attention(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import ClassVar, final
 
 from alpa_dejavu.layers.models._size_text import TextSizes
 from alpa_dejavu.problem.limits import MOST_LAYERS, at_most
@@ -66,6 +66,8 @@ class ViT(TextSizes):
     image: int = 224
     classes: int = 1000
     feed_forward: int = 0
+    rms_norm: ClassVar[bool] = False
+    activation: ClassVar[str] = "gelu"
 
     def __post_init__(self) -> None:
         self._fill_in()
@@ -97,6 +99,7 @@ class T5(TextSizes):
     decoder_blocks: int = 0
     gated: bool = False
     tied: bool = True
+    rms_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._fill_in()
@@ -105,6 +108,11 @@ class T5(TextSizes):
 
     def _derived(self) -> dict[str, int]:
         return {"decoder_blocks": self.num_blocks}
+
+    @property
+    def activation(self) -> str:
+        """Returns the function between the products of feed-forward layers, as `Transformer` has it."""
+        return "gelu" if self.gated else "relu"
 
 
 @final

@@ -93,8 +93,6 @@ _FAMILIES: dict[type, tuple[str, str]] = {
     BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
 }  # fmt: skip
 """For each kind of sizes the module of its models, which imports jax, and how its functions' names begin there."""
-_WRITES_NOTHING = WideResNet, BERT, T5, ViT
-"""The kinds of sizes of models that don't write a text on, token by token, as inference is planned for."""
 
 
 def _of_family(size: Size, kind: str) -> Callable[..., Any]:
@@ -172,6 +170,19 @@ def is_marked(name: str) -> bool:
     return isinstance(_size_of(name), (Transformer, T5))
 
 
+def is_served(name: str) -> bool:
+    """Returns whether the model that a name or text stands for may be planned for inference, as those that write a text
+    on, token by token.
+
+    >>> [is_served("llama-7b"), is_served("t5-base"), is_served("module:function")]
+    [True, False, False]
+    """
+    size = _size_of(name)
+    if isinstance(size, Transformer):
+        return not size.untraced and not size.num_experts
+    return isinstance(size, (GPT, MoE, Kraken))
+
+
 def known_models() -> list[str]:
     """Returns the names of all known models, by family and by size."""
     return list(SUITES)
@@ -202,9 +213,11 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
     size = model_size(name) if isinstance(name, str) else name
-    if isinstance(size, _WRITES_NOTHING):
-        language = [model for model, other in SUITES.items() if not isinstance(other, _WRITES_NOTHING)]
-        raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(language)}")
+    if isinstance(size, (WideResNet, BERT, T5, ViT)):
+        raise ValueError(
+            f"name is {name!r}, but must be that of a language model; take gpt-125m or another that `alpa-dejavu "
+            "models` lists with serving"
+        )
     if sequence is not None:
         if sequence < 1:
             raise ValueError(f"sequence is {sequence}, but must be at least 1; give the number of tokens in a prompt")

@@ -137,6 +137,8 @@ class Transformer(TextSizes):
         checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
         self._fill_in()
         checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
+        for name, value, right, what in self._bounds():
+            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
         _refuse_if(
             self.rotary and getattr(self, turned) % 2 > 0,
@@ -185,8 +187,6 @@ class Transformer(TextSizes):
             f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
             "out to train the whole model",
         )
-        for name, value, right, what in self._bounds():
-            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
     def _bounds(self) -> Iterator[tuple[str, object, bool, str]]:
@@ -312,6 +312,14 @@ class Transformer(TextSizes):
     def normed(self, where: str) -> bool:
         """Returns whether attention and feed-forward layers have a norm "ahead" or "behind"."""
         return where in NORMS[self.norms]
+
+    @property
+    def unusual(self) -> dict[str, object]:
+        """Returns the fields, with their values, that few frameworks' configurations say; empty if it has none."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        names = list(usual)[list(usual).index("wide_qk_norm") : list(usual).index("predicted") + 1]
+        usual["activation"] = self._derived()["activation"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
 
     @property
     def untraced(self) -> dict[str, object]:
