@@ -83,7 +83,8 @@ def _row(name: str) -> tuple[str, ...]:
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    changes = {"layers": not getattr(size, "untraced", ()), "length": transformer_size(name), "serving": _is_served(size)}
+    traced = not getattr(size, "untraced", ())
+    changes = {"layers": traced, "length": transformer_size(name), "serving": _is_served(size)}
     changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
 
