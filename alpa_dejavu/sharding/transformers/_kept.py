@@ -67,7 +67,7 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
         entering=hidden if layer else 0.0,
         logits=logits,
         working=(whole - stays if block else 0.0) + _going_backward(work, layer),
-        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
     )
 
 
@@ -80,7 +80,7 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     yield "attention's norm", 0.0 if frees else hidden
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
@@ -96,10 +96,9 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     if width := size.dense_width(layer - 1):
         yield from _fed("feed-forward", work, tokens, width / tensor)
     if size.has_experts(layer - 1):
-        routed = tokens * size.experts_per_token
-        yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+        yield "router", _STATISTICS * tokens * size.num_experts / work.cut
+        yield "routed tokens", work.width * work.routed * size.hidden
+        yield from _fed("experts", work, work.routed, size.feed_forward / work.degrees.expert_tensor)
 
 
 def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
@@ -122,13 +121,14 @@ def _going_backward(work: LayerWork, layer: int) -> float:
     size, hidden = work.size, work.width * work.hidden
     if not 0 < layer < size.num_layers - 1:
         return 2 * hidden
-    widths = [size.dense_width(layer - 1) * work.tokens]
+    elements = [size.dense_width(layer - 1) * work.tokens / work.degrees.tensor]
     if size.has_experts(layer - 1):
-        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return work.width * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+        elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
+    return work.width * max(elements) * (2 + size.gated) + 2 * hidden
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution, own = work.execution, sum(work.own_parameters(layer))
+    execution = work.execution
+    own = sum(count for count, share in zip(work.own_parameters(layer), work.shares, strict=True) if share > 1)
     ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
     return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
