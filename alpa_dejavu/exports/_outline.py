@@ -8,10 +8,11 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES
 from alpa_dejavu.problem import (
@@ -44,6 +45,7 @@ class Outline:
     offload: Offload = NO_OFFLOAD
     context_parallel: int = 1  # these degrees are those of `MeshConfig`
     expert_parallel: int = 1
+    expert_tensor: int = 0
     sharded: int = 0
 
     @classmethod
@@ -62,6 +64,7 @@ class Outline:
         blocks[-1] -= 1
         across, along = first.logical_mesh[0], math.prod(first.logical_mesh[1:])
         remat, degrees = tuple(stage.remat for stage in plan.stages), {name: getattr(first, name) for name in DEGREES}
+        degrees["expert_tensor"] *= degrees["expert_tensor"] != along
         return cls(
             plan.batch, plan.num_micro_batches, plan.schedule, across, along, tuple(blocks), remat, first.zero,
             first.offloaded, **degrees,
@@ -93,7 +96,7 @@ class Outline:
         return self.batch // self.num_micro_batches // self.replicas
 
     @property
-    def degrees(self) -> dict[str, int]:
+    def degrees(self) -> dict[str, Any]:
         """Returns the degrees beside data and tensor parallelism by their names in `DEGREES`."""
         return {name: getattr(self, name) for name in DEGREES}
 
@@ -166,6 +169,24 @@ def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tupl
             )
         places.append((Submesh(len(hosts), per_host), hosts))
     return places
+
+
+def degrees_of(
+    config: Configuration, ways: tuple[int, int], names: Mapping[str, str], sharded: int = 0
+) -> dict[str, Any]:
+    """Returns the degrees beside data and tensor parallelism, of which there are so many `ways`, by their names in
+    `DEGREES`; `names` has the settings that say them. Raises ValueError, with the line, if devices can't be divided so.
+    """
+    degrees: dict[str, Any] = {name: config.number(setting, DEGREES[name]) for name, setting in names.items()}
+    try:
+        mesh = MeshConfig(ways, *ways, sharded=sharded, **degrees)
+    except ValueError as error:
+        why = str(error).removeprefix("mesh config: ")
+        wrong = names.get(why.partition(" is ")[0], "")
+        for name, setting in names.items():
+            why = why.replace(f"{name} ", f"{config.sign}{setting} ")
+        raise config.wrong(wrong, why) from None
+    return {name: getattr(mesh, name) for name in DEGREES}
 
 
 def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:

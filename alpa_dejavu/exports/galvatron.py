@@ -6,6 +6,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -14,18 +15,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util.json_file import read_checked
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import Outline, commented, degrees_of, heading
 from alpa_dejavu.exports._settings import Configuration, json_settings, short
 from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.search.runtimes import DEGREES
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LEVELS: Final = {"ddp": 0, "zero2": 2, "zero3": 3}
-_DEGREES: Final = {"cp_sizes_enc": "context_parallel", "ep_sizes_enc": "expert_parallel"}
-"""Lists of degrees of blocks, by the names that plans have."""
+_DEGREES: Final = {
+    "context_parallel": "cp_sizes_enc", "expert_parallel": "ep_sizes_enc", "expert_tensor": "tp_of_ep_sizes_enc",
+}  # fmt: skip
+"""Lists with a degree of each block, by the names that plans have."""
 _DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
@@ -50,7 +54,10 @@ def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
         "vtp": outline.tensor_parallel,
         "vsp": 0,
         "embed_sdp": int(outline.zero == 3),
-        **{key: _listed([ways] * num_blocks) for key, name in _DEGREES.items() if (ways := outline.degrees[name]) > 1},
+        **{
+            key: _listed([ways] * num_blocks)
+            for name, key in _DEGREES.items() if (ways := outline.degrees[name]) != DEGREES[name]
+        },
         **({"vcp": outline.context_parallel} if outline.context_parallel > 1 else {}),
     }
     lines = [
@@ -85,13 +92,14 @@ def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | No
     num_blocks = len(along)
     if any(_numbers(strategy, "use_sp", num_blocks, 0)):
         raise strategy.wrong("use_sp", "use_sp has 1, but must have 0 alone: give the devices as cp_sizes_enc")
-    alike = {key: _alike(strategy, key, num_blocks) for key in ("tp_sizes_enc", *_DEGREES)}
-    degrees = {name: alike[key] for key, name in _DEGREES.items()}
-    context = degrees["context_parallel"]
+    alike = {key: _alike(strategy, key, num_blocks) for key in ("tp_sizes_enc", *_DEGREES.values()) if key in strategy}
+    if model is None or not model.num_experts:
+        alike.pop(_DEGREES["expert_tensor"], None)
+    numbers = dataclasses.replace(strategy, values=alike)
+    context = numbers.number(_DEGREES["context_parallel"], 1)
     replicas = strategy.replicas("pp_deg", num_devices, stages, along[0], context)
     across = replicas * context
-    if across % degrees["expert_parallel"]:
-        raise strategy.wrong("ep_sizes_enc", f"ep_sizes_enc must divide the {across} data-parallel devices of a stage")
+    degrees = degrees_of(numbers, (across, along[0]), _DEGREES)
     # The vocabulary must be divided as blocks are, and tensor-parallel devices next to each other.
     for key, planned in (("vtp", along[0]), ("vsp", 0), ("vcp", context)):
         value = strategy.get(key, planned)

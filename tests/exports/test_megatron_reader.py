@@ -64,11 +64,15 @@ def test_what_makes_the_model_is_applied(tmp_path, more, expected):
             "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
             {"data_parallel": 8, "context_parallel": 2, "expert_parallel": 4, "sharded": 4, "num_micro_batches": 4},
         ),
+        (
+            "--tensor-model-parallel-size 2 --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 "
+            "--num-experts 8 --disable-bias-linear", {"data_parallel": 4, "expert_parallel": 8, "expert_tensor": 1},
+        ),
         ("--recompute-activations", {"remat": ("selective",)}),
         ("--recompute-granularity selective --recompute-modules core_attn", {"remat": ("selective",)}),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3", {"blocks": (3, 7, 7, 7)}),
     ],
-)
+)  # fmt: skip
 def test_what_divides_the_model_is_applied(tmp_path, more, expected):
     outline = read(tmp_path, f"--bf16 {more}").outline
     assert {name: getattr(outline, name) for name in expected} == expected
@@ -87,8 +91,9 @@ def test_embedding_and_loss_count_as_blocks(tmp_path):
     ("more", "said"),
     [
         ("--context-parallel-size 3", "times 3 context-parallel ones must divide the 8 devices"),
-        ("--expert-model-parallel-size 16", "--expert-model-parallel-size is 16, but must be a divisor of the 8 data"),
-        ("--num-distributed-optimizer-instances 3", "must be a divisor of the 8 data-parallel devices"),
+        ("--expert-model-parallel-size 16", "--expert-model-parallel-size is 16, but must divide the 8 data"),
+        ("--expert-tensor-parallel-size 3", "-size is 1 and --expert-tensor-parallel-size 3, but their"),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 3", "must be a divisor of the 8 data"),
         ("--window-size 128,0", "'--window-size 128,0' is of another model"),
         ("--encoder-num-layers 4", "'--encoder-num-layers 4' is of another model"),
         ("--language-model-type x", "is of another model"),

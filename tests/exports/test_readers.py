@@ -126,7 +126,7 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"vtp": 1}, "line 12: vtp is 1, but must be 2: the vocabulary is planned as divided like blocks"),
         ({"vsp": 1}, "line 13: vsp is 1, but must be 0"),
         ({"tp_consecutive_flags": "1,1,1,1,1,1,1,0"}, "line 4: tp_consecutive_flags has 0, but must have 1"),
-        ({"ep_sizes_enc": "3,3,3,3,3,3,3,3"}, "ep_sizes_enc must divide the 2 data-parallel devices"),
+        ({"ep_sizes_enc": "3,3,3,3,3,3,3,3"}, "ep_sizes_enc is 3, but must divide the 2 data-parallel devices"),
         ({"cp_sizes_enc": "2,2,2,2,2,2,2,4"}, "cp_sizes_enc has 2 for block 0 and 4 for block 7"),
         ({"dp_types_enc": "2,2,2,2,2,2,2,2"}, "line 5: dp_types_enc has 2, but must have 0 and 1 alone"),
         ({"default_dp_type": ["zero2"]}, r"default_dp_type is \['zero2'\], but must be one of"),

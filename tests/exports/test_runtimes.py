@@ -136,6 +136,7 @@ DIVIDED = Outline(64, 4, "1f1b", 8, 1, (32,), ("none",), 3)
 CAN = {  # each division by the runtimes that have it, with what else it needs
     ("context_parallel", 2): "megatron torchtitan deepspeed galvatron maxtext",
     ("expert_parallel", 4): "megatron torchtitan galvatron maxtext",
+    ("expert_tensor", 2): "megatron galvatron",
     ("sharded", 4): "megatron torchtitan deepspeed maxtext",
     ("remat", ("selective",)): "megatron torchtitan",
     ("remat", ("layer",)): "megatron torchtitan deepspeed galvatron maxtext jaxpp",
@@ -162,7 +163,7 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
     for name, changes, said in (
         ("torchtitan", {"zero": 0, "context_parallel": 2}, "zero is 0 and sharded 0, but must be 2 or 3 and 0"),
         ("torchtitan", {"sharded": 2, "expert_parallel": 4}, "but must be 2 or 3 and 0 or a multiple of 4"),
-        ("torchtitan", {"data_parallel": 4, "tensor_parallel": 2, "expert_parallel": 2}, "devices divide each expert"),
+        ("torchtitan", {"data_parallel": 4, "tensor_parallel": 2, "expert_parallel": 2}, "expert_tensor is 0, but"),
         ("maxtext", {"zero": 2, "expert_parallel": 2}, "zero is 2 and sharded 0, but must be 3 and 0 or a multiple"),
         ("deepspeed", {"zero": 2, "sharded": 4}, "sharded is 4, but must be 0 with zero 2"),
         ("deepspeed", {"zero": 2, "context_parallel": 2, "data_parallel": 4, "blocks": (16, 16)}, "1 in a pipeline"),

@@ -67,8 +67,10 @@ def test_settings_of_the_division_are_applied(tmp_path):
     hybrid = "data_parallel_replicate_degree = 2\ncontext_parallel_degree = 2\nexpert_parallel_degree = 4"
     parts = changed(tmp_path, "tensor_parallel_degree = 2", hybrid).outline
     assert (parts.data_parallel, parts.degrees) == (
-        8, {"context_parallel": 2, "expert_parallel": 4, "sharded": 4},
+        8, {"context_parallel": 2, "expert_parallel": 4, "expert_tensor": 0, "sharded": 4},
     )  # fmt: skip
+    divided = changed(tmp_path, TENSOR, f"{TENSOR}\nexpert_parallel_degree = 8").outline
+    assert (divided.expert_parallel, divided.expert_tensor, divided.data_parallel) == (8, 1, 4)
     assert (parts.replicas, parts.num_micro_batches, parts.batch) == (4, 1, 16)
     away = changed(tmp_path, "seq_len = 4096", "enable_cpu_offload = true")
     assert away.outline.offload == Offload(1.0, 1.0, 1.0)

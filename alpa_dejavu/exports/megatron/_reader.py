@@ -17,11 +17,11 @@ from alpa_dejavu.exports._command_line import (
     command_line_of,
     wrong_line,
 )
-from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments
-from alpa_dejavu.exports.megatron._writer import LAYOUT, blocks_of_layout
+from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
@@ -164,20 +164,17 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
     count, remat = batch // micro // replicas, (_remat(config, blocks),) * len(blocks)
     zero = _zero(config) if across > 1 else 0
     return Outline(
-        batch, count, schedule, across, along, blocks, remat, zero, _offload(config), context_parallel=context,
-        **_groups(config, across, zero),
+        batch, count, schedule, across, along, blocks, remat, zero, _offload(config),
+        **degrees_of(config, (across, along), DEGREE_ARGUMENTS, _sharded(config, across) if zero else 0),
     )  # fmt: skip
 
 
-def _groups(config: Configuration, across: int, zero: int) -> dict[str, int]:
-    """Returns into which groups the data-parallel devices are divided: those of experts, and of ZeRO's shares."""
-    experts, groups = "expert-model-parallel-size", "num-distributed-optimizer-instances"
-    parts = {name: config.number(name, 1) for name in (experts, groups)}
-    for name, number in parts.items():
-        if across % number:
-            whole = f"the {across} data-parallel devices, context-parallel ones among them"
-            raise config.must_be(name, f"a divisor of {whole}")
-    return {"expert_parallel": parts[experts], "sharded": across // parts[groups] if zero and parts[groups] > 1 else 0}
+def _sharded(config: Configuration, across: int) -> int:
+    """Returns how many data-parallel devices share what ZeRO shares; 0: all of them."""
+    instances = config.number(INSTANCES, 1)
+    if across % instances:
+        raise config.must_be(INSTANCES, f"a divisor of the {across} data-parallel devices")
+    return across // instances if instances > 1 else 0
 
 
 def _blocks(config: Configuration, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:

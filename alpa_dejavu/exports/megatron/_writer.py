@@ -19,6 +19,11 @@ from alpa_dejavu.planning.search.runtimes import DEGREES
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"
+DEGREE_ARGUMENTS: Final = {
+    "context_parallel": "context-parallel-size", "expert_parallel": "expert-model-parallel-size",
+    "expert_tensor": "expert-tensor-parallel-size",
+}  # fmt: skip
+INSTANCES: Final = "num-distributed-optimizer-instances"
 LAYOUT: Final = "pipeline-model-parallel-layout"
 _EACH_HOST: Final = (
     "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
@@ -66,11 +71,13 @@ def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
         (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks)}),
         (True, {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
         (outline.tensor_parallel > 1, {"sequence-parallel": None}),
-        (outline.context_parallel > 1, {"context-parallel-size": str(outline.context_parallel)}),
-        (outline.expert_parallel > 1, {"expert-model-parallel-size": str(outline.expert_parallel)}),
+        (True, {
+            argument: str(value) for name, argument in DEGREE_ARGUMENTS.items()
+            if (value := outline.degrees[name]) != DEGREES[name]
+        }),
         (outline.zero or offloads, {"use-distributed-optimizer": None}),
         (outline.sharded and outline.zero, {
-            "num-distributed-optimizer-instances": str(outline.data_parallel // (outline.sharded or 1)),
+            INSTANCES: str(outline.data_parallel // (outline.sharded or 1)),
         }),
         (sharded, {
             "use-megatron-fsdp": None, "data-parallel-sharding-strategy": "optim_grads_params",

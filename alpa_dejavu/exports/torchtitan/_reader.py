@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
@@ -29,6 +29,11 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 """Of each logit: in half precision, and thrice in single precision (itself, its logarithm, its gradient), where nothing
 is fused; and what the runtime "fsdp" is priced with."""
 _DIVISION = "parallelism."
+_EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
+_DEGREES: Final = {
+    "context_parallel": f"{_DIVISION}context_parallel_degree",
+    "expert_parallel": f"{_DIVISION}expert_parallel_degree", "expert_tensor": _EACH_EXPERT,
+}  # fmt: skip
 
 
 def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
@@ -69,13 +74,9 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     """Returns the plan on so many devices of a model of so many blocks."""
     along = config.number(f"{_DIVISION}tensor_parallel_degree", 1)
     ranks = config.number(f"{_DIVISION}pipeline_parallel_degree", 1)
-    context, experts = (config.number(f"{_DIVISION}{kind}_parallel_degree", 1) for kind in ("context", "expert"))
+    context = config.number(_DEGREES["context_parallel"], 1)
     copies, shares = _replicas(config, num_devices, along * ranks * context)
     replicas, shared = copies * shares, shares * context
-    if shared % experts:
-        raise config.must_be(
-            f"{_DIVISION}expert_parallel_degree", f"a divisor of the {shared} devices that share parameters"
-        )
     local = config.number("training.batch_size", config.number("training.local_batch_size", 8))
     batch = config.number("training.global_batch_size", -1)
     batch = local * replicas if batch < 0 else batch
@@ -101,9 +102,18 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     offload = NO_OFFLOAD
     if config.flag("training.enable_cpu_offload"):
         offload = Offload(1.0, 1.0, 1.0)
+    experts, across = config.number(_DEGREES["expert_parallel"], 1), copies * shared
+    if shared * along % experts:
+        whole = f"the {shared * along} devices that share parameters or operators"
+        raise config.must_be(_DEGREES["expert_parallel"], f"a divisor of {whole}")
+    # Experts that are divided among devices are divided among tensor-parallel ones, too, unless these share each.
+    degrees = degrees_of(
+        dataclasses.replace(config, values={_EACH_EXPERT: int(experts > 1), **config.values}),
+        (across, along), _DEGREES, shared if copies > 1 and zero else 0,
+    )  # fmt: skip
     return Outline(
-        batch, count, schedule, copies * shared, along, blocks, (mode,) * len(blocks), zero, offload, context, experts,
-        shared if copies > 1 and zero else 0,
+        batch, count, schedule, across, along, blocks, (mode,) * len(blocks), zero, offload,
+        **degrees if experts > 1 else {**degrees, "expert_tensor": 0},
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, 
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
 
-DEGREES: Mapping[str, int] = {"context_parallel": 1, "expert_parallel": 1, "sharded": 0}
+DEGREES: Mapping[str, int] = {"context_parallel": 1, "expert_parallel": 1, "expert_tensor": 0, "sharded": 0}
 """The degrees of a `MeshConfig` beside data and tensor parallelism, with the values by which they divide nothing."""
 
 
@@ -87,7 +87,10 @@ class Runtime:
             return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
             return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
-        shared = [degrees[name] for name in self.sharing]
+        tensor = math.prod(others)
+        each_expert = degrees["expert_tensor"] or tensor
+        replicas = {**degrees, "expert_parallel": max(degrees["expert_parallel"] * each_expert // tensor, 1)}
+        shared = [replicas[name] for name in self.sharing]
         together = math.prod(shared) if self.apart else math.lcm(*shared)
         if together > 1 and (stage.zero not in self.sharing_zero or (stage.sharded or data) % together):
             names, levels = " and ".join(self.sharing), " or ".join(map(str, self.sharing_zero))
@@ -97,9 +100,8 @@ class Runtime:
             )
         if stage.sharded and stage.zero not in self.hybrid_zero:
             return f"sharded is {stage.sharded}, but must be 0 with zero {stage.zero}"
-        each_expert = degrees.get("expert_tensor") or math.prod(others)
-        if self.whole_experts and stage.expert_parallel > 1 and each_expert != 1:
-            return f"{each_expert} devices divide each expert, but must be 1 where devices divide experts among them"
+        if self.whole_experts and each_expert != (1 if stage.expert_parallel > 1 else tensor):
+            return f"expert_tensor is {degrees['expert_tensor']}, but must be 1 where expert_parallel isn't, else 0"
         return ""
 
     def why_not_written(self, model: Transformer) -> str:
