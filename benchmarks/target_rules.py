@@ -194,8 +194,8 @@ def _galvatron(files: Files, plan: Plan) -> None:
     """`get_hybrid_parallel_configs_api` and `check_hp_config`, with the choices of its arguments."""
     data = json.loads(_text(files, "galvatron_config.json"))
     names = ("tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "pp_division")
-    names += tuple(key for key in ("cp_sizes_enc", "ep_sizes_enc", "tp_of_ep_sizes_enc") if key in data)
-    lists = {key: list(map(int, data[key].split(","))) for key in names}
+    degrees = [key for key in ("cp_sizes_enc", "ep_sizes_enc", "tp_of_ep_sizes_enc") if key in data]
+    lists = {key: list(map(int, data[key].split(","))) for key in (*names, *degrees)}
     layers, pipe, world = len(lists["tp_sizes_enc"]), data["pp_deg"], plan.num_devices
     assert pipe in (2**n for n in range(10)), "pp_deg must be a power of two"
     assert all(len(values) == layers for key, values in lists.items() if key != "pp_division")
