@@ -106,13 +106,13 @@ def t5_shapes(size: T5) -> list[Shapes]:
     """Returns the shapes of the parameters: embeddings, the encoder's blocks, its norm, the decoder's blocks, the head.
     Those of the biases of scores stand ahead of the blocks that use them.
     """
-    hidden, table = size.hidden, {"distances": (_BUCKETS, size.num_heads)}
+    hidden, table = size.hidden, (_BUCKETS, size.num_heads)
     sizes = hidden, size.num_heads * size.head_size, size.feed_forward
     gate = {"gate": (hidden, size.feed_forward)} if size.gated else {}
-    first, norms = {"tokens": (size.vocabulary, hidden)}, {"norm": (hidden,)}
     encoder, decoder = _block_shapes(*sizes, "own") | gate, _block_shapes(*sizes, "own", "cross") | gate
-    last = norms if size.tied else norms | {"head": (hidden, size.vocabulary)}
-    return [first | table, *[encoder] * size.num_blocks, norms | table, *[decoder] * size.decoder_blocks, last]
+    first, between = {"tokens": (size.vocabulary, hidden), "distances": table}, {"norm": (hidden,), "distances": table}
+    last = {"norm": (hidden,)} | ({} if size.tied else {"head": (hidden, size.vocabulary)})
+    return [first, *[encoder] * size.num_blocks, between, *[decoder] * size.decoder_blocks, last]
 
 
 def _block_shapes(hidden: int, inner: int, wide: int, *attentions: str) -> dict[str, tuple[int, ...]]:

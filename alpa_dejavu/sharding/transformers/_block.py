@@ -13,7 +13,7 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._execution import PLAIN, DivisionDegrees, Execution
+from alpa_dejavu.sharding.transformers._execution import ALONE, PLAIN, DivisionDegrees, Execution
 from alpa_dejavu.sharding.transformers._records import (
     CAPPED,
     PLAIN_ATTENTION,
@@ -65,6 +65,11 @@ class LayerWork:
     def cut(self) -> int:
         """Returns among how many devices tokens are divided where sequence parallelism divides them."""
         return self.degrees.tensor if self.execution.sequence_parallel else 1
+
+    @property
+    def routed(self) -> float:
+        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
+        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
 
     @property
     def vocabulary(self) -> float:
@@ -197,8 +202,8 @@ class LayerWork:
 
     def _experts(self, backward: bool) -> Iterator[Operator]:
         """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
-        size, tokens, local = self.size, self.tokens, self.size.num_experts / self.degrees.expert
-        routed, width = tokens * size.experts_per_token, size.feed_forward / self.degrees.tensor
+        size, tokens, local = self.size, self.tokens / self.cut, self.size.num_experts / self.degrees.expert
+        routed, width = self.routed, size.feed_forward / self.degrees.expert_tensor
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
         moved = self.width * (tokens + routed) * size.hidden
         enters = 1 + size.gated
@@ -239,9 +244,9 @@ class LayerWork:
         queries = heads * (size.head_size + size.rotary_size)
         of_queries = [(tokens, queries, size.hidden)]
         if size.query_rank:
-            of_queries = [(tokens, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
+            of_queries = [(tokens / self.cut, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
         latent = [
-            (tokens, size.latent_rank + size.rotary_size, size.hidden),
+            (tokens / self.cut, size.latent_rank + size.rotary_size, size.hidden),
             (tokens, heads * (size.head_size + size.value_size), size.latent_rank),
         ]
         return [*of_queries, *latent, behind]
@@ -349,7 +354,7 @@ class LayerWork:
     @property
     def shares(self) -> tuple[int, int]:
         """Returns among how many devices ZeRO shares what it shares: of experts' parameters, and of all others."""
-        return self.degrees.expert_sharded(), self.degrees.sharded
+        return self.degrees.expert_sharded if self.degrees.experts_apart else self.degrees.sharded, self.degrees.sharded
 
     def own_parameters(self, layer: int) -> tuple[float, float]:
         """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
@@ -359,11 +364,23 @@ class LayerWork:
         ends = 0.0
         if layer == size.num_layers - 1:
             ends = (0.0 if size.tied else self.vocabulary * size.hidden) + size.norm_parameters
-        experts, others = (
-            sum(size.block_parameters(number, experts=kind) for number in size.blocks_of(layer)) / tensor
-            for kind in (True, False)
-        )
-        return experts / self.degrees.expert, ends + others
+        experts = sum(size.block_parameters(number, experts=True) for number in size.blocks_of(layer))
+        others = sum(map(self._other_parameters, size.blocks_of(layer)))
+        return experts / self.degrees.expert_tensor / self.degrees.expert, ends + others
+
+    def _other_parameters(self, number: int) -> float:
+        """The parameters of a block that a device has, but for those of its experts."""
+        whole = dataclasses.replace(self, degrees=ALONE)._divided_parameters(number)
+        return self._divided_parameters(number) + self.size.block_parameters(number, experts=False) - whole
+
+    def _divided_parameters(self, number: int) -> float:
+        """The parameters of a block's products but for its experts' and the choice of these: norms and others are whole
+        on each of the tensor-parallel devices, and so are keys of which there are fewer than devices.
+        """
+        size, tensor = self.size, self.degrees.tensor
+        fed = (2 + size.gated) * size.hidden * size.dense_width(number) / tensor
+        joined = 2 * size.hidden**2 / tensor if number in size.predicting else 0.0
+        return fed + joined + sum(columns * inner for _, columns, inner in self._attention_products)
 
 
 def _usual(size: Transformer) -> str:

@@ -73,7 +73,7 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
         logits=logits,
         working=max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
         + _going_backward(work, blocks),
-        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
     )
 
 
@@ -87,7 +87,7 @@ def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
     yield "attention's norms", hidden * sum(norms.values())
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
@@ -105,10 +105,9 @@ def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
     if width := size.dense_width(number):
         yield from _fed("feed-forward", work, tokens, width / tensor)
     if size.has_experts(number):
-        routed = tokens * size.experts_per_token
-        yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+        yield "router", _STATISTICS * tokens * size.num_experts / work.cut
+        yield "routed tokens", work.width * work.routed * size.hidden
+        yield from _fed("experts", work, work.routed, size.feed_forward / work.degrees.expert_tensor)
 
 
 def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
@@ -129,13 +128,14 @@ def _selected(work: LayerWork, activations: dict[str, float]) -> float:
 def _going_backward(work: LayerWork, blocks: range) -> float:
     """Returns the bytes of gradients of activations that live at a time while a layer of these blocks goes backward."""
     size, hidden = work.size, work.width * work.hidden
-    widths = [size.dense_width(number) * work.tokens for number in blocks]
+    elements = [size.dense_width(number) * work.tokens / work.degrees.tensor for number in blocks]
     if any(map(size.has_experts, blocks)):
-        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return work.width * max(widths, default=0.0) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+        elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
+    return work.width * max(elements, default=0.0) * (2 + size.gated) + 2 * hidden
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution, own = work.execution, sum(work.own_parameters(layer))
+    execution = work.execution
+    own = sum(count for count, share in zip(work.own_parameters(layer), work.shares, strict=True) if share > 1)
     ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
     return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
