@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu._util import units
 from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
@@ -117,6 +118,16 @@ def tokens_of_sample(name: str) -> int | None:
     [1024, None, None]
     """
     return getattr(_size_of(name), "sequence", None)
+
+
+def model_title(name: str) -> str:
+    """Returns a short title for the model that a name or text stands for: of sizes as text their number of parameters.
+
+    >>> model_title("transformer:hidden=4096,blocks=32,heads=32,vocabulary=32000,sequence=4096")
+    'a transformer of 8.85 billion parameters'
+    """
+    size = Transformer.of_text(name)
+    return name or "a model" if size is None else f"a transformer of {units.many(size.num_parameters)} parameters"
 
 
 def is_marked(name: str) -> bool:
