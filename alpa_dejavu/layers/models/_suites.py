@@ -5,7 +5,7 @@ Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown 
 Learners, NeurIPS 2020, table 2.1.
 
 bert-base and bert-large are those of Devlin et al., with the head that fills in words; resnet-50 is that of He et al.,
-for the 1000 classes of ImageNet; llama-7b, -13b and -70b are Llama 2 of Touvron et al., with 4096 tokens a sample.
+for the 1000 classes of ImageNet; the decoders that people train today are in `_decoders.py`.
 
 Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
 ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
@@ -22,10 +22,12 @@ import difflib
 import functools
 import importlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util import units
+from alpa_dejavu.layers.models._decoders import DECODERS, SPELLINGS
 from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
@@ -69,9 +71,7 @@ SUITES: dict[str, Size] = {
     "bert-base": BERT(768, 12, 12),
     "bert-large": BERT(1024, 24, 16),
     "resnet-50": WideResNet(64, 1, classes=1000),
-    "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
-    "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
-    "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
+    **DECODERS,
 }
 
 
@@ -89,8 +89,26 @@ def _of_family(size: Size, kind: str) -> Callable[..., Any]:
     return functools.partial(function, size)
 
 
+def _spelled(name: str) -> str:
+    return re.sub(r"([a-z])-(?=\d)", r"\1", name.lower())
+
+
+_BY_SPELLING = {_spelled(name): name for name in SUITES} | {_spelled(other): name for other, name in SPELLINGS.items()}
+
+
+def known_name(name: str) -> str | None:
+    """Returns the name of a known model that somebody writes in capitals, or without a dash ahead of a number, or by
+    another name; None if there is none.
+
+    >>> [known_name("Gemma2-9B"), known_name("llama-2-7b"), known_name("module:function")]
+    ['gemma-2-9b', 'llama-7b', None]
+    """
+    return _BY_SPELLING.get(_spelled(name))
+
+
 def _size_of(name: str) -> Size | None:
-    return SUITES.get(name.lower()) or Transformer.of_text(name)
+    model = known_name(name)
+    return Transformer.of_text(name) if model is None else SUITES[model]
 
 
 def transformer_size(name: str) -> Transformer | None:
@@ -121,13 +139,35 @@ def tokens_of_sample(name: str) -> int | None:
 
 
 def model_title(name: str) -> str:
-    """Returns a short title for the model that a name or text stands for: of sizes as text their number of parameters.
+    """Returns a short title for the model that a name or text stands for. Sizes as text are titled by the known model
+    from which they differ in few fields, else by their number of parameters.
 
-    >>> model_title("transformer:hidden=4096,blocks=32,heads=32,vocabulary=32000,sequence=4096")
-    'a transformer of 8.85 billion parameters'
+    >>> model_title(dataclasses.replace(SUITES["llama-7b"], sequence=8192).text)
+    'llama-7b (sequence=8192)'
+    >>> model_title("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4")
+    'a transformer of 2,344 parameters'
     """
     size = Transformer.of_text(name)
-    return name or "a model" if size is None else f"a transformer of {units.many(size.num_parameters)} parameters"
+    if size is None:
+        return name or "a model"
+    parts = _parts(size)
+    nearest = [
+        (model, [f"{field}={value}" for field, value in parts.items() if other.get(field) != value])
+        for model, other in ((model, _parts(other)) for model, other in SUITES.items() if isinstance(other, Transformer))
+        if other.keys() <= parts.keys()
+    ]
+    model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
+    if not model or len(changed) > _FEW:
+        return f"a transformer of {units.many(size.num_parameters)} parameters"
+    return f"{model} ({', '.join(changed)})" if changed else model
+
+
+def _parts(size: Transformer) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in size.text.split(":", 1)[1].split(","))
+
+
+_FEW = 3
+"""In so many fields a transformer may differ from a known one whose name it is titled by."""
 
 
 def is_marked(name: str) -> bool:
@@ -140,7 +180,7 @@ def is_marked(name: str) -> bool:
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
+    """Returns the names of all known models, by family and by size."""
     return list(SUITES)
 
 
@@ -185,14 +225,15 @@ def model_size(name: str) -> Size:
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    if name.lower() not in SUITES:
+    model = known_name(name)
+    if model is None:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`alpa-dejavu models` lists all."
         raise ValueError(
             f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
             "Face has beside its weights, or as 'module:function'."
         )
-    return SUITES[name.lower()]
+    return SUITES[model]
 
 
 def num_parameters(name: str) -> int:
