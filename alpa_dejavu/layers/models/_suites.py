@@ -151,9 +151,10 @@ def model_title(name: str) -> str:
     if size is None:
         return name or "a model"
     parts = _parts(size)
+    transformers = {model: _parts(other) for model, other in SUITES.items() if isinstance(other, Transformer)}
     nearest = [
         (model, [f"{field}={value}" for field, value in parts.items() if other.get(field) != value])
-        for model, other in ((model, _parts(other)) for model, other in SUITES.items() if isinstance(other, Transformer))
+        for model, other in transformers.items()
         if other.keys() <= parts.keys()
     ]
     model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
