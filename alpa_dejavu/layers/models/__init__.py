@@ -16,6 +16,7 @@ from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
     forward_function,
     is_marked,
+    is_served,
     known_models,
     known_name,
     model_function,
@@ -36,6 +37,7 @@ __all__ = [
     "Transformer",
     "forward_function",
     "is_marked",
+    "is_served",
     "known_models",
     "known_name",
     "model_function",

@@ -137,7 +137,6 @@ class Transformer(TextSizes):
         checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
         self._fill_in()
         checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
-        checks.count("transformer", "rotary_base", self.rotary_base)
         for name, value, right, what in self._bounds():
             _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
         turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
