@@ -285,6 +285,36 @@ def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
     assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expert", "busier"),
+    [({"imbalance": 1.5}, 4, 1.5), ({"imbalance": 1.5}, 1, 1), ({"imbalance": 3.0}, 2, 2),
+     ({"capacity": 1.25}, 4, 1.25), ({"capacity": 1.25, "imbalance": 2.0}, 4, 1.25), ({"capacity": 1.25}, 1, 1.25)],
+)  # fmt: skip
+def test_the_busiest_device_has_more_tokens_and_a_capacity_is_filled(sizes, expert, busier):
+    """Of 256 tokens each goes to 2 of 16 experts; two devices can't have more than twice the mean."""
+    mesh, even = config(8, expert_parallel=expert), division(MOE, config(8, expert_parallel=expert))
+    unlike = division(dataclasses.replace(MOE, **sizes), mesh)
+    if expert > 1:
+        assert sent(unlike.exchanges(1, "forward"))["all_to_all", EXPERT] == busier * 2 * (2 * 256 * 2 * 512)
+    flop, of_even = (
+        sum(record.flop for record in of.operators("backward")[1].records if record.kind == "grouped")
+        for of in (unlike, even)
+    )
+    assert flop == busier * of_even
+    kept, alike = (memory(size, mesh).per_micro_batch[1, 1] for size in (dataclasses.replace(MOE, **sizes), MOE))
+    assert kept - alike == pytest.approx((busier - 1) * 2 * 512 * (512 + 3 * 256))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [({"imbalance": 0.5}, "imbalance is 0.5, but must be from 1 to 16"),
+     ({"capacity": 9.0}, "capacity is 9.0, but must be from 0 to 8, with which each expert takes all tokens")],
+)  # fmt: skip
+def test_experts_that_cant_have_so_many_tokens(sizes, text):
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(MOE, **sizes)
+
+
 def test_experts_are_divided_among_tensor_parallel_devices_too_where_fewer_share_each():
     """16 devices, of which 4 share a sample: each has its quarter of the 256 tokens for its own 2 of 16 experts."""
     mesh = config(4, 4, expert_parallel=8, expert_tensor=1)

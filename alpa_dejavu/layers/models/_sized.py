@@ -89,7 +89,10 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
 
 def _check(size: Transformer) -> None:
     precision = "" if size.precision in _DTYPES else size.precision
-    strange = {"latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision}
+    strange = {
+        "latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision,
+        "imbalance": size.imbalance if size.imbalance > 1 else 0, "capacity": size.capacity,
+    }  # fmt: skip
     for name, value in strange.items():
         if value:
             raise ValueError(

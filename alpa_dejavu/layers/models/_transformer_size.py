@@ -38,6 +38,9 @@ class Transformer(TextSizes):
         qk_norm: whether queries and keys are normalised, head by head.
         tied: whether logits are made by the table of embeddings.
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
+        imbalance: the tokens of the busiest device over the mean, where experts are divided among devices.
+        capacity: the tokens that each expert takes over the mean: fewer are padded to as many, and further ones
+            dropped; 0: each takes all that come.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
@@ -74,6 +77,8 @@ class Transformer(TextSizes):
     tied: bool = False
     num_experts: int = 0
     experts_per_token: int = 0
+    imbalance: float = 1.0
+    capacity: float = 0.0
     shared_feed_forward: int = 0
     train_last: int = 0
     dense_blocks: int = 0
@@ -103,6 +108,17 @@ class Transformer(TextSizes):
             bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
             f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
             "both 0; mend the sizes",
+        )
+        most = max(self.num_experts, 1)
+        _refuse_if(
+            not 1 <= self.imbalance <= most,
+            f"imbalance is {self.imbalance!r}, but must be from 1 to {most}, the number of experts; mend the sizes",
+        )
+        most = self.num_experts / max(self.experts_per_token, 1)
+        _refuse_if(
+            not 0 <= self.capacity <= most,
+            f"capacity is {self.capacity!r}, but must be from 0 to {most:g}, with which each expert takes all tokens; "
+            "mend the sizes",
         )
         _refuse_if(
             bool(self.shared_feed_forward) and not self.num_experts,

@@ -76,8 +76,12 @@ class LayerWork:
 
     @property
     def routed(self) -> float:
-        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
-        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
+        """Returns how many tokens, each once for each of its experts, the experts of the busiest device have of a
+        micro-batch; with a capacity all have as many.
+        """
+        busiest = self.size.capacity or min(self.size.imbalance, self.degrees.expert)
+        shared = self.degrees.expert_tensor / self.degrees.tensor
+        return self.tokens * self.size.experts_per_token * shared * busiest
 
     @property
     def vocabulary(self) -> float:
