@@ -55,6 +55,7 @@ class Runtime:
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
     models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
+    lacks: str = ""  # the property of `Transformer` with those fields, and their values, that no file of it can say
 
     def has(self, schedule: str) -> bool:
         """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
@@ -106,6 +107,8 @@ class Runtime:
 
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
+        for name, value in getattr(model, self.lacks).items() if self.lacks else ():
+            return f"{name} is {value!r}, but must be left out"
         unlike: list[list[str]] = [
             [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
              if (value := getattr(model, name)) not in values]
@@ -136,7 +139,7 @@ RUNTIMES = {
         unlike_zero=True,
         streams=False,
         frozen=True,
-        models=({"precision": _HALF_OR_SINGLE, "latent_rank": (0,), "dense_blocks": (0,)},),
+        lacks="untraced",
     ),
     "megatron": Runtime(
         degrees=tuple(DEGREES),
@@ -146,6 +149,7 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
+        lacks="unusual",
         models=(
             {"latent_rank": (0,), "biases": ("none", "qkv")},
             {"latent_rank": (0,), "biases": ("all",), "num_experts": (0,)},
@@ -191,6 +195,7 @@ RUNTIMES = {
         whole_rounds=True,
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
+        lacks="unusual",
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
 from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, ALONE, PLAIN, DivisionDegrees, Execution
-from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
+from alpa_dejavu.sharding.transformers._records import (
+    CAPPED,
+    PLAIN_ATTENTION,
+    grouped,
+    plain_attention,
+    product,
+    stream,
+)
 
 _SINGLE = 4.0
 _BACKWARD = 2.5
@@ -62,11 +69,12 @@ class LayerWork:
         """Returns among how many devices tokens are divided where sequence parallelism divides them."""
         return self.degrees.tensor if self.execution.sequence_parallel else 1
 
-    @property
-    def steps(self) -> int:
-        """Returns in how many steps a device computes attention, with the keys of one device after the other."""
+    def steps(self, number: int) -> int:
+        """Returns in how many steps a device computes attention of a block, with the keys of one device after the
+        other; with a window it needs but few of them.
+        """
         whole = self.execution.context == ALL_TO_ALL or self.execution.attention == PLAIN
-        return 1 if whole else self.degrees.context
+        return 1 if whole or self.size.window_of(number) < self.size.sequence else self.degrees.context
 
     @property
     def keys(self) -> float:
@@ -109,9 +117,9 @@ class LayerWork:
 
     def recomputed(self, layer: int, remat: str) -> Operators:
         """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
-        if remat == "none" or not 0 < layer < self.size.num_layers - 1:
+        if remat == "none":
             return Operators.of([])
-        records = self.operators(layer, "forward").records
+        records = [record for number in self.size.blocks_of(layer) for record in self._block(number, False)]
         if remat == "layer":
             return Operators.of(records)
         if self.execution.selective == "attention":
@@ -125,10 +133,14 @@ class LayerWork:
             yield from self._update(layer)
         elif layer == 0:
             yield from self._embedding(phase == "backward")
-        elif layer == self.size.num_layers - 1:
-            yield from self._head(phase == "backward")
         else:
-            yield from self._block(layer - 1, phase == "backward")
+            backward, is_last = phase == "backward", layer == self.size.num_layers - 1
+            parts = [self._head(backward)] * is_last
+            for number in self.size.blocks_of(layer):
+                parts += [self._predicting(backward)] * is_last + [self._block(number, backward)]
+                parts += [self._head(backward)] * is_last
+            for part in reversed(parts) if backward else parts:
+                yield from part
 
     # Ends
 
@@ -145,38 +157,56 @@ class LayerWork:
     def _head(self, backward: bool) -> Iterator[Operator]:
         tokens, hidden, logits = self.tokens, self.size.hidden, self.tokens * self.vocabulary
         traffic = self.execution.logit_traffic_bytes * logits / 2
+        capped = self.width * logits * bool(self.size.logit_cap)
         if not backward:
             yield from self._norm(False)
             yield product(tokens, self.vocabulary, hidden, _usual(self.size))
+            yield from [stream("cap", capped, capped)] * bool(capped)
             yield stream("loss", traffic / 2, traffic / 2)
             return
         yield stream("loss", traffic / 2, traffic / 2)
+        yield from [stream("cap", 2 * capped, capped)] * bool(capped)
         yield from self._gradients(tokens, self.vocabulary, hidden, _usual(self.size))
         yield from self._norm(True)
+
+    def _predicting(self, backward: bool) -> Iterator[Operator]:
+        """Yields what stands ahead of a block that predicts a further token: that token's embedding and the hidden
+        state are normalised, and multiplied together.
+        """
+        hidden = self.size.hidden
+        parts: list[Iterable[Operator]] = [
+            self._embedding(backward), self._norm(backward), self._norm(backward),
+            self._products([(self.tokens, hidden / self.degrees.tensor, 2 * hidden)], backward),
+        ]  # fmt: skip
+        for part in reversed(parts) if backward else parts:
+            yield from part
 
     # Blocks
 
     def _block(self, number: int, backward: bool) -> Iterator[Operator]:
-        parts = [self._attention_half(backward), self._feed_forward_half(number, backward)]
+        parts = [self._attention_half(number, backward), self._feed_forward_half(number, backward)]
         for part in reversed(parts) if backward else parts:
             yield from part
 
-    def _attention_half(self, backward: bool) -> Iterator[Operator]:
+    def _attention_half(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
-        ahead = [*self._norm(backward), *self._products(self._attention_products[:-1], backward)]
-        mixed = [*self._rotation(), *self._attention(backward)]
-        behind = [*self._products(self._attention_products[-1:], backward), *self._residual(backward)]
+        ahead = [*self._norm_at("ahead", backward), *self._products(self._attention_products[:-1], backward)]
+        mixed = [*self._rotation(backward), *self._attention(number, backward)]
+        behind = [
+            *self._products(self._attention_products[-1:], backward), *self._norm_at("behind", backward),
+            *self._residual(backward),
+        ]  # fmt: skip
         for part in (behind, mixed, ahead) if backward else (ahead, mixed, behind):
             yield from part
 
     def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
         size, tensor = self.size, self.degrees.tensor
-        parts = [list(self._norm(backward))]
+        parts = [list(self._norm_at("ahead", backward))]
         if size.has_experts(number):
             parts.append(list(self._experts(backward)))
         if width := size.dense_width(number):
             parts.append(list(self._feed_forward(width / tensor, backward)))
-        parts.append(list(self._residual(backward)))
+        parts += [list(self._norm_at("behind", backward)), list(self._residual(backward))]
         for part in reversed(parts) if backward else parts:
             yield from part
 
@@ -246,23 +276,30 @@ class LayerWork:
         ]
         return [*of_queries, *latent, behind]
 
-    def _attention(self, backward: bool) -> Iterator[Operator]:
+    def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields attention over a device's samples. Devices that share tokens have some of its heads each, or a part of
         the tokens: then there is a kernel for each device's keys, which has as much to do as one with its own, since of
         the others half is masked, and their results are merged.
         """
-        size, degrees, steps = self.size, self.degrees, self.steps
+        size, degrees, steps = self.size, self.degrees, self.steps(number)
         samples, tokens = self.samples / (degrees.data / degrees.context), size.sequence / steps
         shared = degrees.tensor * degrees.context / steps
         heads, keys = max(size.num_heads / shared, 1e-9), max(size.kv_heads / shared, 1e-9)
         head = (size.head_size + size.rotary_size + size.value_size) / 2
         if self.execution.attention == PLAIN:
             yield from plain_attention(samples * heads, size.sequence, head, _usual(self.size), backward)
+            if size.attention_cap:
+                scores = self.width * samples * heads * size.sequence**2
+                yield stream(CAPPED, scores * (1 + backward), scores)
             return
         whole = heads if heads >= 1 else 1.0
         samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
-        kernel = FusedAttention(self.execution.attention, causal=True, backward=backward)
-        flop = 4 * samples * heads * tokens**2 * head / 2 * (_BACKWARD if backward else 1)
+        window = size.window_of(number)
+        kernel = FusedAttention(
+            self.execution.attention, causal=True, backward=backward, capped=size.attention_cap > 0,
+            window=window if window < size.sequence else 0,
+        )  # fmt: skip
+        flop = 4 * samples * heads * size.pairs(number) / steps**2 * head * (_BACKWARD if backward else 1)
         moved = self.width * samples * tokens * head * (2 * heads + 2 * keys)
         shapes = tuple((max(round(samples), 1), round(tokens), round(count), round(head)) for count in (heads, keys))
         yield Operator(
@@ -276,13 +313,19 @@ class LayerWork:
             sums = (1 if backward else _SINGLE / self.width) * merged
             yield dataclasses.replace(stream("merge", merged + sums, sums), count=steps - 1)
 
-    def _rotation(self) -> Iterator[Operator]:
-        size = self.size
-        if size.rotary or size.qk_norm:
-            turned = size.num_heads + size.kv_heads
-            width = size.rotary_size if size.latent_rank else size.head_size
-            moved = self.width * self.tokens * turned * width / self.degrees.tensor
+    def _rotation(self, backward: bool) -> Iterator[Operator]:
+        """Yields the norms of queries and keys, and their rotation by positions, which compilers put in one kernel."""
+        size, fuses = self.size, self.execution.frees_activations
+        heads = self.width * self.tokens * (size.num_heads + size.kv_heads) / self.degrees.tensor
+        if size.qk_norm:
+            yield stream("norm of queries and keys", heads * size.head_size * (1 + backward), heads * size.head_size)
+        if size.rotary and not (size.qk_norm and fuses):
+            moved = heads * (size.rotary_size if size.latent_rank else size.rotated or size.head_size)
             yield stream("rotate", moved, moved)
+
+    def _norm_at(self, where: str, backward: bool) -> Iterator[Operator]:
+        if self.size.normed(where):
+            yield from self._norm(backward)
 
     def _norm(self, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.hidden
@@ -350,21 +393,27 @@ class LayerWork:
         """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
         size, tensor = self.size, self.degrees.tensor
         if layer == 0:
-            positions = 0 if size.rotary else size.sequence
-            return 0.0, (self.vocabulary * tensor + positions) * size.hidden / tensor
+            return 0.0, (self.vocabulary * tensor + size.position_rows) * size.hidden / tensor
+        ends = 0.0
         if layer == size.num_layers - 1:
-            return 0.0, (0.0 if size.tied else self.vocabulary * size.hidden) + size.hidden * (2 - size.rms_norm)
-        experts = size.block_parameters(layer - 1, experts=True) / self.degrees.expert_tensor / self.degrees.expert
-        products = self._divided_parameters(layer - 1)
-        whole = dataclasses.replace(self, degrees=ALONE)._divided_parameters(layer - 1)
-        return experts, products + size.block_parameters(layer - 1, experts=False) - whole
+            ends = (0.0 if size.tied else self.vocabulary * size.hidden) + size.norm_parameters
+        experts = sum(size.block_parameters(number, experts=True) for number in size.blocks_of(layer))
+        others = sum(map(self._other_parameters, size.blocks_of(layer)))
+        return experts / self.degrees.expert_tensor / self.degrees.expert, ends + others
+
+    def _other_parameters(self, number: int) -> float:
+        """The parameters of a block that a device has, but for those of its experts."""
+        whole = dataclasses.replace(self, degrees=ALONE)._divided_parameters(number)
+        return self._divided_parameters(number) + self.size.block_parameters(number, experts=False) - whole
 
     def _divided_parameters(self, number: int) -> float:
         """The parameters of a block's products but for its experts' and the choice of these: norms and others are whole
         on each of the tensor-parallel devices, and so are keys of which there are fewer than devices.
         """
-        fed = (2 + self.size.gated) * self.size.hidden * self.size.dense_width(number) / self.degrees.tensor
-        return fed + sum(columns * inner for _, columns, inner in self._attention_products)
+        size, tensor = self.size, self.degrees.tensor
+        fed = (2 + size.gated) * size.hidden * size.dense_width(number) / tensor
+        joined = 2 * size.hidden**2 / tensor if number in size.predicting else 0.0
+        return fed + joined + sum(columns * inner for _, columns, inner in self._attention_products)
 
 
 def _usual(size: Transformer) -> str:

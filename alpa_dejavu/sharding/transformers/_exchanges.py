@@ -41,7 +41,8 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
     if phase == "step":
         return ()
     sent = _of_layer(work, layer, phase == "backward")
-    behind = {CONTEXT: 1 - 1 / work.steps} if work.execution.context == RING else {}
+    steps = max(map(work.steps, work.size.blocks_of(layer)), default=1)
+    behind = {CONTEXT: 1 - 1 / steps} if work.execution.context == RING else {}
     return [
         AxisCollectives(kind, axis, np.array([size]), np.array([count]), behind.get(axis, 0.0))
         for kind, axis, size, count in sent
@@ -49,10 +50,16 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
-    if 0 < layer < work.size.num_layers - 1:
-        yield from _of_block(work, layer - 1, backward)
-    elif work.degrees.tensor > 1:
+    last = work.size.num_layers - 1
+    if work.degrees.tensor > 1 and layer in (0, last):
         yield from _of_ends(work, layer, backward)
+    for number in work.size.blocks_of(layer):
+        yield from _of_block(work, number, backward)
+        if work.degrees.tensor > 1 and layer == last:
+            # A block that predicts has an embedding, a product whose results are gathered, and a head of its own.
+            yield from _of_ends(work, 0, backward)
+            yield "all_gather", TENSOR, work.width * work.tokens * work.size.hidden, 1.0
+            yield from _of_ends(work, layer, backward)
 
 
 def _of_block(work: LayerWork, number: int, backward: bool) -> Iterator[SentCollective]:
