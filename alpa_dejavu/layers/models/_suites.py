@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu._util import units
 from alpa_dejavu.layers.models._decoders import DECODERS, SPELLINGS
 from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
@@ -135,6 +136,39 @@ def tokens_of_sample(name: str) -> int | None:
     [1024, None, None]
     """
     return getattr(_size_of(name), "sequence", None)
+
+
+def model_title(name: str) -> str:
+    """Returns a short title for the model that a name or text stands for. Sizes as text are titled by the known model
+    from which they differ in few fields, else by their number of parameters.
+
+    >>> model_title(dataclasses.replace(SUITES["llama-7b"], sequence=8192).text)
+    'llama-7b (sequence=8192)'
+    >>> model_title("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4")
+    'a transformer of 2,344 parameters'
+    """
+    size = Transformer.of_text(name)
+    if size is None:
+        return name or "a model"
+    parts = _parts(size)
+    transformers = {model: _parts(other) for model, other in SUITES.items() if isinstance(other, Transformer)}
+    nearest = [
+        (model, [f"{field}={value}" for field, value in parts.items() if other.get(field) != value])
+        for model, other in transformers.items()
+        if other.keys() <= parts.keys()
+    ]
+    model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
+    if not model or len(changed) > _FEW:
+        return f"a transformer of {units.many(size.num_parameters)} parameters"
+    return f"{model} ({', '.join(changed)})" if changed else model
+
+
+def _parts(size: Transformer) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in size.text.split(":", 1)[1].split(","))
+
+
+_FEW = 3
+"""In so many fields a transformer may differ from a known one whose name it is titled by."""
 
 
 def is_marked(name: str) -> bool:
