@@ -7,6 +7,15 @@ import re
 from typing import Any, final
 
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.layers.models._training_choices import (
+    FROZEN_BYTES,
+    LORA_TARGETS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SHORT_PRECISIONS,
+    Optimizer,
+    Precision,
+)
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem.limits import MOST_LAYERS, MOST_PARAMETERS, MOST_WIDTH, at_most
 
@@ -18,8 +27,6 @@ BIASES = {
     "all": ("qkv", "out", "feed_forward"),
 }  # fmt: skip
 """Which products of a block have a bias, by a name: those ahead of attention, the one behind it, the feed-forward's."""
-PRECISIONS = ("bfloat16", "float16", "float8", "float32")
-"""The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
 
 
 @final
@@ -42,6 +49,10 @@ class Transformer:
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
+        lora: the rank of adapters that are trained in these blocks in place of all that the model has; 0: there are none.
+        lora_targets: the products that have adapters: those of "attention", or "all" products but the routers'.
+        frozen: the width in which products that aren't trained are kept: "8bit", "4bit" or "bf16"; empty: as it computes.
+        optimizer: which one updates what is trained, one of `OPTIMIZERS`.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
             feed-forward layers.
         latent_rank: the width of the one latent vector that a token's keys and values are made of (multi-head latent
@@ -49,7 +60,8 @@ class Transformer:
         query_rank: with latent attention the width that queries are made of; 0: they are made of the hidden state.
         rotary_size, value_size: with latent attention the further width of a head of queries and keys that positions
             rotate, and the width of a head of values; 0: as `head_size`.
-        precision: the dtype of the products of blocks, one of `PRECISIONS`.
+        precision: the precision that it computes in, one of `PRECISIONS`.
+        gather: "fp8" where weights of products in 8 bits are gathered in 8 bits, and not kept in 16; else empty.
         rotary_base: the base of the wavelengths by which positions rotate.
         rotary_scaling: the factor by which long wavelengths are longer still, as in Llama 3.1; 1: they aren't.
         shared_gate: whether a gate, by one product to a number, scales the result of the shared expert.
@@ -88,6 +100,11 @@ class Transformer:
     rotary_base: int = 10000
     rotary_scaling: float = 1.0
     shared_gate: bool = False
+    optimizer: str = "adamw"
+    lora: int = 0
+    lora_targets: str = "attention"
+    frozen: str = ""
+    gather: str = ""
 
     def __post_init__(self) -> None:
         at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
@@ -97,7 +114,12 @@ class Transformer:
         for name in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
             checks.count("transformer", name, getattr(self, name))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
-        checks.one_of("transformer", "precision", self.precision, PRECISIONS)
+        object.__setattr__(self, "precision", SHORT_PRECISIONS.get(self.precision, self.precision))
+        checks.one_of("transformer", "precision", self.precision, tuple(PRECISIONS))
+        checks.one_of("transformer", "optimizer", self.optimizer, tuple(OPTIMIZERS))
+        checks.one_of("transformer", "lora_targets", self.lora_targets, LORA_TARGETS)
+        checks.one_of("transformer", "frozen", self.frozen, ("", *FROZEN_BYTES))
+        checks.one_of("transformer", "gather", self.gather, ("", "fp8"))
         if self.head_size == 0:
             self._divides("num_heads", self.num_heads, "hidden", self.hidden)
         for name, derived in self._derived().items():
@@ -152,6 +174,25 @@ class Transformer:
             f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
             "out to train the whole model",
         )
+        _refuse_if(
+            self.lora > self.hidden,
+            f"lora is {self.lora}, but must be at most the hidden width, {self.hidden}; give a smaller rank",
+        )
+        _refuse_if(
+            self.lora_targets != LORA_TARGETS[0] and not self.lora,
+            f"lora_targets is {self.lora_targets!r}, but must be left out where there are no adapters; give lora=RANK",
+        )
+        _refuse_if(
+            self.frozen and self.trains_all,
+            f"frozen is {self.frozen!r}, but must be left out where the whole model is trained; give lora=RANK or "
+            "train_last=BLOCKS with it",
+        )
+        if self.frozen == "bf16" and self.computes_in.usual != "float32":
+            object.__setattr__(self, "frozen", "")  # which is the same
+        _refuse_if(
+            self.gather and self.computes_in.products != "float8",
+            f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
+        )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
     def _divides(self, field: str, value: int, other: str, of: int) -> None:
@@ -200,9 +241,50 @@ class Transformer:
         >>> Transformer(8, 4, 2, 16, 4, **experts).alike_layers
         [0, 1, 2, 2, 2, 5]
         """
-        first = 1 + self.dense_blocks if self.num_experts else 1
-        blocks = [1 if number <= self.dense_blocks else first for number in range(1, self.num_blocks + 1)]
+        first = dict[object, int]()
+        blocks = [
+            first.setdefault((self.has_experts(layer - 1), self.trained(layer)), layer)
+            for layer in range(1, self.num_blocks + 1)
+        ]
         return [0, *blocks, self.num_blocks + 1]
+
+    @property
+    def computes_in(self) -> Precision:
+        """Returns the dtypes that it computes in."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def updated_by(self) -> Optimizer:
+        """Returns what its optimizer keeps and does."""
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def trains_all(self) -> bool:
+        """Returns whether nothing of it is frozen."""
+        return not self.lora and not self.train_last
+
+    @property
+    def first_trained(self) -> int:
+        """Returns the number of the first layer that has something to train: backward passes end there."""
+        return self.num_blocks + 1 - self.train_last if self.train_last else int(self.lora > 0)
+
+    def trained(self, layer: int) -> str:
+        """Returns what is trained of a layer, by its number: "all" of it, its "adapters", or "nothing"."""
+        if layer < self.first_trained or (self.lora and layer > self.num_blocks):
+            return "nothing"
+        return "adapters" if self.lora else "all"
+
+    def keeps_operands(self, layer: int, target: str) -> bool:
+        """Returns whether gradients of weights, or adapters, take the operands of a layer's products of "attention" or
+        "feed_forward".
+        """
+        trained = self.trained(layer)
+        return trained == "all" or (trained == "adapters" and self.lora_targets in (target, "all"))
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Returns the bytes of a parameter of a block's products that isn't trained."""
+        return FROZEN_BYTES[self.frozen] if self.frozen else 4.0 if self.computes_in.usual == "float32" else 2.0
 
     def biased(self, products: str) -> bool:
         """Returns whether some products of a block have a bias: "qkv", "out" or "feed_forward"."""

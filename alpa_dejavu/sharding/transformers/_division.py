@@ -23,9 +23,10 @@ from alpa_dejavu.problem import (
     Tensor,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
+from alpa_dejavu.sharding.transformers._exchanges import ArraysOfBytes, activation_exchanges, parameter_exchanges
 from alpa_dejavu.sharding.transformers._execution import ALONE, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
+from alpa_dejavu.sharding.transformers._parameters import ParameterBytes
 
 _Of = TypeVar("_Of")
 _Bytes = Callable[[KeptBytes], float]
@@ -122,17 +123,26 @@ class TransformerDivision:
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of parameters and gradients of a stage of layers i..j in a phase, shape (L, L)."""
         experts, others = self._parameters
-        return parameter_exchanges(self.work, phase, (range_sum(experts), self._with_table(others)))
+        sums = {name: range_sum(values) for name, values in experts.items()}
+        return parameter_exchanges(
+            self.work, phase, (sums, {name: self._with_table(values) for name, values in others.items()})
+        )
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase; arrays of shape (L,)."""
-        experts, others = self._parameters
-        return parameter_exchanges(self.work, phase, (experts, others))
+        return parameter_exchanges(self.work, phase, self._parameters)
 
     @cached_property
-    def _parameters(self) -> FloatArray:
-        """The parameters of each layer that a device computes with, of experts and all others; shape (2, L)."""
-        return np.array([self.work.own_parameters(layer) for layer in self.variants]).T
+    def _parameters(self) -> tuple[ArraysOfBytes, ArraysOfBytes]:
+        """The bytes of the parameters of each layer that a device computes with, of experts and all others, by the
+        names of `ParameterBytes`; shape (L,) each.
+        """
+        of_layers = self._of_layers(self.work.parameter_bytes)
+        names = [field.name for field in dataclasses.fields(ParameterBytes)]
+        experts, others = (
+            {name: np.array([getattr(own[which], name) for own in of_layers]) for name in names} for which in (0, 1)
+        )
+        return experts, others
 
     def _with_table(self, values: Sequence[float] | FloatArray) -> FloatArray:
         """Returns sums over ranges of layers, where a head that is tied to the table of embeddings has its own copy of

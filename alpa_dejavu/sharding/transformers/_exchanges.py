@@ -8,7 +8,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from alpa_dejavu.sharding.transformers._block import LayerWork
 
 _LOSS_BYTES = 12.0
 """What tensor-parallel devices add up of each token for the loss: the greatest logit, the sum, and the label's."""
+ArraysOfBytes = Mapping[str, FloatArray]
 SentCollective = tuple[str, int, float, float]
 """The kind of some collectives, their axis, the bytes of each, and how many there are."""
 
@@ -41,6 +42,8 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
     degrees, whole = work.degrees, work.width * work.tokens * work.size.hidden
+    if backward and not work.goes_back(layer):
+        return
     if degrees.tensor > 1:
         yield from _of_tensors(work, layer, whole, backward)
     if 0 < layer < work.size.num_layers - 1:
@@ -69,7 +72,8 @@ def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> It
         if not backward:
             yield "all_reduce", TENSOR, _LOSS_BYTES * work.tokens, 1.0
     elif cut:
-        yield "all_gather", TENSOR, whole, 4.0 if backward else 2.0
+        again = sum(work.size.keeps_operands(layer, target) for target in ("attention", "feed_forward"))
+        yield "all_gather", TENSOR, whole, 2.0 + again if backward else 2.0
         yield "reduce_scatter", TENSOR, whole, 2.0
     else:
         yield "all_reduce", TENSOR, whole, 2.0
@@ -89,40 +93,44 @@ def _of_context(work: LayerWork) -> Iterator[SentCollective]:
 
 
 def parameter_exchanges(
-    work: LayerWork, phase: str, parameters: tuple[FloatArray, FloatArray]
+    work: LayerWork, phase: str, parameters: tuple[ArraysOfBytes, ArraysOfBytes]
 ) -> list[AxisCollectives]:
     """Returns the collectives of parameters and gradients that layers do together in a phase.
 
     Args:
         work: what a device has of the layers.
         phase: "forward" or "backward" of a micro-batch, or "step".
-        parameters: how many parameters a device computes with, those of experts and all others; arrays of one shape,
-            which the bytes have, too.
+        parameters: the figures of `ParameterBytes` by their names, those of experts and all others; arrays of one
+            shape, which the bytes have, too.
     """
-    exchanges = []
     of_experts = EXPERT_REPLICATED if work.degrees.expert > 1 else DATA
-    for axis, count in zip((of_experts, DATA), parameters, strict=True):
-        if count.any():
-            exchanges += [
-                AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
-                for kind, on, num_bytes in _of_parameters(work, phase, axis, count)
-            ]
-    return exchanges
+    return [
+        AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
+        for axis, own in zip((of_experts, DATA), parameters, strict=True)
+        for kind, on, num_bytes in _of_parameters(work, phase, axis, own)
+        if num_bytes.any()
+    ]
 
 
-def _of_parameters(work: LayerWork, phase: str, axis: int, count: FloatArray) -> Iterator[tuple[str, int, FloatArray]]:
-    execution, degrees = work.execution, work.degrees
-    gathered, reduced = execution.gathered_bytes * count, execution.reduced_bytes * count
+def _of_parameters(
+    work: LayerWork, phase: str, axis: int, own: ArraysOfBytes
+) -> Iterator[tuple[str, int, FloatArray]]:
+    degrees = work.degrees
+    shared = SHARDED if degrees.zero == 3 and axis == DATA and degrees.replicas > 1 else axis
     if degrees.zero == 3:
-        shared = SHARDED if axis == DATA and degrees.replicas > 1 else axis
         if phase != "step":
-            yield "all_gather", shared, gathered
+            yield "all_gather", shared, own["gathered" if phase == "forward" else "regathered"]
         if phase == "backward":
-            yield "reduce_scatter", shared, reduced
+            yield "reduce_scatter", shared, own["reduced"]
             if shared == SHARDED:
-                yield "all_reduce", REPLICATED, reduced / degrees.sharded
+                yield "all_reduce", REPLICATED, own["reduced"] / degrees.sharded
     elif phase == "step" and degrees.zero:
-        yield "reduce_scatter", axis, reduced
-        yield "all_gather", axis, gathered
+        # Who updates a whole matrix has all of its gradient.
+        yield "reduce_scatter", axis, own["reduced"] - own["owned"]
+        yield "all_reduce", axis, own["owned"]
+        yield "all_gather", axis, own["updated"]
     elif phase == "step":
-        yield "all_reduce", axis, reduced
+        yield "all_reduce", axis, own["reduced"]
+    if phase == "step" and degrees.zero:
+        yield "all_gather", shared, own["whole"]
+        yield "all_reduce", shared, own["factors"]

@@ -50,19 +50,17 @@ class KeptBytes:
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     execution, size, zero = work.execution, work.size, work.degrees.zero
-    own = work.own_parameters(layer)
-    divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]
-    resident, states = (divided[zero != 3], divided[not zero])
-    block = 0 < layer < size.num_layers - 1
+    own, goes_back = work.parameter_bytes(layer), work.goes_back(layer)
+    block = 0 < layer < size.num_layers - 1 and goes_back
     activations = dict(_activations(work, layer)) if block else {}
     whole = sum(activations.values())
     stays = {"none": whole, "selective": _selected(work, activations), "layer": 0.0}[remat] if block else 0.0
-    hidden = work.width * work.hidden
+    hidden = work.width * work.hidden * goes_back
     logits = execution.logit_bytes * work.tokens * work.vocabulary if layer == size.num_layers - 1 else 0.0
     return KeptBytes(
-        weights=execution.weight_bytes * resident,
-        gradients=execution.gradient_bytes * resident,
-        states=execution.state_bytes * states,
+        weights=sum(work.shared((each_kind.weights for each_kind in own), zero == 3)),
+        gradients=sum(work.shared((each_kind.gradients for each_kind in own), zero == 3)),
+        states=sum(work.shared((each_kind.states for each_kind in own), zero > 0)),
         activations=stays if layer < size.num_layers - 1 else hidden,
         entering=hidden if layer else 0.0,
         logits=logits,
@@ -76,8 +74,8 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     of norms and of activation functions.
     """
     size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
-    hidden, heads, frees = work.width * work.hidden, size.num_heads / tensor, work.execution.frees_activations
-    yield "attention's norm", 0.0 if frees else hidden
+    hidden, heads = work.width * work.hidden, size.num_heads / tensor
+    yield "attention's norm", _operand(work, layer, "attention", work.hidden)
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
         yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
@@ -86,26 +84,42 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     else:
         keys = 2 * max(size.kv_heads / tensor, 1.0)
         yield "queries, keys and values", work.width * tokens * (heads + keys) * size.head_size
-    yield "attention", work.width * tokens * heads * size.value_size
+    mixed = tokens * heads * size.value_size
+    yield "attention", work.width * mixed
+    if work.execution.narrow_operands and size.computes_in.operand_bytes:
+        yield "attention in fewer bits", _operand(work, layer, "attention", mixed)
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
     else:
         yield "statistics", _STATISTICS * tokens * heads
     yield "residual", hidden
-    yield "feed-forward's norm", 0.0 if frees else hidden
+    yield "feed-forward's norm", _operand(work, layer, "feed_forward", work.hidden)
     if width := size.dense_width(layer - 1):
-        yield from _fed("feed-forward", work, tokens, width / tensor)
+        yield from _fed("feed-forward", work, layer, tokens, width / tensor)
     if size.has_experts(layer - 1):
         routed = tokens * size.experts_per_token
         yield "router", _STATISTICS * tokens * size.num_experts
         yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+        yield from _fed("experts", work, layer, routed, size.feed_forward / tensor)
+    if size.trained(layer) == "adapters":
+        adapted = [of for of in work.block_products(layer - 1) if of.has_adapters(size)]
+        yield "adapters", work.width * sum(of.tokens * size.lora * len(of.parts) for of in adapted)
 
 
-def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
+def _fed(name: str, work: LayerWork, layer: int, tokens: float, width: float) -> Iterator[tuple[str, float]]:
     entering = work.width * tokens * width * (1 + work.size.gated)
     yield f"{name}, wide", entering
-    yield f"{name}, activated", 0.0 if work.execution.frees_activations else work.width * tokens * width
+    yield f"{name}, activated", _operand(work, layer, "feed_forward", tokens * width)
+
+
+def _operand(work: LayerWork, layer: int, target: str, elements: float) -> float:
+    """Returns what is kept of the operand of products, a norm's or an activation function's result, whose weights'
+    gradients take it.
+    """
+    if work.execution.frees_activations or not work.size.keeps_operands(layer, target):
+        return 0.0
+    narrow = work.size.computes_in.operand_bytes if work.execution.narrow_operands else 0.0
+    return (narrow or work.width) * elements
 
 
 def _selected(work: LayerWork, activations: dict[str, float]) -> float:
@@ -129,6 +143,5 @@ def _going_backward(work: LayerWork, layer: int) -> float:
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution, own = work.execution, sum(work.own_parameters(layer))
-    ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
-    return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
+    ahead = work.execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
+    return sum(own.gathered * ahead + own.reduced for own in work.parameter_bytes(layer))
