@@ -39,8 +39,8 @@ def family(generation: str) -> str:
 
 
 def dtype_class(gpu: Gpu, dtype: str) -> str:
-    """Returns the class of a dtype's products on a GPU: "float8" for those of 8 bits or fewer, "half" for all others on tensor
-    cores, TF32 included, and "float32" for those on the units that compute everything else.
+    """Returns the class of a dtype's products on a GPU: "float8" for those of 8 bits or fewer, "half" for all others on
+    tensor cores, TF32 included, and "float32" for those on the units that compute everything else.
 
     >>> from alpa_dejavu.clusters.gpus import gpu_of
     >>> [dtype_class(gpu_of(name), "float32") for name in ("V100-SXM2-16GB", "A100-SXM-80GB")]

@@ -27,13 +27,16 @@ from alpa_dejavu.layers.models._training import (
     abstract,
     abstract_state,
     abstract_tokens,
+    adafactor,
     adamw,
     log_likelihood,
+    momentum,
     train_step_of,
 )
 from alpa_dejavu.layers.models._transformer import mixture_of_experts, past_mask
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
+_OPTIMIZERS = {"adamw": adamw, "adam": adamw, "sgd": momentum, "adafactor": adafactor}
 _DTYPES = {"bfloat16": jnp.float16, "float16": jnp.float16, "float32": jnp.float32}
 _GROUP = 2048
 """So many tokens share the places of experts."""
@@ -46,7 +49,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
 
     Raises:
         ValueError: the transformer has what isn't written here: latent attention, blocks without experts among those
-            with experts, or a precision below half.
+            with experts, a precision below half, adapters, or an optimizer that isn't written.
     """
     _check(size)
 
@@ -60,7 +63,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
 
         return frozen, train_step_of(loss, optimizer)(trained, batch)
 
-    shapes, optimizer = sized_shapes(size), adamw()
+    shapes, optimizer = sized_shapes(size), _OPTIMIZERS[size.optimizer]()
     first, dtype = len(shapes) - 1 - size.train_last if size.train_last else 0, _DTYPES[size.precision]
     trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
     batch = abstract_tokens(size, batch_size, "tokens", "labels")
@@ -89,7 +92,11 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
 
 def _check(size: Transformer) -> None:
     precision = "" if size.precision in _DTYPES else size.precision
-    strange = {"latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision}
+    optimizer = "" if size.optimizer in _OPTIMIZERS else size.optimizer
+    strange = {
+        "latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision,
+        "optimizer": optimizer, "lora": size.lora, "frozen": size.frozen,
+    }  # fmt: skip
     for name, value in strange.items():
         if value:
             raise ValueError(

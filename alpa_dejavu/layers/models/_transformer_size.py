@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from typing import Any, final
+from typing import final
 
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu.layers.models._size_text import TextSizes
 from alpa_dejavu.layers.models._training_choices import (
     FROZEN_BYTES,
     LORA_TARGETS,
@@ -17,11 +16,10 @@ from alpa_dejavu.layers.models._training_choices import (
     Precision,
 )
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem.limits import MOST_LAYERS, MOST_PARAMETERS, MOST_WIDTH, at_most
+from alpa_dejavu.problem.limits import MOST_PARAMETERS, at_most
 
 __all__ = ["BIASES", "Transformer"]
 
-_PREFIX = "transformer:"
 BIASES = {
     "none": (), "qkv": ("qkv",), "attention": ("qkv", "out"), "feed_forward": ("feed_forward",),
     "all": ("qkv", "out", "feed_forward"),
@@ -31,7 +29,7 @@ BIASES = {
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Transformer:
+class Transformer(TextSizes):
     """The sizes of a decoder-only transformer of equal blocks, which are normalised before attention and feed-forward.
 
     Attributes:
@@ -49,9 +47,9 @@ class Transformer:
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
-        lora: the rank of adapters that are trained in these blocks in place of all that the model has; 0: there are none.
+        lora: the rank of adapters that are trained in these blocks in place of what the model has; 0: there are none.
         lora_targets: the products that have adapters: those of "attention", or "all" products but the routers'.
-        frozen: the width in which products that aren't trained are kept: "8bit", "4bit" or "bf16"; empty: as it computes.
+        frozen: the width in which products that aren't trained are kept: "8bit", "4bit" or "bf16"; empty: as computed.
         optimizer: which one updates what is trained, one of `OPTIMIZERS`.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
             feed-forward layers.
@@ -107,12 +105,6 @@ class Transformer:
     gather: str = ""
 
     def __post_init__(self) -> None:
-        at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
-        for field in dataclasses.fields(self):
-            if field.type == "int":
-                at_most(f"transformer: {field.name}", getattr(self, field.name), MOST_WIDTH, "mend the sizes")
-        for name in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
-            checks.count("transformer", name, getattr(self, name))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         object.__setattr__(self, "precision", SHORT_PRECISIONS.get(self.precision, self.precision))
         checks.one_of("transformer", "precision", self.precision, tuple(PRECISIONS))
@@ -120,12 +112,7 @@ class Transformer:
         checks.one_of("transformer", "lora_targets", self.lora_targets, LORA_TARGETS)
         checks.one_of("transformer", "frozen", self.frozen, ("", *FROZEN_BYTES))
         checks.one_of("transformer", "gather", self.gather, ("", "fp8"))
-        if self.head_size == 0:
-            self._divides("num_heads", self.num_heads, "hidden", self.hidden)
-        for name, derived in self._derived().items():
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, derived)
-            checks.count("transformer", name, getattr(self, name))
+        self._fill_in()
         checks.count("transformer", "rotary_base", self.rotary_base)
         turned = "rotary_size" if self.latent_rank else "head_size"
         _refuse_if(
@@ -133,7 +120,7 @@ class Transformer:
             f"{turned} is {getattr(self, turned)}, but must be even where positions rotate pairs of elements; give an "
             "even one, or rotary=no",
         )
-        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        self._divides("kv_heads", "num_heads")
         _refuse_if(
             bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
             f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
@@ -194,10 +181,6 @@ class Transformer:
             f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
         )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
-
-    def _divides(self, field: str, value: int, other: str, of: int) -> None:
-        if of % value:
-            raise ValueError(f"transformer: {field} is {value}, but must divide {other}, {of}; mend the sizes")
 
     def _derived(self) -> dict[str, int]:
         """The sizes that follow from others where they aren't given."""
@@ -316,68 +299,7 @@ class Transformer:
         count = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
         return count + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
 
-    @property
-    def text(self) -> str:
-        """Returns the sizes as a text, which stands for the model wherever a model's name does."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)} | self._derived()
-        values = {alias: getattr(self, name) for alias, name in _ALIASES.items()}
-        shown = {alias: value for alias, value in values.items() if value != defaults[_ALIASES[alias]]}
-        words = {True: "yes", False: "no"}
-        texts = (f"{alias}={words[value] if isinstance(value, bool) else value}" for alias, value in shown.items())
-        return _PREFIX + ",".join(texts)
-
-    @staticmethod
-    def of_text(text: str) -> Transformer | None:
-        """Returns the sizes that a text stands for; None if it isn't such a text.
-
-        Raises:
-            ValueError: it names a size that there isn't, or one twice, or isn't followed by a number.
-
-        >>> Transformer.of_text("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4").feed_forward
-        32
-        """
-        if not text.startswith(_PREFIX) or "=" not in text:  # else it is a function of the user's own module
-            return None
-        sizes: dict[str, Any] = {}
-        for part in text.removeprefix(_PREFIX).split(","):
-            alias, _, value = part.partition("=")
-            if alias not in _ALIASES or _ALIASES[alias] in sizes:
-                listed = ", ".join(_ALIASES)
-                raise ValueError(
-                    f"model has {part!r}, but must have one of {listed}, each once{near(alias, _ALIASES)}; mend "
-                    "its text"
-                )
-            sizes[_ALIASES[alias]] = _read(alias, value)
-        needed = ("hidden", "blocks", "heads", "vocabulary", "sequence")
-        missing = [alias for alias in needed if _ALIASES[alias] not in sizes]
-        if missing:
-            raise ValueError(f"model is {text!r}, but must say {', '.join(missing)}, too; add them as {missing[0]}=N")
-        return Transformer(**sizes)
-
-
-_FIRST = "hidden num_blocks num_heads kv_heads head_size feed_forward vocabulary sequence".split()
-_TYPES = {field.name: field.type for field in dataclasses.fields(Transformer)}
-_ALIASES = {
-    {"num_blocks": "blocks", "num_heads": "heads", "num_experts": "experts"}.get(name, name): name
-    for name in dict.fromkeys([*_FIRST, *_TYPES])
-}
-"""The fields of `Transformer` by the names that they have in a text, in the order in which they stand there."""
-
 
 def _refuse_if(wrong: object, message: str) -> None:
     if wrong:
         raise ValueError(f"transformer: {message}")
-
-
-def _read(alias: str, value: str) -> int | float | bool | str:
-    kind = _TYPES[_ALIASES[alias]]
-    if kind == "str":
-        return value
-    if kind == "bool" and value in ("yes", "no"):
-        return value == "yes"
-    if kind == "int" and value.isascii() and value.isdigit():
-        return int(value)
-    if kind == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
-        return float(value)
-    wanted = {"bool": "yes or no", "float": "a number"}.get(str(kind), "a whole number")
-    raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")

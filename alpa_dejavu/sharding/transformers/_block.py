@@ -65,6 +65,11 @@ class LayerWork:
         return self.degrees.tensor if self.execution.sequence_parallel else 1
 
     @property
+    def routed(self) -> float:
+        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
+        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
+
+    @property
     def vocabulary(self) -> float:
         """Returns the rows of the vocabulary that a device has."""
         return padded_vocabulary(self.size, self.degrees.tensor) / self.degrees.tensor
@@ -183,9 +188,9 @@ class LayerWork:
 
     def _experts(self, trained: str, backward: bool) -> Iterator[Operator]:
         """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
-        size, tokens, (router, *experts) = self.size, self.tokens, self._expert_products
+        size, tokens, (router, *experts) = self.size, self.tokens / self.cut, self._expert_products
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
-        moved = self.width * (tokens + tokens * size.experts_per_token) * size.hidden
+        moved = self.width * (tokens + self.routed) * size.hidden
         choice = [*self._products([router], trained, backward), stream("route", scores / 2, scores / 2)]
         inner = self._fed(experts, trained, backward)
         around = [stream("permute", moved / 2, moved / 2), *inner, stream("unpermute", moved / 2, moved / 2)]
@@ -194,10 +199,10 @@ class LayerWork:
     @functools.cached_property
     def _attention_products(self) -> list[BlockProduct]:
         """The products of attention, the last one that behind it."""
-        size, tensor = self.size, self.degrees.tensor
+        size, tensor, own = self.size, self.degrees.tensor, self.tokens / self.cut
 
-        def of(inner: float, *parts: float) -> BlockProduct:
-            return BlockProduct(self.tokens, parts, inner, "attention")
+        def of(inner: float, *parts: float, tokens: float = self.tokens) -> BlockProduct:
+            return BlockProduct(tokens, parts, inner, "attention")
 
         heads, behind = size.num_heads / tensor, of(size.num_heads * size.value_size / tensor, size.hidden)
         if not size.latent_rank:
@@ -206,9 +211,9 @@ class LayerWork:
         queries = heads * (size.head_size + size.rotary_size)
         of_queries = [of(size.hidden, queries)]
         if size.query_rank:
-            of_queries = [of(size.hidden, size.query_rank), of(size.query_rank, queries)]
+            of_queries = [of(size.hidden, size.query_rank, tokens=own), of(size.query_rank, queries)]
         latent = [
-            of(size.hidden, size.latent_rank + size.rotary_size),
+            of(size.hidden, size.latent_rank + size.rotary_size, tokens=own),
             of(size.latent_rank, heads * (size.head_size + size.value_size)),
         ]
         return [*of_queries, *latent, behind]
@@ -223,11 +228,11 @@ class LayerWork:
     def _expert_products(self) -> list[BlockProduct]:
         """The product by which experts are chosen, and those of the experts."""
         size, local = self.size, self.size.num_experts / self.degrees.expert
-        routed, width = self.tokens * size.experts_per_token, size.feed_forward / self.degrees.tensor
+        width = size.feed_forward / self.degrees.expert_tensor
         return [
-            BlockProduct(self.tokens, (size.num_experts,), size.hidden, "router"),
-            BlockProduct(routed, (width,) * (1 + size.gated), size.hidden, "feed_forward", local),
-            BlockProduct(routed, (size.hidden,), width, "feed_forward", local),
+            BlockProduct(self.tokens / self.cut, (size.num_experts,), size.hidden, "router"),
+            BlockProduct(self.routed, (width,) * (1 + size.gated), size.hidden, "feed_forward", local),
+            BlockProduct(self.routed, (size.hidden,), width, "feed_forward", local),
         ]
 
     def block_products(self, number: int) -> list[BlockProduct]:
@@ -378,40 +383,38 @@ class LayerWork:
     @property
     def shares(self) -> tuple[int, int]:
         """Returns among how many devices ZeRO shares what it shares: of experts' parameters, and of all others."""
-        return self.degrees.expert_sharded(), self.degrees.sharded
-
-    def own_parameters(self, layer: int) -> tuple[float, float]:
-        """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
-        size, tensor = self.size, self.degrees.tensor
-        if layer == 0:
-            positions = 0 if size.rotary else size.sequence
-            return 0.0, (self.vocabulary * tensor + positions) * size.hidden / tensor
-        if layer == size.num_layers - 1:
-            return 0.0, (0.0 if size.tied else self.vocabulary * size.hidden) + size.hidden * (2 - size.rms_norm)
-        experts = size.block_parameters(layer - 1, experts=True) / tensor / self.degrees.expert
-        return experts, size.block_parameters(layer - 1, experts=False) / tensor
+        return self.degrees.expert_sharded if self.degrees.experts_apart else self.degrees.sharded, self.degrees.sharded
 
     def parameters(self, layer: int) -> list[ParameterGroup]:
-        """Returns the parameters of a layer that a device computes with, by the way they are kept."""
-        size, (experts, others) = self.size, self.own_parameters(layer)
-        trained = size.trained(layer)
+        """Returns the parameters of a layer that a device computes with, by the way they are kept.
+
+        Norms and others are whole on each of the tensor-parallel devices, and so are keys of which there are fewer.
+        """
+        size, trained = self.size, self.size.trained(layer)
         if not 0 < layer < size.num_layers - 1:
-            table = others if layer == 0 else 0.0 if size.tied else self.vocabulary * size.hidden
-            shapes = ((table / size.hidden, float(size.hidden), 1.0),) if table else ()
-            groups = [ParameterGroup(table, TABLE, trained=trained == "all", shapes=shapes)]
-            return [*groups, ParameterGroup(others - table, VECTOR, trained=trained == "all")]
+            return self._of_ends(layer, trained == "all")
         products, alone = self.block_products(layer - 1), dataclasses.replace(self, degrees=ALONE)
-        matrices = sum(of.elements for of in alone.block_products(layer - 1) if not of.experts)
-        vectors = (size.block_parameters(layer - 1, experts=False) - matrices) / self.degrees.tensor
+        whole = sum(of.elements for of in alone.block_products(layer - 1) if not of.experts)
+        vectors = size.block_parameters(layer - 1, experts=False) - whole
         groups = [ParameterGroup(vectors, VECTOR, trained=trained == "all")]
-        for of_experts, count in ((False, others - vectors), (True, experts)):
-            own = [of for of in products if bool(of.experts) == of_experts]
-            groups.append(ParameterGroup(count, MATRIX, of_experts, trained == "all", shapes=_shapes(own)))
+        for experts in (False, True):
+            own = [of for of in products if bool(of.experts) == experts]
+            groups.append(ParameterGroup.of(own, experts, trained == "all"))
             if trained == "adapters":
                 adapters = [part for of in own if of.has_adapters(size) for part in of.adapters(size.lora)]
-                number = sum(of.elements for of in adapters)
-                groups.append(ParameterGroup(number, MATRIX, of_experts, adapters=True, shapes=_shapes(adapters)))
+                groups.append(ParameterGroup.of(adapters, experts, adapters=True))
         return groups
+
+    def _of_ends(self, layer: int, trained: bool) -> list[ParameterGroup]:
+        """The parameters of the table of embeddings, or of the norm and the head, which a tied one shares with it."""
+        size = self.size
+        rows = 0.0 if layer and size.tied else self.vocabulary
+        more = size.hidden * (2 - size.rms_norm)
+        if layer == 0:
+            more = 0 if size.rotary else size.sequence * size.hidden / self.degrees.tensor
+        shapes = ((rows, float(size.hidden), 1.0),) if rows else ()
+        table = ParameterGroup(rows * size.hidden, TABLE, trained=trained, shapes=shapes)
+        return [table, ParameterGroup(more, VECTOR, trained=trained)]
 
     def parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
         """Returns the bytes of the parameters of a layer that a device computes with: experts', and all others."""
@@ -424,10 +427,6 @@ class LayerWork:
             for experts in (True, False)
         )  # fmt: skip
         return of_experts, of_others
-
-
-def _shapes(products: Sequence[BlockProduct]) -> tuple[tuple[float, float, float], ...]:
-    return tuple((part, of.inner, of.matrices) for of in products for part in of.parts)
 
 
 def _usual(size: Transformer) -> str:

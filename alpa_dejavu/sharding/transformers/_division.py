@@ -9,6 +9,7 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray, range_max, range_sum
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import (
@@ -24,7 +25,7 @@ from alpa_dejavu.problem import (
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
 from alpa_dejavu.sharding.transformers._exchanges import ArraysOfBytes, activation_exchanges, parameter_exchanges
-from alpa_dejavu.sharding.transformers._execution import ALONE, DivisionDegrees, Execution, execution
+from alpa_dejavu.sharding.transformers._execution import ALONE, EXECUTIONS, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
 from alpa_dejavu.sharding.transformers._parameters import ParameterBytes
 
@@ -234,6 +235,34 @@ def transformer_model(size: Transformer, runs: Execution, samples: float) -> Mod
         for tensor in _tensors(layer, size.num_layers, memory[first])
     ]
     return Model(tuple(layers), tuple(tensors), training=True, sharding=sharding)
+
+
+def trained_parameters(size: Transformer) -> float:
+    """Returns how many parameters of a transformer are trained, or of its adapters, with the rows of padding.
+
+    >>> llama = Transformer(4096, 32, 32, 128256, 8192, kv_heads=8, feed_forward=14336, lora=16, lora_targets="all")
+    >>> trained_parameters(llama)  # as adapters of that rank on all linear layers are known to have
+    41943040.0
+    """
+    alone = LayerWork(size, EXECUTIONS["megatron"], ALONE, 1.0)
+    return sum(group.count for n in range(size.num_layers) for group in alone.parameters(n) if group.trained)
+
+
+def training_text(size: Transformer) -> str:
+    """Returns in words what of a transformer is trained, by which optimizer and in which precision, as far as it isn't
+    all of it by AdamW in half precision; empty: it is.
+    """
+    optimizer, precision = size.updated_by.title, size.computes_in.title
+    parts = [f"by {optimizer}"] if size.optimizer != "adamw" else []
+    parts += [f"in {precision}"] if size.precision != "bfloat16" else []
+    parts += ["its parameters gathered in FP8"] if size.gather else []
+    if not size.trains_all:
+        what = f"its last {units.counted(size.train_last, 'block')}" if size.train_last else "it"
+        on = "all products" if size.lora_targets == "all" else "attention"
+        by = f"adapters of rank {size.lora} on {on} of {what}" if size.lora else f"{what} alone, with the head"
+        width = f", and its base is frozen in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
+        parts += [f"{by}: {trained_parameters(size):,.0f} of {size.num_parameters:,} parameters{width}"]
+    return f"it is trained {'; '.join(parts)}" if parts else ""
 
 
 def transformer_data(model: Model) -> dict[str, Any] | None:

@@ -65,7 +65,7 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
         entering=hidden if layer else 0.0,
         logits=logits,
         working=(whole - stays if block else 0.0) + _going_backward(work, layer),
-        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
     )
 
 
@@ -78,7 +78,7 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     yield "attention's norm", _operand(work, layer, "attention", work.hidden)
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
@@ -97,10 +97,9 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     if width := size.dense_width(layer - 1):
         yield from _fed("feed-forward", work, layer, tokens, width / tensor)
     if size.has_experts(layer - 1):
-        routed = tokens * size.experts_per_token
-        yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, layer, routed, size.feed_forward / tensor)
+        yield "router", _STATISTICS * tokens * size.num_experts / work.cut
+        yield "routed tokens", work.width * work.routed * size.hidden
+        yield from _fed("experts", work, layer, work.routed, size.feed_forward / work.degrees.expert_tensor)
     if size.trained(layer) == "adapters":
         adapted = [of for of in work.block_products(layer - 1) if of.has_adapters(size)]
         yield "adapters", work.width * sum(of.tokens * size.lora * len(of.parts) for of in adapted)
@@ -136,12 +135,13 @@ def _going_backward(work: LayerWork, layer: int) -> float:
     size, hidden = work.size, work.width * work.hidden
     if not 0 < layer < size.num_layers - 1:
         return 2 * hidden
-    widths = [size.dense_width(layer - 1) * work.tokens]
+    elements = [size.dense_width(layer - 1) * work.tokens / work.degrees.tensor]
     if size.has_experts(layer - 1):
-        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return work.width * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+        elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
+    return work.width * max(elements) * (2 + size.gated) + 2 * hidden
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
     ahead = work.execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
-    return sum(own.gathered * ahead + own.reduced for own in work.parameter_bytes(layer))
+    shared = zip(work.parameter_bytes(layer), work.shares, strict=True)
+    return sum(own.gathered * ahead + own.reduced for own, share in shared if share > 1)

@@ -82,6 +82,15 @@ class ParameterGroup:
     adapters: bool = False
     shapes: tuple[tuple[float, float, float], ...] = ()
 
+    @classmethod
+    def of(
+        cls, products: Iterable[BlockProduct], experts: bool, trained: bool = True, adapters: bool = False
+    ) -> ParameterGroup:
+        """Returns the parameters that the matrices of products are."""
+        own = tuple(products)
+        shapes = tuple((part, of.inner, of.matrices) for of in own for part in of.parts)
+        return cls(sum(of.elements for of in own), MATRIX, experts, trained, adapters, shapes)
+
 
 @final
 @dataclasses.dataclass(frozen=True)

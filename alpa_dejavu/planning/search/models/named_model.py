@@ -18,7 +18,7 @@ from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, chos
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource, checked_micro_batch
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model
-from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, Execution, transformer_model
+from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, Execution, training_text, transformer_model
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["SizedTransformer", "attention_on", "model_source", "sized_transformer"]
@@ -56,7 +56,8 @@ class SizedTransformer(ModelSource):
     @property
     def notes(self) -> tuple[str, ...]:
         how = "unfused" if self.execution.attention == PLAIN else f"fused ({self.execution.attention})"
-        return (f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention",)
+        runs = f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention"
+        return (runs, *([training] if (training := training_text(self.size)) else []))
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         return (self.size.num_layers,)
@@ -98,7 +99,7 @@ def sized_transformer(
     cache: ModelCache | None = None,
 ) -> SizedTransformer | None:
     """Returns the source of the transformer that a model's name stands for, where a training framework is known to run
-    it in its own way; None for other models, for those of which a part is frozen, and for Alpa.
+    it in its own way; None for other models, and for Alpa.
 
     Args:
         model: the name of a model, or a transformer's sizes as text.
@@ -110,7 +111,7 @@ def sized_transformer(
     """
     execution = _execution(runtime)
     size = transformer_size(model) if isinstance(model, str) and execution else None
-    if execution is None or size is None or size.train_last:
+    if execution is None or size is None:
         return None
     execution = execution.with_attention(attention)
     if not sequence_parallel:
