@@ -6,7 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, WITHOUT_FROZEN, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 
@@ -36,7 +36,8 @@ class Restriction:
         for entry, config in entries.items():
             # Of a config what the stages of one plan share.
             remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
-            members.setdefault((config.shape, config.offload, remat, zero), []).append(entry)
+            degrees = tuple(getattr(config, name) for name in DEGREES)
+            members.setdefault((config.shape, config.offload, remat, zero, degrees), []).append(entry)
         cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)
         return dataclasses.replace(
             space, configs=tuple(map(tuple, rows)), families=tuple(map(frozenset, members.values())), cuts=cuts
@@ -57,6 +58,7 @@ class Restriction:
             and not (config.offload.any and stages > 1 and not limits.offload_in_pipeline)
             and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
+            and not limits.why_not_divided(config, stages)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )
 

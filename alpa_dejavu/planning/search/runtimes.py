@@ -14,9 +14,12 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
+
+DEGREES: Mapping[str, int] = {"context_parallel": 1, "expert_parallel": 1, "expert_tensor": 0, "sharded": 0}
+"""The degrees of a `MeshConfig` beside data and tensor parallelism, with the values by which they divide nothing."""
 
 
 @final
@@ -39,6 +42,15 @@ class Runtime:
     whole_rounds: bool = False  # whether the number of micro-batches must be a multiple of the number of stages
     power_of_two: bool = False  # whether the number of stages must be a power of two
     schedules_alone: tuple[str, ...] = ()  # for one stage only: an order in which gradients are added up
+    degrees: tuple[str, ...] = ()  # which of `DEGREES` its files can say
+    # Degrees whose devices always share parameters among them, and the ZeRO levels at which they can.
+    sharing: tuple[str, ...] = ()
+    apart: bool = False  # whether these are axes of their own, else devices may be of several
+    sharing_zero: tuple[int, ...] = (2, 3)
+    hybrid_zero: tuple[int, ...] = (2, 3)  # the ZeRO levels at which groups of devices may share, each group the whole
+    whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
+    context_in_pipeline: bool = True
+    remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
     frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
@@ -59,6 +71,38 @@ class Runtime:
             return ""
         blocks = units.counted(sizes.num_blocks, "block")
         return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
+
+    def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
+        """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
+
+        >>> RUNTIMES["deepspeed"].why_not_divided(MeshConfig((8, 1), 8, 1, expert_parallel=4), 1)
+        "expert_parallel is 4, which its files can't say"
+        """
+        data, *others = stage.logical_mesh if isinstance(stage, StagePlan) else stage.shape
+        degrees = {name: getattr(stage, name) for name in DEGREES}
+        for name, value in degrees.items():
+            if value != DEGREES[name] and name not in self.degrees:
+                return f"{name} is {value}, which its files can't say"
+        if stage.remat not in self.remat:
+            return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
+            return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
+        tensor = math.prod(others)
+        each_expert = degrees["expert_tensor"] or tensor
+        replicas = {**degrees, "expert_parallel": max(degrees["expert_parallel"] * each_expert // tensor, 1)}
+        shared = [replicas[name] for name in self.sharing]
+        together = math.prod(shared) if self.apart else math.lcm(*shared)
+        if together > 1 and (stage.zero not in self.sharing_zero or (stage.sharded or data) % together):
+            names, levels = " and ".join(self.sharing), " or ".join(map(str, self.sharing_zero))
+            return (
+                f"zero is {stage.zero} and sharded {stage.sharded}, but must be {levels} and 0 or a multiple of "
+                f"{together} with devices of {names}, which share parameters"
+            )
+        if stage.sharded and stage.zero not in self.hybrid_zero:
+            return f"sharded is {stage.sharded}, but must be 0 with zero {stage.zero}"
+        if self.whole_experts and each_expert != (1 if stage.expert_parallel > 1 else tensor):
+            return f"expert_tensor is {degrees['expert_tensor']}, but must be 1 where expert_parallel isn't, else 0"
+        return ""
 
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
@@ -95,6 +139,8 @@ RUNTIMES = {
         models=({"precision": _HALF_OR_SINGLE, "latent_rank": (0,), "dense_blocks": (0,)},),
     ),
     "megatron": Runtime(
+        degrees=tuple(DEGREES),
+        remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
         unlike_remat=False,
         zero=(0, 2),
@@ -106,6 +152,9 @@ RUNTIMES = {
         ),
     ),
     "deepspeed": Runtime(
+        degrees=("context_parallel", "sharded"),
+        context_in_pipeline=False,
+        hybrid_zero=(3,),
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
@@ -114,18 +163,28 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
         power_of_two=True,
         models=({"precision": _HALF_OR_SINGLE},),
     ),
     "torchtitan": Runtime(
+        degrees=tuple(DEGREES),
+        sharing=("context_parallel", "expert_parallel"),
+        whole_experts=True,
+        remat=("none", "selective", "layer"),
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
         models=({"precision": ("bfloat16", "float32")},),
     ),
     "maxtext": Runtime(
+        degrees=("context_parallel", "expert_parallel", "sharded"),
+        sharing=("context_parallel", "expert_parallel"),
+        apart=True,
+        sharing_zero=(3,),
+        hybrid_zero=(3,),
         schedules=("1f1b", "gpipe"),
         unlike_remat=False,
         cuts=Cuts(even=True),
@@ -222,11 +281,10 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     if why := limits.why_not_frozen(plan.model):
         yield Hindrance(why, WITHOUT_FROZEN)
-    for n in divided[:1]:
-        yield Hindrance(
-            f"stage {n} has context, expert or hybrid sharded parallelism, or selective remat, which no export writes",
-            "plan without them",
-        )
+    for n, stage in enumerate(plan.stages):
+        if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
+            yield Hindrance(f"stage {n}: {reason}", again)
+            break
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:
@@ -251,7 +309,10 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
-        meshes = [(on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded) for on in (first, stage)]
+        meshes = [
+            (on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded, *(getattr(on, name) for name in DEGREES))
+            for on in (first, stage)
+        ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
             (limits.unlike_remat, first.remat != stage.remat, "remat"),
