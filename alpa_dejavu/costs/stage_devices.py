@@ -17,7 +17,6 @@ from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.kernels import check_fused
 from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operators, SearchSpace, Submesh
-from alpa_dejavu.sharding.transformers import transformer_data
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -214,26 +213,24 @@ def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
     return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
 
 
-_NOT_EVERYWHERE = {"bfloat16": "bf16", "tf32": "tf32", "float8": "fp8", "float4": "fp4"}
-"""The dtypes of products that not all GPUs have, with the precisions of data sheets."""
+_NOT_EVERYWHERE = {"float4": "fp4", "float8": "fp8", "tf32": "tf32"}
+"""The dtypes of products that not all GPUs have, with the precisions of data sheets. Where there is no bfloat16, it is
+computed on the units of single precision."""
 
 
 def check_computable(model: Model, cluster: Cluster) -> None:
     """Raises ValueError where a cluster's devices have no products in a precision that a model's are in, or no library
     has kernels of its fused attention for them.
-
-    Models that are traced compute in bfloat16 everywhere, as XLA does.
     """
     devices = {host.device.name: host.device for host in cluster.hosts}.values()
     dtypes, heads = _needs(model)
-    if transformer_data(model) is None:
-        dtypes.discard("bfloat16")
     for device in devices:
         gpu = gpu_of(device.name)
         for dtype, precision in _NOT_EVERYWHERE.items():
             if dtype in dtypes and not _computes(device, dtype):
                 has = [*device.flop_per_s] if gpu is None else [*data_sheet(device.name)["flop_per_s"]]
-                instead = next((other for other in ("bf16", "fp16", "bfloat16", "float16") if other in has), "fp32")
+                half = next((other for other in ("bf16", "fp16", "bfloat16", "float16") if other in has), "fp32")
+                instead = "fp32" if dtype == "tf32" else half
                 known = [other for other in map(gpu_of, known_gpus()) if other is not None]
                 having = dict.fromkeys(
                     other.generation for other in known if precision in data_sheet(other.name)["flop_per_s"]
