@@ -109,7 +109,9 @@ class Fields(click.ParamType):
             field = self._fields.get(key, "")
             if not field or field in values or not text:
                 self.fail(f"{value!r} must be as {self.name}", param, ctx)
-            values[field] = int(text) if text.isascii() and text.isdigit() else text
+            if field == "lora" and not (text.isascii() and text.isdigit() and 0 < int(text)):
+                self.fail(f"{value!r} must have a rank of at least 1, as {self.name}", param, ctx)
+            values[field] = int(text) if field == "lora" else text
         if self._fields[next(iter(self._fields))] not in values:
             self.fail(f"{value!r} must be as {self.name}", param, ctx)
         return values

@@ -12,6 +12,7 @@ from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.result import PricedPlan
@@ -29,6 +30,7 @@ from alpa_dejavu.plans.stage_rows import (
 from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.sharding.transformers import training_text
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import StrategyPlan
@@ -107,6 +109,9 @@ def print_plan(plan: Plan, to: Pages) -> None:
         f"{units.counted(plan.num_layers, 'layer')} in {units.counted(len(plan.stages), 'stage')}"
         + (f", {chunks} on each submesh" if chunks > 1 else "")
     )
+    size = transformer_size(plan.model)
+    if size is not None and (training := training_text(size)):
+        to.fact("trained", training)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
     by_text: dict[str, list[str]] = {}

@@ -60,7 +60,7 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
-    training = {"precision": precision, **_narrow(config, precision)}
+    training: dict[str, Any] = {"precision": precision, **_narrow(config, precision)}
     if model is not None:
         kept = sequence if "training.seq_len" in config else model.sequence
         return dataclasses.replace(model, sequence=kept, **training)

@@ -250,19 +250,24 @@ def trained_parameters(size: Transformer) -> float:
 
 def training_text(size: Transformer) -> str:
     """Returns in words what of a transformer is trained, by which optimizer and in which precision, as far as it isn't
-    all of it by AdamW in half precision; empty: it is.
+    all of it by AdamW in bfloat16; empty: it is.
+
+    >>> training_text(Transformer(64, 4, 4, 128, 32, optimizer="muon", lora=2, frozen="4bit"))
+    'by Muon; 4,096 of 86,592 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
     """
     optimizer, precision = size.updated_by.title, size.computes_in.title
     parts = [f"by {optimizer}"] if size.optimizer != "adamw" else []
     parts += [f"in {precision}"] if size.precision != "bfloat16" else []
-    parts += ["its parameters gathered in FP8"] if size.gather else []
+    parts += ["its weights are gathered in FP8"] if size.gather else []
     if not size.trains_all:
-        what = f"its last {units.counted(size.train_last, 'block')}" if size.train_last else "it"
+        last = f"the last {units.counted(size.train_last, 'block')}" if size.train_last else ""
         on = "all products" if size.lora_targets == "all" else "attention"
-        by = f"adapters of rank {size.lora} on {on} of {what}" if size.lora else f"{what} alone, with the head"
-        width = f", and its base is frozen in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
-        parts += [f"{by}: {trained_parameters(size):,.0f} of {size.num_parameters:,} parameters{width}"]
-    return f"it is trained {'; '.join(parts)}" if parts else ""
+        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the head"
+        what += f" of {last}" if size.lora and last else ""
+        width = f", products in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
+        parts += [f"{trained_parameters(size):,.0f} of {size.num_parameters:,} parameters: {what}"]
+        parts += [f"all else is frozen{width}"]
+    return "; ".join(parts)
 
 
 def transformer_data(model: Model) -> dict[str, Any] | None:

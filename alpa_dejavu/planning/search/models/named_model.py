@@ -18,7 +18,7 @@ from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, chos
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource, checked_micro_batch
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model
-from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, Execution, training_text, transformer_model
+from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, Execution, transformer_model
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["SizedTransformer", "attention_on", "model_source", "sized_transformer"]
@@ -56,8 +56,7 @@ class SizedTransformer(ModelSource):
     @property
     def notes(self) -> tuple[str, ...]:
         how = "unfused" if self.execution.attention == PLAIN else f"fused ({self.execution.attention})"
-        runs = f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention"
-        return (runs, *([training] if (training := training_text(self.size)) else []))
+        return (f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention",)
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         return (self.size.num_layers,)
