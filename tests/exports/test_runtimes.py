@@ -10,7 +10,7 @@ from alpa_dejavu.exports import TARGETS, export
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.megatron._writer import blocks_of_layout, layout_of
 from alpa_dejavu.exports.testing import check_target
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.problem.run import schedule_form
@@ -176,7 +176,9 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("megatron", {"latent_rank": 128, "kv_heads": 32}, "latent_rank is 128, but must be 0 to be written for megat"),
+        ("megatron", {"norms": "sandwich"}, "norms is 'sandwich', but must be left out to be written for megatron"),
+        ("megatron", {"latent_rank": 128, "kv_heads": 32, "rotary_size": 64}, "rotary_scaling is 8.0, but must be 1.0"),
+        ("maxtext", {"window": 128}, "window is 128, but must be left out to be written for maxtext"),
         ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
         ("torchtitan", {"precision": "float8"}, "precision is 'float8', but must be 'bfloat16' or 'float32'"),
         ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
@@ -192,6 +194,29 @@ def test_a_writer_refuses_what_its_runtime_has_not(name, changes, said):
         TARGETS[name].writer.write(plan, model)
 
 
+DECODERS = {  # by name what Megatron's arguments don't say of them
+    **dict.fromkeys(("llama-3.2-1b", "qwen2.5-0.5b", "qwen3-235b-a22b", "mixtral-8x7b", "phi-3-mini"), ""),
+    **dict.fromkeys(("deepseek-v2", "deepseek-v3", "nemotron-4-15b"), ""),
+    "gemma-2-9b": "norms", "gpt-oss-20b": "expert_biases", "olmo-2-7b": "wide_qk_norm", "mpt-7b": "norm_bias",
+    "phi-4-mini": "rotary_scaling",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "refused"), DECODERS.items())
+def test_decoders_of_today_are_written_for_megatron_and_read_or_refused(name, refused, tmp_path):
+    model = transformer_size(name)
+    stages = (1, model.num_blocks - 1)
+    plan = made(Outline(8, 4, "1f1b", 2, 1, stages, ("none", "none"), 2), model)
+    if refused:
+        with pytest.raises(ValueError, match=f"{refused} is .* to be written for megatron"):
+            export(plan, "megatron", tmp_path, model=model)
+        return
+    written = TARGETS["megatron"].writer.write(plan, model)
+    RULES["megatron"](written, plan)
+    foreign = TARGETS["megatron"].reader(export(plan, "megatron", tmp_path, model=model)[0], 4, None)
+    assert (foreign.model, foreign.outline.blocks) == (model, stages)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_a_layout_says_its_blocks_again(blocks):
@@ -201,13 +226,15 @@ def test_a_layout_says_its_blocks_again(blocks):
 def test_layouts_of_megatrons_documentation():
     assert blocks_of_layout("Et*3|(tt|)*29,tL") == (3, *[2] * 29, 1)
     assert blocks_of_layout("E|(t|)*3tL") == (0, 1, 1, 1, 1)
+    assert blocks_of_layout("Et|ttmmL", 2) == (1, 2)
     for layout, said in (
-        ("Et*3|(tt|)*29,m|L", "'m': multi-token prediction isn't planned"),
+        ("Et*3|(tt|)*29,m|L", "must end with mL in one stage, by --mtp-num-layers"),
+        ("Et*3|txL", "must have the letters E, t, m and L alone, not 'x'"),
         ("t|EL", "must begin with the one E"),
         ("Et*99999999|tL", "letters|at most"),
     ):
         with pytest.raises(ValueError, match=said):
-            blocks_of_layout(layout)
+            blocks_of_layout(layout, layout.count("m"))
 
 
 @pytest.mark.parametrize(
