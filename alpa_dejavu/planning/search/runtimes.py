@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
@@ -240,8 +240,9 @@ def runtimes_of(plan: Plan) -> dict[str, str]:
     first = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
     why = {name: "" if hindrance is None else hindrance.why for name, hindrance in first.items()}
     sizes = transformer_size(plan.model)
+    blocks_alike = plan.layer_option == "manual" and (sizes is not None or not is_marked(plan.model))
     for name in (name for name, reason in why.items() if not reason):
-        if plan.layer_option != "manual" and name != "alpa":
+        if not blocks_alike and name != "alpa":
             why[name] = "its layers aren't the blocks of a transformer"
         elif sizes is not None:
             why[name] = RUNTIMES[name].why_not_written(sizes)
