@@ -51,12 +51,16 @@ def read(tmp_path, more, old="", new="", devices=8):
             "--bf16 --num-experts 8 --disable-bias-linear --moe-layer-freq '([0,1]*12)'",
             {"dense_blocks": 0, "experts_every": 2, "dense_feed_forward": 4096},
         ),
+        (
+            "--bf16 --num-experts 8 --disable-bias-linear --moe-expert-capacity-factor 1.5 "
+            "--moe-pad-expert-input-to-capacity", {"capacity": 1.5},
+        ),
         ("--bf16 --window-size 127,0 --window-attn-skip-freq 6", {"window": 128, "global_every": 6}),
         ("--bf16 --window-size '(511,0)' --window-attn-skip-freq '[1,1,0]*8'", {"window": 512, "global_every": 3}),
         ("--bf16 --softmax-type learnable --squared-relu", {"sinks": True, "activation": "relu2", "gated": False}),
         ("--bf16 --position-embedding-type rope --rotary-percent 0.5", {"rotated": 32}),
     ],
-)
+)  # fmt: skip
 def test_what_makes_the_model_is_applied(tmp_path, more, expected):
     model = read(tmp_path, more).model
     assert {name: getattr(model, name) for name in expected} == expected
@@ -137,6 +141,7 @@ def test_embedding_and_loss_count_as_blocks(tmp_path):
         ("--language-model-type x", "is of another model"),
         ("--multi-latent-attention --q-lora-rank 4", "latent attention without norms of its vectors isn't planned"),
         ("--kv-lora-rank 512", "--kv-lora-rank is without --multi-latent-attention; add that, or leave it out"),
+        ("--moe-expert-capacity-factor 1.5", "is planned with --moe-pad-expert-input-to-capacity alone; give both"),
         ("--moe-router-topk 4", "--moe-router-topk is without --num-experts; add that, or leave it out"),
         ("--mtp-num-layers 25", "predicted is 25, but must be from 0 to the number of blocks"),
         ("--optimizer sgd", "'--optimizer sgd' isn't planned; make it adam"),

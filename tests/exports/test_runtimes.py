@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def models(draw):
         gated=draw(st.booleans()), rotary=draw(st.booleans()), rms_norm=draw(st.booleans()),
         biases=draw(st.sampled_from(["none", "qkv", "all"])), qk_norm=draw(st.booleans()), tied=draw(st.booleans()),
         num_experts=experts[0], experts_per_token=experts[1], shared_feed_forward=experts[2],
+        capacity=draw(st.sampled_from([0.0, 1.25])) if experts[0] else 0.0,
         precision=draw(st.sampled_from(["bfloat16", "float16", "float32", "float8"])),
     )  # fmt: skip
 
@@ -93,6 +95,7 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
             model = dataclasses.replace(
                 model, num_blocks=24, shared_feed_forward=0, rotary=gated, rms_norm=gated, precision="bfloat16",
                 biases="none" if gated else "all", qk_norm=model.qk_norm and gated,
+                capacity=model.capacity * gated,
                 num_experts=model.num_experts * gated, experts_per_token=model.experts_per_token * gated,
             )  # fmt: skip
         if data.draw(st.booleans()):
@@ -235,6 +238,19 @@ def test_layouts_of_megatrons_documentation():
     ):
         with pytest.raises(ValueError, match=said):
             blocks_of_layout(layout, layout.count("m"))
+
+
+def test_maxtext_has_deepseeks_blocks():
+    model = dataclasses.replace(transformer_size("deepseek-v3"), precision="float8")
+    outline = dataclasses.replace(DIVIDED, blocks=(61,), expert_parallel=8)
+    data = yaml.safe_load(TARGETS["maxtext"].writer.write(made(outline, model), model)["maxtext_plan.yml"])
+    expected = {
+        "decoder_block": "deepseek", "attention_type": "mla", "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "base_mlp_dim": 18432, "base_moe_mlp_dim": 2048, "first_num_dense_layers": 3, "shared_experts": 1,
+        "mtp_num_layers": 1, "quantization": "fp8", "dtype": "bfloat16", "ici_expert_parallelism": 8,
+        "ici_fsdp_parallelism": 1,
+    }  # fmt: skip
+    assert {name: data[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
     arguments |= {name: value for name, field in _COUNTS.items() if (value := getattr(model, field))}
     if model.num_experts:
         arguments |= {"moe-ffn-hidden-size": model.feed_forward}
+    if model.capacity:
+        arguments |= {"moe-expert-capacity-factor": model.capacity, "moe-pad-expert-input-to-capacity": None}
     if model.dense_blocks and model.experts_every == 1:
         arguments |= {"moe-layer-freq": f"([0]*{model.dense_blocks}+[1]*{model.num_blocks - model.dense_blocks})"}
     elif model.experts_every > 1:
@@ -118,6 +120,7 @@ def sizes_of_arguments(config: Configuration) -> Transformer:
         rms_norm=config.one_of("normalization", ("LayerNorm", "RMSNorm"), "LayerNorm") == "RMSNorm",
         biases=biases,
         experts_per_token=config.number("moe-router-topk", 2) if experts else 0,
+        capacity=_capacity(config),
         dense_blocks=dense,
         experts_every=every,
         dense_feed_forward=wide if dense or every > 1 else 0,
@@ -205,6 +208,13 @@ def _windows(config: Configuration, blocks: int) -> dict[str, int]:
         if pattern != [int(not every or (n + 1) % every > 0) for n in range(blocks)]:
             raise config.must_be(often, f"N, or a list of {blocks} in which every Nth is 0")
     return {"window": int(match[1]) + 1, "global_every": every}
+
+
+def _capacity(config: Configuration) -> float:
+    name, pads = "moe-expert-capacity-factor", "moe-pad-expert-input-to-capacity"
+    if (name in config) != (pads in config):
+        raise config.wrong(name if name in config else pads, f"--{name} is planned with --{pads} alone; give both")
+    return _number(config, name, 0.0)
 
 
 def _vocabulary(config: Configuration) -> int:

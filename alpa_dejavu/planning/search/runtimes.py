@@ -146,9 +146,12 @@ _MEGATRON = [
 ]  # fmt: skip
 """The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
-_LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
-    "shared_feed_forward": (0,), "rotary_scaling": (1.0, 8.0), "precision": ("bfloat16", "float32"),
+_BY_MAXTEXT: Mapping[str, Sequence[object]] = {
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8"),
+}  # fmt: skip
+_LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
+    **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
+    "predicted": (0,), "rotary_scaling": (1.0, 8.0), "rotary_scaling_kind": ("llama3",),
 }  # fmt: skip
 RUNTIMES = {
     "alpa": Runtime(
@@ -215,12 +218,17 @@ RUNTIMES = {
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
         lacks="unusual",
+        says=("router_bias", "predicted", "rotary_scaling_kind"),
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
+            *({
+                **_BY_MAXTEXT, "latent_rank": range(1, 10**9), "num_experts": range(1, 10**9), "biases": ("none",),
+                "qk_norm": (False,), **scaling,
+            } for scaling in ({"rotary_scaling": (1.0,)}, {"rotary_scaling_kind": ("yarn",)})),
             {
-                "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,), "biases": ("all",),
-                "qk_norm": (False,), "num_experts": (0,), "precision": ("bfloat16", "float32"),
+                **_BY_MAXTEXT, "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,),
+                "biases": ("all",), "qk_norm": (False,), "num_experts": (0,), "predicted": (0,),
             },
         ),
     ),
