@@ -27,10 +27,22 @@ _FAMILIES = {
     "gpt2": "standard transformers that Kraken is compared with",
     "bert": "BERT, an encoder that fills in words",
     "resnet": "ResNet, a classifier of images",
-    "llama": "Llama 2: gated feed-forward, RMS norms, rotary positions, 70b with 8 heads of keys",
+    "t5": "T5: an encoder, and a decoder whose blocks look at its result",
+    "flan-t5": "Flan-T5, and T5 1.1: gated feed-forward, a head of its own",
+    "vit": "ViT, a classifier of images in patches",
+    "llama": "Llama 2 (without a number of its own) to 3.3",
+    "qwen2.5": "Qwen 2.5: biases of queries, keys and values",
+    "qwen3": "Qwen 3: norms of queries and keys; with experts, of which the last number are active",
+    "mistral": "Mistral: 7b (v0.1) with a window of attention",
+    "mixtral": "Mixtral: 8 experts in each block, 2 for a token",
+    "gemma": "Gemma 2 and 3 (without images): windows in most blocks, norms on both sides",
+    "phi": "Phi-3 and Phi-4",
+    "gpt-oss": "gpt-oss: experts, every other block with a window of 128, sinks",
+    "deepseek": "DeepSeek-V2 and V3: latent attention, shared and routed experts; V3 predicts two",
+    "olmo": "OLMo 2: norms behind attention and feed-forward",
+    "mpt": "MPT: positions as biases of scores, no other biases",
+    "nemotron": "Nemotron-4: squared ReLU, rotates a half of each head",
 }
-
-_SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 
 
 @click.command(
@@ -42,7 +54,8 @@ _SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 def models(family: str | None) -> None:
     """Lists the models that are known by name, with their parameters and blocks. With FAMILY, only one such as llama.
 
-    Every model takes `--layers` and `--batch`. Those with "length" take `--sequence`, too. Those with "serving" can be
+    Every model takes `--batch`, and those with "layers" `--layers`; without it they are planned for a framework, as
+    `--runtime megatron`. Those with "length" take `--sequence`, too. Those with "serving" can be
     planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
     where you type the command, that takes a batch size and returns a train step and its arguments.
     """
@@ -67,17 +80,19 @@ def models(family: str | None) -> None:
 
 
 def _family(name: str) -> str:
-    return name.partition("-")[0]
+    return max((family for family in _FAMILIES if f"{name}-".startswith(f"{family}-")), key=len)
 
 
 def _row(name: str) -> tuple[str, ...]:
-    from alpa_dejavu.layers.models import model_size, num_parameters, transformer_size
+    from alpa_dejavu.layers.models import is_served, model_size, num_parameters, transformer_size
 
     size = model_size(name)
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
+    blocks += getattr(size, "decoder_blocks", 0)
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    changes = {"layers": True, "length": transformer_size(name), "serving": _family(name) in _SERVED}
+    is_traced = not getattr(size, "untraced", ())
+    changes = {"layers": is_traced, "length": transformer_size(name), "serving": is_served(name)}
     changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
 
@@ -109,7 +124,7 @@ class Fields(click.ParamType):
             field = self._fields.get(key, "")
             if not field or field in values or not text:
                 self.fail(f"{value!r} must be as {self.name}", param, ctx)
-            if field == "lora" and not (text.isascii() and text.isdigit() and 0 < int(text)):
+            if field == "lora" and not (text.isascii() and text.isdigit() and int(text) > 0):
                 self.fail(f"{value!r} must have a rank of at least 1, as {self.name}", param, ctx)
             values[field] = int(text) if field == "lora" else text
         if self._fields[next(iter(self._fields))] not in values:

@@ -24,7 +24,7 @@ def test_eight_bits_are_for_gpus_that_have_them():
     with pytest.raises(ValueError, match=r"in fp8, but A100-SXM-80GB computes none in it \(it has .*fp16, bf16"):
         planned("dgx-a100", precision="float8")
     assert planned("dgx-b200", precision="nvfp4").step_s < planned("dgx-b200", precision="mxfp8").step_s
-    with pytest.raises(ValueError, match="in fp4, but H100-SXM-80GB .* --precision bf16, .* generations blackwell$"):
+    with pytest.raises(ValueError, match=r"in fp4, but H100-SXM-80GB .* --precision bf16, .* generations blackwell$"):
         planned("dgx-h100", precision="nvfp4")
     for precision, instead in (("tf32", "fp32"), ("fp8", "fp16")):
         told = f"in {precision}, but V100-SXM2-16GB computes none .*; give --precision {instead}, "

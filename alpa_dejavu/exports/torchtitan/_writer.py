@@ -45,6 +45,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     is_llama = (
         sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.qk_norm
         and not sizes.num_experts and not sizes.latent_rank and sizes.head_size * sizes.num_heads == sizes.hidden
+        and not sizes.unusual
     )  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _FIRST = "hidden num_blocks num_heads kv_heads head_size feed_forward vocabulary sequence".split()
+_MOST_BASE = 10**12
 _SHORT = {"num_blocks": "blocks", "num_heads": "heads", "num_experts": "experts"}
 
 
@@ -24,8 +25,8 @@ class TextSizes(abc.ABC):
     """The sizes of a model of blocks with attention, a dataclass that a text may stand for."""
 
     @abc.abstractmethod
-    def _derived(self) -> dict[str, int]:
-        """The sizes that follow from others where they are 0."""
+    def _derived(self) -> dict[str, Any]:
+        """The sizes that follow from others where they are 0, or empty."""
 
     @property
     def text(self) -> str:
@@ -76,15 +77,17 @@ class TextSizes(abc.ABC):
         at_most(f"{owner}: num_blocks", getattr(self, "num_blocks", 1), MOST_LAYERS - 2, "plan fewer: each is a layer")
         for name, field in _fields(type(self)).items():
             if field.type == "int":
-                at_most(f"{owner}: {name}", getattr(self, name), MOST_WIDTH, "mend the sizes")
-            if field.default is dataclasses.MISSING:
+                most = _MOST_BASE if name == "rotary_base" else MOST_WIDTH
+                at_most(f"{owner}: {name}", getattr(self, name), most, "mend the sizes")
+            if field.type == "int" and field.default != 0:
                 checks.count(owner, name, getattr(self, name))
         if not getattr(self, "head_size", 0):
             self._divides("num_heads", "hidden")
         for name, value in self._derived().items():
-            if getattr(self, name) == 0:
+            if not getattr(self, name):
                 object.__setattr__(self, name, value)
-            checks.count(owner, name, getattr(self, name))
+            if isinstance(value, int):
+                checks.count(owner, name, getattr(self, name))
 
     def _divides(self, name: str, other: str) -> None:
         value, of = getattr(self, name), getattr(self, other)

@@ -13,7 +13,7 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._execution import ALONE, PLAIN, DivisionDegrees, Execution
+from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, ALONE, PLAIN, DivisionDegrees, Execution
 from alpa_dejavu.sharding.transformers._parameters import (
     MATRIX,
     TABLE,
@@ -22,11 +22,22 @@ from alpa_dejavu.sharding.transformers._parameters import (
     ParameterBytes,
     ParameterGroup,
 )
-from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
+from alpa_dejavu.sharding.transformers._records import (
+    CAPPED,
+    PLAIN_ATTENTION,
+    grouped,
+    plain_attention,
+    product,
+    stream,
+)
 
+_SINGLE = 4.0
 _BACKWARD = 2.5
 """The operations of fused attention's backward pass over those of its forward pass: five products for two."""
 _VOCABULARY_UNIT = 128
+_MERGED = 0.75
+"""The share of a device's tokens that a step of attention with the keys of another one is of: in half of the steps it
+leaves out half of the queries, in the others half of the keys."""
 _ROUTING_BYTES = 16.0
 """What choosing experts reads and writes of a token's score for each expert, forward; backward half of it."""
 
@@ -64,10 +75,27 @@ class LayerWork:
         """Returns among how many devices tokens are divided where sequence parallelism divides them."""
         return self.degrees.tensor if self.execution.sequence_parallel else 1
 
+    def steps(self, number: int) -> int:
+        """Returns in how many steps a device computes attention of a block, with the keys of one device after the
+        other; with a window it needs but few of them.
+        """
+        whole = self.execution.context == ALL_TO_ALL or self.execution.attention == PLAIN
+        return 1 if whole or self.size.window_of(number) < self.size.sequence else self.degrees.context
+
+    @property
+    def keys(self) -> float:
+        """Returns the heads of keys that a device has: one at least, by all-to-all one for each that shares tokens."""
+        whole = self.degrees.context if self.execution.context == ALL_TO_ALL else 1
+        return max(self.size.kv_heads / self.degrees.tensor, whole)
+
     @property
     def routed(self) -> float:
-        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
-        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
+        """Returns how many tokens, each once for each of its experts, the experts of the busiest device have of a
+        micro-batch; with a capacity all have as many.
+        """
+        busiest = self.size.capacity or min(self.size.imbalance, self.degrees.expert)
+        shared = self.degrees.expert_tensor / self.degrees.tensor
+        return self.tokens * self.size.experts_per_token * shared * busiest
 
     @property
     def vocabulary(self) -> float:
@@ -95,9 +123,9 @@ class LayerWork:
 
     def recomputed(self, layer: int, remat: str) -> Operators:
         """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
-        if remat == "none" or not 0 < layer < self.size.num_layers - 1 or not self.goes_back(layer):
+        if remat == "none" or not self.goes_back(layer):
             return Operators.of([])
-        records = self.operators(layer, "forward").records
+        records = [record for number in self.size.blocks_of(layer) for record in self._block(number, False)]
         if remat == "layer":
             return Operators.of(records)
         if self.execution.selective == "attention":
@@ -113,10 +141,14 @@ class LayerWork:
             return
         elif layer == 0:
             yield from self._embedding(phase == "backward")
-        elif layer == self.size.num_layers - 1:
-            yield from self._head(phase == "backward")
         else:
-            yield from self._block(layer - 1, phase == "backward")
+            backward, is_last = phase == "backward", layer == self.size.num_layers - 1
+            parts = [self._head(backward)] * is_last
+            for number in self.size.blocks_of(layer):
+                parts += [self._predicting(backward)] * is_last + [self._block(number, backward)]
+                parts += [self._head(backward)] * is_last
+            for part in reversed(parts) if backward else parts:
+                yield from part
 
     def goes_back(self, layer: int) -> bool:
         """Returns whether a layer has a backward pass: it or one before it is trained."""
@@ -129,6 +161,8 @@ class LayerWork:
         if not backward:
             yield stream("gather", hidden, hidden)
             return
+        if self.size.trained(0) != "all":
+            return
         # The gradient of the table is made anew, and added to what earlier micro-batches left.
         table = self.vocabulary * self.size.hidden
         adds = self.execution.gradient_bytes if self.execution.adds_in_place else 0.0
@@ -137,41 +171,59 @@ class LayerWork:
     def _head(self, backward: bool) -> Iterator[Operator]:
         tokens, hidden, logits = self.tokens, self.size.hidden, self.tokens * self.vocabulary
         traffic = self.execution.logit_traffic_bytes * logits / 2
+        capped = self.width * logits * bool(self.size.logit_cap)
         if not backward:
             yield from self._norm(False)
             yield product(tokens, self.vocabulary, hidden, _usual(self.size))
+            yield from [stream("cap", capped, capped)] * bool(capped)
             yield stream("loss", traffic / 2, traffic / 2)
             return
         yield stream("loss", traffic / 2, traffic / 2)
+        yield from [stream("cap", 2 * capped, capped)] * bool(capped)
         yield product(tokens, hidden, self.vocabulary, _usual(self.size))
         if self.size.trained(0 if self.size.tied else self.size.num_layers - 1) == "all":
             yield from self._weight_gradient(tokens, self.vocabulary, hidden, _usual(self.size))
         yield from self._norm(True)
 
-    # Blocks
-
-    def _block(self, number: int, backward: bool) -> Iterator[Operator]:
-        trained = self.size.trained(number + 1)
-        parts = [self._attention_half(trained, backward), self._feed_forward_half(number, trained, backward)]
+    def _predicting(self, backward: bool) -> Iterator[Operator]:
+        """Yields what stands ahead of a block that predicts a further token: that token's embedding and the hidden
+        state are normalised, and multiplied together.
+        """
+        trained = self.size.trained(self.size.num_layers - 1)
+        parts: list[Iterable[Operator]] = [
+            self._embedding(backward), self._norm(backward), self._norm(backward),
+            self._products([self._joining], trained, backward),
+        ]  # fmt: skip
         for part in reversed(parts) if backward else parts:
             yield from part
 
-    def _attention_half(self, trained: str, backward: bool) -> Iterator[Operator]:
+    # Blocks
+
+    def _block(self, number: int, backward: bool) -> Iterator[Operator]:
+        parts = [self._attention_half(number, backward), self._feed_forward_half(number, backward)]
+        for part in reversed(parts) if backward else parts:
+            yield from part
+
+    def _attention_half(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
-        products = self._attention_products
-        ahead = [*self._norm(backward), *self._products(products[:-1], trained, backward)]
-        mixed = [*self._rotation(), *self._attention(backward)]
-        behind = [*self._products(products[-1:], trained, backward), *self._residual(trained, backward)]
+        trained, products = self.size.trained(number + 1), self._attention_products
+        ahead = [*self._norm_at("ahead", backward), *self._products(products[:-1], trained, backward)]
+        mixed = [*self._rotation(backward), *self._attention(number, backward)]
+        behind = [
+            *self._products(products[-1:], trained, backward), *self._norm_at("behind", backward),
+            *self._residual(trained, backward),
+        ]  # fmt: skip
         for part in (behind, mixed, ahead) if backward else (ahead, mixed, behind):
             yield from part
 
-    def _feed_forward_half(self, number: int, trained: str, backward: bool) -> Iterator[Operator]:
-        parts = [list(self._norm(backward))]
+    def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
+        trained = self.size.trained(number + 1)
+        parts = [list(self._norm_at("ahead", backward))]
         if self.size.has_experts(number):
             parts.append(list(self._experts(trained, backward)))
         if self.size.dense_width(number):
             parts.append(list(self._fed(self._feed_forward_products(number), trained, backward)))
-        parts.append(list(self._residual(trained, backward)))
+        parts += [list(self._norm_at("behind", backward)), list(self._residual(trained, backward))]
         for part in reversed(parts) if backward else parts:
             yield from part
 
@@ -187,12 +239,17 @@ class LayerWork:
             yield from part
 
     def _experts(self, trained: str, backward: bool) -> Iterator[Operator]:
-        """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
+        """Yields the choice of experts, their grouped products, and the moves of tokens to them and back: they are
+        sorted by experts, and once more where they come from several devices for several experts.
+        """
         size, tokens, (router, *experts) = self.size, self.tokens / self.cut, self._expert_products
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
         moved = self.width * (tokens + self.routed) * size.hidden
         choice = [*self._products([router], trained, backward), stream("route", scores / 2, scores / 2)]
-        inner = self._fed(experts, trained, backward)
+        inner = list(self._fed(experts, trained, backward))
+        if self.degrees.expert > 1 and experts[0].experts > 1:
+            sort = stream("sort", self.width * self.routed * size.hidden, self.width * self.routed * size.hidden)
+            inner = [sort, *inner, sort]
         around = [stream("permute", moved / 2, moved / 2), *inner, stream("unpermute", moved / 2, moved / 2)]
         yield from (*around, *reversed(choice)) if backward else (*choice, *around)
 
@@ -237,38 +294,66 @@ class LayerWork:
 
     def block_products(self, number: int) -> list[BlockProduct]:
         """Returns the products of a block of a number, but for the router."""
+        joining = [self._joining] if number in self.size.predicting else []
         experts = self._expert_products[1:] if self.size.has_experts(number) else []
-        return [*self._attention_products, *self._feed_forward_products(number), *experts]
+        return [*joining, *self._attention_products, *self._feed_forward_products(number), *experts]
 
-    def _attention(self, backward: bool) -> Iterator[Operator]:
-        """Yields attention over a device's samples; devices that share tokens have some of its heads each."""
-        size, degrees = self.size, self.degrees
-        samples = self.samples / (degrees.data / degrees.context)
-        shared = degrees.tensor * degrees.context
+    @property
+    def _joining(self) -> BlockProduct:
+        """The product ahead of a block that predicts."""
+        hidden = self.size.hidden
+        return BlockProduct(self.tokens, (hidden / self.degrees.tensor,), 2.0 * hidden, "joining")
+
+    def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
+        """Yields attention over a device's samples. Devices that share tokens have some of its heads each, or a part of
+        the tokens: then there is a kernel for each device's keys, which has as much to do as one with its own, since of
+        the others half is masked, and their results are merged.
+        """
+        size, degrees, steps = self.size, self.degrees, self.steps(number)
+        samples, tokens = self.samples / (degrees.data / degrees.context), size.sequence / steps
+        shared = degrees.tensor * degrees.context / steps
         heads, keys = max(size.num_heads / shared, 1e-9), max(size.kv_heads / shared, 1e-9)
         head = (size.head_size + size.rotary_size + size.value_size) / 2
         if self.execution.attention == PLAIN:
             yield from plain_attention(samples * heads, size.sequence, head, _usual(self.size), backward)
+            if size.attention_cap:
+                scores = self.width * samples * heads * size.sequence**2
+                yield stream(CAPPED, scores * (1 + backward), scores)
             return
         whole = heads if heads >= 1 else 1.0
         samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
-        kernel = FusedAttention(self.execution.attention, causal=True, backward=backward)
-        flop = 4 * samples * heads * size.sequence**2 * head / 2 * (_BACKWARD if backward else 1)
-        moved = self.width * samples * size.sequence * head * (2 * heads + 2 * keys)
-        shapes = tuple((max(round(samples), 1), size.sequence, round(count), round(head)) for count in (heads, keys))
+        window = size.window_of(number)
+        kernel = FusedAttention(
+            self.execution.attention, causal=True, backward=backward, capped=size.attention_cap > 0,
+            window=window if window < size.sequence else 0,
+        )  # fmt: skip
+        flop = 4 * samples * heads * size.pairs(number) / steps**2 * head * (_BACKWARD if backward else 1)
+        moved = self.width * samples * tokens * head * (2 * heads + 2 * keys)
+        shapes = tuple((max(round(samples), 1), round(tokens), round(count), round(head)) for count in (heads, keys))
         yield Operator(
             "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
             read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
-            kernel=kernel.text,
+            kernel=kernel.text, count=steps,
         )  # fmt: skip
+        if steps > 1:
+            # Sums in single precision of results; going backward, of gradients of queries, keys and values.
+            merged = self.width * samples * tokens * head * _MERGED * (heads + 2 * keys if backward else heads)
+            sums = (1 if backward else _SINGLE / self.width) * merged
+            yield dataclasses.replace(stream("merge", merged + sums, sums), count=steps - 1)
 
-    def _rotation(self) -> Iterator[Operator]:
-        size = self.size
-        if size.rotary or size.qk_norm:
-            turned = size.num_heads + size.kv_heads
-            width = size.rotary_size if size.latent_rank else size.head_size
-            moved = self.width * self.tokens * turned * width / self.degrees.tensor
+    def _rotation(self, backward: bool) -> Iterator[Operator]:
+        """Yields the norms of queries and keys, and their rotation by positions, which compilers put in one kernel."""
+        size, fuses = self.size, self.execution.frees_activations
+        heads = self.width * self.tokens * (size.num_heads + size.kv_heads) / self.degrees.tensor
+        if size.qk_norm:
+            yield stream("norm of queries and keys", heads * size.head_size * (1 + backward), heads * size.head_size)
+        if size.rotary and not (size.qk_norm and fuses):
+            moved = heads * (size.rotary_size if size.latent_rank else size.rotated or size.head_size)
             yield stream("rotate", moved, moved)
+
+    def _norm_at(self, where: str, backward: bool) -> Iterator[Operator]:
+        if self.size.normed(where):
+            yield from self._norm(backward)
 
     def _norm(self, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.hidden
@@ -390,31 +475,30 @@ class LayerWork:
 
         Norms and others are whole on each of the tensor-parallel devices, and so are keys of which there are fewer.
         """
-        size, trained = self.size, self.size.trained(layer)
-        if not 0 < layer < size.num_layers - 1:
-            return self._of_ends(layer, trained == "all")
-        products, alone = self.block_products(layer - 1), dataclasses.replace(self, degrees=ALONE)
-        whole = sum(of.elements for of in alone.block_products(layer - 1) if not of.experts)
-        vectors = size.block_parameters(layer - 1, experts=False) - whole
-        groups = [ParameterGroup(vectors, VECTOR, trained=trained == "all")]
-        for experts in (False, True):
-            own = [of for of in products if bool(of.experts) == experts]
-            groups.append(ParameterGroup.of(own, experts, trained == "all"))
+        size, trained = self.size, self.size.trained(layer) == "all"
+        groups: list[ParameterGroup] = []
+        if layer in (0, size.num_layers - 1):
+            rows = 0.0 if layer and size.tied else self.vocabulary
+            more = size.norm_parameters if layer else size.position_rows * size.hidden / self.degrees.tensor
+            shapes = ((rows, float(size.hidden), 1.0),) if rows else ()
+            groups.append(ParameterGroup(rows * size.hidden, TABLE, trained=trained, shapes=shapes))
+            groups.append(ParameterGroup(more, VECTOR, trained=trained))
+        return [*groups, *(group for number in size.blocks_of(layer) for group in self._of_block(number))]
+
+    def _of_block(self, number: int) -> Iterator[ParameterGroup]:
+        """Yields the parameters of a block: its experts' and others, those of products and all else, and adapters."""
+        size, trained = self.size, self.size.trained(number + 1)
+        whole = dataclasses.replace(self, degrees=ALONE).block_products(number)
+        divided = self.degrees.expert_tensor * self.degrees.expert
+        for experts, share in ((False, 1), (True, divided if size.has_experts(number) else 1)):
+            own = [of for of in self.block_products(number) if bool(of.experts) == experts]
+            products = sum(of.elements for of in whole if bool(of.experts) == experts)
+            yield ParameterGroup.of(own, experts, trained == "all")
+            more = (size.block_parameters(number, experts) - products) / share
+            yield ParameterGroup(more, VECTOR, experts, trained == "all")
             if trained == "adapters":
                 adapters = [part for of in own if of.has_adapters(size) for part in of.adapters(size.lora)]
-                groups.append(ParameterGroup.of(adapters, experts, adapters=True))
-        return groups
-
-    def _of_ends(self, layer: int, trained: bool) -> list[ParameterGroup]:
-        """The parameters of the table of embeddings, or of the norm and the head, which a tied one shares with it."""
-        size = self.size
-        rows = 0.0 if layer and size.tied else self.vocabulary
-        more = size.hidden * (2 - size.rms_norm)
-        if layer == 0:
-            more = 0 if size.rotary else size.sequence * size.hidden / self.degrees.tensor
-        shapes = ((rows, float(size.hidden), 1.0),) if rows else ()
-        table = ParameterGroup(rows * size.hidden, TABLE, trained=trained, shapes=shapes)
-        return [table, ParameterGroup(more, VECTOR, trained=trained)]
+                yield ParameterGroup.of(adapters, experts, adapters=True)
 
     def parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
         """Returns the bytes of the parameters of a layer that a device computes with: experts', and all others."""

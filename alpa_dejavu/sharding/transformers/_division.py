@@ -54,7 +54,7 @@ class TransformerSharding:
         Raises:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
-        return self.divided(DivisionDegrees.of(config, self.size))
+        return self.divided(DivisionDegrees.of(config, self.size, self.execution))
 
     def divided(self, degrees: DivisionDegrees = ALONE) -> TransformerDivision:
         """Returns the transformer as devices in given degrees divide it; by default one device has all of it."""
@@ -67,7 +67,7 @@ class TransformerSharding:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
         for config in configs:
-            DivisionDegrees.of(config, self.size)
+            DivisionDegrees.of(config, self.size, self.execution)
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
@@ -146,11 +146,11 @@ class TransformerDivision:
         return experts, others
 
     def _with_table(self, values: Sequence[float] | FloatArray) -> FloatArray:
-        """Returns sums over ranges of layers, where a head that is tied to the table of embeddings has its own copy of
-        it in a stage without the embeddings.
+        """Returns sums over ranges of layers, where a head that is tied to the table of embeddings, or blocks that
+        predict further tokens, have their own copy of it in a stage without the embeddings.
         """
         sums = range_sum(values)
-        if self.work.size.tied:
+        if self.work.size.tied or self.work.size.predicted:
             sums[1:, -1] += values[0]
         return sums
 

@@ -14,7 +14,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.layers.models import Transformer, known_models
+from alpa_dejavu.layers.models import known_name
 from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
@@ -62,7 +62,7 @@ class TracedModel(ModelSource):
     ) -> None:
         self._model, self._cache, self._lap, self._attention = model, cache, lap, attention
         self.micro_batch = checked_micro_batch(micro_batch)
-        self._known_name = _known_name(model)
+        self._known_name = known_name(model) if isinstance(model, str) else None
         self._steps: dict[int, TracedStep] = {}
         self._keys: dict[int, Key] = {}
         self._models: dict[tuple[int, int], Model] = {}
@@ -236,11 +236,3 @@ class _ModelFacts:
             "attention": list(dataclasses.astuple(self.attention)),
             "most_layers": {str(key): most for key, most in self.most_layers.items()},
         }
-
-
-def _known_name(model: str | Callable[..., Any]) -> str | None:
-    """The name that says all of a model: a known one's, or a transformer's sizes."""
-    if not isinstance(model, str):
-        return None
-    sizes = Transformer.of_text(model)
-    return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text
