@@ -200,8 +200,8 @@ def plan(
     try:
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
         if by_itself:
-            tokens = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
-            to.fact("a sample has", tokens)
+            most = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
+            to.fact("a sample has", most)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:
