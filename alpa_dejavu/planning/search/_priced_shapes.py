@@ -32,6 +32,7 @@ from alpa_dejavu.problem import (
     Submesh,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
+from alpa_dejavu.sharding.transformers import TransformerSharding
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.step import sending
 from alpa_dejavu.slicing import Dynamic, Slicer
@@ -196,7 +197,7 @@ class PricedShapes:
     def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
         if model.sharding is not None:
             phase(f"sharding {len(model.layers)} layers")
-            space = _divisible(model.sharding, space)
+            space = _fitting(_divisible(model.sharding, space), model.sharding, self.task, run)
             self.clock.lap("sharding")
         phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
         samples, models = self.task.micro_batch(run.num_micro_batches), self.task.prices.models
@@ -303,6 +304,35 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
         return True
 
     return space.filtered(solved)
+
+
+def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Run) -> SearchSpace:
+    """Returns the space without the configs with which as many stages as there are submeshes of one size can't keep all
+    blocks of a transformer; if that leaves none, the leanest one. Other models, and stages that may be unlike, are left
+    to their prices.
+    """
+    if not isinstance(sharding, TransformerSharding) or not space.families or task.margin.residuals is not None:
+        return space
+    devices = task.cluster.num_devices
+    usable = max(map(task.margin.usable_bytes, task.prices.models.runtime.hosts(task.cluster.hosts)))
+    alpa = run.schedule in ALPA_SCHEDULES
+    missing = dict[MeshConfig, float]()
+
+    def fits(config: MeshConfig) -> bool:
+        stages = devices // (config.data_parallel * config.tensor_parallel)
+        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])
+        share = math.inf
+        for count, resident, per_micro_batch, temporary in sharding.blocks(config):
+            most = np.floor(max(usable - temporary, 0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
+            share = min(share, most.sum() / count)
+            missing[config] = max(missing.get(config, 0.0), resident + temporary)
+        return config.offload.any or share >= 1
+
+    left = space.filtered(fits)
+    if any(config is not None for row in left.configs for config in row):
+        return left
+    leanest = least(missing, key=lambda config: missing[config])
+    return space.filtered(lambda config: config == leanest)
 
 
 def _meshes(candidate: Candidate) -> list[tuple[Submesh, tuple[int, ...], MeshConfig]]:

@@ -31,6 +31,10 @@ class Runtime:
     cuts: Cuts = ANY_CUTS  # where blocks of a transformer may be cut into stages
     zero: tuple[int, ...] = (0, 2, 3)  # levels under a pipeline; a plan of one stage may have any
     tensor_parallel: bool = True  # whether devices may divide the operators of a layer
+    # How else they may divide a model: "context" (a sample's tokens), "experts", and "shard" (ZeRO in groups); and what
+    # of that an export writes.
+    divides: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     offload: tuple[tuple[str, ...], ...] = ()  # sets of tensors that it can offload together to hosts' memory
     offload_parts: tuple[int, ...] = ()  # the ZeRO levels at which a part of the optimizer's state may be offloaded
     offload_in_pipeline: bool = True  # whether it can do so where there are several stages
@@ -80,6 +84,8 @@ class Runtime:
         return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
+DIVIDES = ("context", "experts", "shard")
+"""How devices may divide a model beside its batch and its operators."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
 _LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
     "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
@@ -98,6 +104,7 @@ RUNTIMES = {
         schedules=("1f1b", "interleaved"),
         unlike_remat=False,
         zero=(0, 2),
+        divides=DIVIDES,
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
         models=(
@@ -109,6 +116,7 @@ RUNTIMES = {
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
+        divides=DIVIDES[:2],
         offload=(OFFLOADED[:2], OFFLOADED[:3], OFFLOADED, OFFLOADED[3:], (*OFFLOADED[:2], *OFFLOADED[3:])),
         offload_in_pipeline=False,
         drives=True,
@@ -122,6 +130,7 @@ RUNTIMES = {
     "torchtitan": Runtime(
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
+        divides=DIVIDES,
         offload=(OFFLOADED[:3],),
         models=({"precision": ("bfloat16", "float32")},),
     ),
@@ -129,6 +138,7 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe"),
         unlike_remat=False,
         cuts=Cuts(even=True),
+        divides=DIVIDES,
         whole_rounds=True,
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
@@ -144,6 +154,8 @@ RUNTIMES = {
     "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
+_ALIKE = {"nemo": RUNTIMES["megatron"], "fsdp": Runtime(tensor_parallel=False, divides=DIVIDES[2:])}
+"""Frameworks that no plan is written for, but that run transformers by their sizes."""
 WITHOUT_FROZEN = "plan without --train-last"
 """The remedy where a framework's files can't say that a part of the model is frozen."""
 
@@ -172,6 +184,12 @@ def runtimes_text(plan: Plan) -> str:
         by_reason.setdefault(why, []).append(name)
     can = ", ".join(by_reason.pop("")) or "none"
     return "; ".join([can, *(f"not {', '.join(names)}: {why}" for why, names in by_reason.items())])
+
+
+def limits_of(runtime: str) -> Runtime | None:
+    """Returns the limits of a training framework by the name of a runtime profile; None where they aren't known."""
+    name = runtime.partition("+")[0]
+    return RUNTIMES.get(name) or _ALIKE.get(name)
 
 
 def schedules_of(runtime: str) -> tuple[str, ...]:
@@ -223,10 +241,7 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     if why := limits.why_not_frozen(plan.model):
         yield Hindrance(why, WITHOUT_FROZEN)
     for n in divided[:1]:
-        yield Hindrance(
-            f"stage {n} has context, expert or hybrid sharded parallelism, or selective remat, which no export writes",
-            "plan without them",
-        )
+        yield from _divided(n, plan.stages[n], limits)
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:
@@ -248,10 +263,27 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     yield from _cut_elsewhere(plan, limits.cuts, again)
 
 
+def _divided(n: int, stage: StagePlan, limits: Runtime) -> Iterator[Hindrance]:
+    """Yields how devices divide a stage as a framework can't, or as no export says it."""
+    ways = {
+        "context parallelism": ("context", stage.context_parallel > 1),
+        "expert parallelism": ("experts", stage.expert_parallel > 1),
+        "hybrid sharding": ("shard", stage.sharded > 0),
+        "selective remat": ("selective", stage.remat == "selective"),
+    }
+    for what, (name, has) in ways.items():
+        if has and name not in limits.written:
+            why = f"stage {n} has {what}, which no export writes" if name in limits.divides else f"no {what} there"
+            yield Hindrance(why, "plan without it")
+
+
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
-        meshes = [(on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded) for on in (first, stage)]
+        meshes = [
+            (on.submesh.num_devices, *on.logical_mesh, on.offloaded, on.context_parallel, on.expert_parallel, on.sharded)
+            for on in (first, stage)
+        ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
             (limits.unlike_remat, first.remat != stage.remat, "remat"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -66,6 +67,18 @@ class TransformerSharding:
         """
         for config in configs:
             DivisionDegrees.of(config, self.size)
+
+    def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float]]:
+        """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
+        each micro-batch in flight, and while it is computed.
+        """
+        work = LayerWork(self.size, self.execution, DivisionDegrees.of(config, self.size), self.samples)
+        kinds = []
+        for layer, count in collections.Counter(self.size.alike_layers[1:-1]).items():
+            own = kept(work, layer, config.remat)
+            resident = own.weights + own.gradients + own.states
+            kinds.append((count, resident, own.activations + own.entering, temporary_bytes(own) + own.gathered))
+        return kinds
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
