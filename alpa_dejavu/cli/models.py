@@ -23,10 +23,19 @@ _FAMILIES = {
     "gpt2": "standard transformers that Kraken is compared with",
     "bert": "BERT, an encoder that fills in words",
     "resnet": "ResNet, a classifier of images",
-    "llama": "Llama 2: gated feed-forward, RMS norms, rotary positions, 70b with 8 heads of keys",
+    "llama": "Llama 2 (without a number of its own) to 3.3",
+    "qwen2.5": "Qwen 2.5: biases of queries, keys and values",
+    "qwen3": "Qwen 3: norms of queries and keys; with experts, of which the last number are active",
+    "mistral": "Mistral: 7b (v0.1) with a window of attention",
+    "mixtral": "Mixtral: 8 experts in each block, 2 for a token",
+    "gemma": "Gemma 2 and 3 (without images): windows in most blocks, norms on both sides",
+    "phi": "Phi-3 and Phi-4",
+    "gpt-oss": "gpt-oss: experts, every other block with a window of 128, sinks",
+    "deepseek": "DeepSeek-V2 and V3: latent attention, shared and routed experts; V3 predicts two",
+    "olmo": "OLMo 2: norms behind attention and feed-forward",
+    "mpt": "MPT: positions as biases of scores, no other biases",
+    "nemotron": "Nemotron-4: squared ReLU, rotates a half of each head",
 }
-
-_SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 
 
 @click.command(
@@ -38,7 +47,8 @@ _SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 def models(family: str | None) -> None:
     """Lists the models that are known by name, with their parameters and blocks. With FAMILY, only one such as llama.
 
-    Every model takes `--layers` and `--batch`. Those with "length" take `--sequence`, too. Those with "serving" can be
+    Every model takes `--batch`, and those with "layers" `--layers`; without it they are planned for a framework, as
+    `--runtime megatron`. Those with "length" take `--sequence`, too. Those with "serving" can be
     planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
     where you type the command, that takes a batch size and returns a train step and its arguments.
     """
@@ -63,7 +73,7 @@ def models(family: str | None) -> None:
 
 
 def _family(name: str) -> str:
-    return name.partition("-")[0]
+    return max((family for family in _FAMILIES if f"{name}-".startswith(f"{family}-")), key=len)
 
 
 def _row(name: str) -> tuple[str, ...]:
@@ -73,9 +83,18 @@ def _row(name: str) -> tuple[str, ...]:
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    changes = {"layers": True, "length": transformer_size(name), "serving": _family(name) in _SERVED}
+    traced = not getattr(size, "untraced", ())
+    changes = {"layers": traced, "length": transformer_size(name), "serving": _is_served(size)}
     changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
+
+
+def _is_served(size: object) -> bool:
+    from alpa_dejavu.layers.models import Transformer
+
+    if isinstance(size, Transformer):
+        return not size.untraced and not size.num_experts
+    return getattr(size, "vocabulary", None) is not None and not hasattr(size, "kinds")
 
 
 def is_model_file(model: str) -> bool:

@@ -41,6 +41,7 @@ class DivisionChoices:
         shard: in groups of how many data-parallel devices ZeRO shares what it shares: "all"; "host", those in a host; a
             number; or None, which is all of these for hosts, and groups of 2, 4 ... hosts.
         tokens, num_experts: of a sample, and of the model; what divides them may be chosen.
+        expert_tensor: whether experts may also be divided among tensor-parallel devices, which have each one whole.
     """
 
     tensor: int | None = None
@@ -49,6 +50,7 @@ class DivisionChoices:
     shard: int | str | None = "all"
     tokens: int = 1
     num_experts: int = 1
+    expert_tensor: bool = False
 
     @property
     def plain(self) -> bool:
@@ -67,14 +69,22 @@ class DivisionChoices:
         fits = data % ways == 0 and micro_batch % (data // ways) == 0 and self.tokens % ways == 0
         return [ways] if fits and (ways.bit_count() == 1 or self.context) else []
 
-    def expert_ways(self, data: int) -> list[int]:
-        """Returns among how many of so many data-parallel devices experts may be divided.
+    def expert_ways(self, data: int, tensor: int) -> list[tuple[int, int]]:
+        """Returns among how many of so many data-parallel devices, of as many tensor-parallel ones each, experts may be
+        divided, and how many share the products of one; 0: all the tensor-parallel ones.
 
-        >>> DivisionChoices(experts=None, num_experts=8).expert_ways(12)
-        [1, 2, 4]
+        >>> DivisionChoices(experts=None, num_experts=8).expert_ways(12, 2)
+        [(1, 0), (2, 0), (4, 0)]
+        >>> DivisionChoices(experts=8, num_experts=8, expert_tensor=True).expert_ways(4, 2)
+        [(8, 1)]
         """
-        whole = math.gcd(data, self.num_experts)
-        return [ways for ways in range(1, whole + 1) if whole % ways == 0 and self.experts in (None, ways)]
+        apart = [(data * tensor, 1)] if self.expert_tensor and tensor > 1 else []
+        return [
+            (ways, same if ways > 1 else 0)
+            for devices, same in ((data, 0), *apart)
+            for ways in _divisors(math.gcd(devices, self.num_experts))
+            if self.experts in (None, ways) and (ways > 1 or not same)
+        ]
 
     def shards(self, data: int, in_host: int) -> list[int]:
         """Returns in groups of how many of the data-parallel devices, of which so many are in a host, ZeRO may share
@@ -91,6 +101,10 @@ class DivisionChoices:
         if self.shard == "host":
             return [0] if in_host >= data else groups[:1] if in_host in groups else []
         return [0] if self.shard else [*groups, 0]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 SHARDS = ("host", "all")
@@ -303,13 +317,13 @@ def _configs(
         groups = divisions.shards(mesh[0], submesh.devices_per_host // mesh[1])
         unshared = [(0, 0)] if divisions.shard in (None, "all") else []
         levels = [pair for level in zero for pair in (itertools.product([level], groups) if level else unshared)]
-        ways = itertools.product(divisions.contexts(mesh[0], micro_batch), divisions.expert_ways(mesh[0]))
+        ways = itertools.product(divisions.contexts(mesh[0], micro_batch), divisions.expert_ways(*mesh))
         configs += [
             MeshConfig(
                 mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level, context_parallel=context,
-                expert_parallel=expert, sharded=sharded,
+                expert_parallel=expert, sharded=sharded, expert_tensor=same,
             )
-            for context, expert in ways
+            for context, (expert, same) in ways
             for again in remat
             for level, sharded in levels
             if level == 0 or mesh[0] > 1

@@ -38,7 +38,7 @@ COST_KINDS = (
 )  # fmt: skip
 """The seconds that `StageCostModel.seconds` gives, in this order: of a micro-batch, but for the last two, of a step."""
 
-_Mesh = tuple[int, int, int, bool, int, int, int]
+_Mesh = tuple[int, int, int, bool, int, int, int, int]
 """The part of a config that tells divisions apart: all but its remat."""
 
 
@@ -161,9 +161,7 @@ class StageCostModel:
         lack.
         """
         assert self._kept is not None, "there is something to add them to"
-        new = [
-            pair for pair in choices if self._text(*pair) not in self._kept or _text_of(pair[1]) not in self._kept
-        ]
+        new = [pair for pair in choices if self._text(*pair) not in self._kept or _text_of(pair[1]) not in self._kept]
         self.prepare(new)
         for devices, config in new:
             self._kept.add(self._text(devices, config), self._seconds(devices, config))

@@ -111,7 +111,7 @@ class StagePlaces:
         them; of several on hosts of the same kinds, which take equally long, only one.
         """
         degrees = config.data_parallel, config.tensor_parallel, config.context_parallel
-        key = devices, (*degrees, config.expert_parallel, config.sharded), axis
+        key = devices, (*degrees, config.expert_parallel, config.sharded, config.expert_tensor), axis
         if key not in self._groups:
             members = np.array(devices.hosts)[config.group_members(axis)]
             at_a_time = len(members) * self._abreast(devices.hosts)

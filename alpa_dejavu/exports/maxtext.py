@@ -27,14 +27,15 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
             "gradient_accumulation_steps": outline.num_micro_batches,
         }
     memory = {
-        "remat_policy": "full" if outline.remat[0] else "none",
+        "remat_policy": "full" if outline.again[0] else "none",
         "scan_layers": outline.pipeline == 1,
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }
     parts = {
         "The model, by the sizes that were planned for.": _model(sizes),
         "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
-        "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.":
+        "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, and those of context and experts share "
+        "parameters, too; else they are on the data axis, as are groups of which each has the whole.":
             _mesh(outline, plan.num_devices // hosts),
         "The plan's batch over its devices, and its micro-batches.": batch,
         "The plan's remat and offload, which MaxText has alike in all stages.": memory,
@@ -80,11 +81,17 @@ def _model(sizes: Transformer) -> dict[str, Any]:
 def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
     """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
     settings: dict[str, Any] = {
-        f"{net}_{name}_parallelism": 1 for net in ("ici", "dcn") for name in ("data", "fsdp", "tensor", "pipeline")
+        f"{net}_{name}_parallelism": 1
+        for net in ("ici", "dcn")
+        for name in ("data", "fsdp", "context", "expert", "tensor", "pipeline")
     }
+    shared = (outline.sharded or outline.data_parallel) if outline.zero == 3 else 1
     sizes = {
         "tensor": outline.tensor_parallel,
-        "fsdp" if outline.zero == 3 else "data": outline.data_parallel,
+        "context": outline.context_parallel,
+        "expert": outline.expert_parallel,
+        "fsdp": max(shared // (outline.context_parallel * outline.expert_parallel), 1),
+        "data": outline.data_parallel // shared,
         "pipeline": outline.pipeline,
     }
     for name, size in sizes.items():

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.layers.models import known_models, model_function, transformer_size
+from alpa_dejavu.layers.models import known_models, known_name, model_function, transformer_size
 from alpa_dejavu.problem import Plan
 
 ModelFunction = Callable[..., Any]
@@ -34,7 +34,7 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
     if ":" not in function or transformer_size(function) is not None:
         file = pathlib.Path(f"{function.removesuffix('.py')}.py")
-        if function.lower() not in known_models() and os.path.isfile(file):
+        if known_name(function) is None and os.path.isfile(file):
             raise ValueError(_without_function(function, file))
         return model_function(function)
     module_name, _, name = function.partition(":")

@@ -238,11 +238,11 @@ def _space(
     """
     sized = source if isinstance(source, SizedTransformer) else None
     runs = None if sized is None else limits_of(framework)
-    divides = () if runs is None else runs.divides if limits is None else limits.limits.written
+    runs = runs if runs is None or limits is None else limits.limits
     remat = tuple(choice for choice in rules.remat if choice != "selective")
     if sized is not None and rules.remat != REMAT:
         remat = rules.remat
-    elif sized is not None and sized.execution.selects and (limits is None or "selective" in divides):
+    elif sized is not None and sized.execution.selects and runs is not None and "selective" in runs.remat:
         remat = REMAT
     if not remat:
         raise ValueError(
@@ -251,7 +251,7 @@ def _space(
         )
     size = None if sized is None else sized.size
     restricted = None if runs is None or limits is not None else Restriction(runs, batch, size)
-    choices = division_choices(size, framework, divides, asked)
+    choices = division_choices(size, framework, () if runs is None else runs.degrees, asked)
     return dataclasses.replace(rules, remat=remat, divisions=choices, restriction=restricted)
 
 

@@ -80,6 +80,7 @@ class StagePlan:
     context_parallel: Rare[Size] = 1
     expert_parallel: Rare[Size] = 1
     sharded: Rare[Size] = 0
+    expert_tensor: Rare[Size] = 0
     memory_parts: Rare[Annotated[Mapping[str, Bytes], stated("an object: bytes by what they are of")]] = (
         dataclasses.field(default_factory=dict, hash=False)
     )
@@ -97,7 +98,9 @@ class StagePlan:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
+        return is_plain(
+            self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
+        )  # fmt: skip
 
     @property
     def num_layers(self) -> int:

@@ -57,11 +57,22 @@ def test_what_makes_the_model_is_applied(tmp_path, more, expected):
         ("--use-torch-fsdp2", {"zero": 3}),
         ("--use-custom-fsdp", {"zero": 3}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", {"zero": 2}),
-        ("--checkpoint-activations", {"remat": (True,)}),
+        ("--checkpoint-activations", {"remat": ("layer",)}),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4", {"blocks": (4,) * 6}),
+        (
+            "--context-parallel-size 2 --expert-model-parallel-size 4 --num-experts 8 --disable-bias-linear "
+            "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+            {"data_parallel": 8, "context_parallel": 2, "expert_parallel": 4, "sharded": 4, "num_micro_batches": 4},
+        ),
+        (
+            "--tensor-model-parallel-size 2 --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 "
+            "--num-experts 8 --disable-bias-linear", {"data_parallel": 4, "expert_parallel": 8, "expert_tensor": 1},
+        ),
+        ("--recompute-activations", {"remat": ("selective",)}),
+        ("--recompute-granularity selective --recompute-modules core_attn", {"remat": ("selective",)}),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3", {"blocks": (3, 7, 7, 7)}),
     ],
-)
+)  # fmt: skip
 def test_what_divides_the_model_is_applied(tmp_path, more, expected):
     outline = read(tmp_path, f"--bf16 {more}").outline
     assert {name: getattr(outline, name) for name in expected} == expected
@@ -79,7 +90,10 @@ def test_embedding_and_loss_count_as_blocks(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("--context-parallel-size 2", "'--context-parallel-size 2' isn't planned; make it 1, or leave it out"),
+        ("--context-parallel-size 3", "times 3 context-parallel ones must divide the 8 devices"),
+        ("--expert-model-parallel-size 16", "--expert-model-parallel-size is 16, but must divide the 8 data"),
+        ("--expert-tensor-parallel-size 3", "-size is 1 and --expert-tensor-parallel-size 3, but their"),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 3", "must be a divisor of the 8 data"),
         ("--window-size 128,0", "'--window-size 128,0' is of another model"),
         ("--encoder-num-layers 4", "'--encoder-num-layers 4' is of another model"),
         ("--language-model-type x", "is of another model"),

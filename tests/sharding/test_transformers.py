@@ -13,7 +13,10 @@ from alpa_dejavu.problem import (
     CONTEXT,
     DATA,
     EXPERT,
+    EXPERT_COPIES,
     EXPERT_REPLICATED,
+    EXPERT_SHARDED,
+    EXPERT_TENSOR,
     REPLICATED,
     SHARDED,
     TENSOR,
@@ -36,6 +39,11 @@ MOE = Transformer(512, 4, 8, 1024, 256, feed_forward=256, num_experts=16, expert
 LATENT = Transformer(
     512, 3, 8, 1024, 256, head_size=64, feed_forward=128, num_experts=8, experts_per_token=2, dense_blocks=1,
     dense_feed_forward=1024, query_rank=96, latent_rank=64, rotary_size=32, value_size=64,
+)  # fmt: skip
+DEEPSEEK = Transformer(
+    7168, 61, 128, 129280, 4096, head_size=128, feed_forward=2048, num_experts=256, experts_per_token=8,
+    shared_feed_forward=2048, dense_blocks=3, dense_feed_forward=18432, query_rank=1536, latent_rank=512,
+    rotary_size=64, value_size=128,
 )  # fmt: skip
 MEGATRON = execution("megatron")
 
@@ -173,6 +181,7 @@ def test_attention_is_the_frameworks_kernel():
         (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 3 context-parallel"),
         (MOE, config(32, expert_parallel=32), "num_experts is 16, but must be divisible among 32 expert-parallel"),
         (LLAMA, config(2, expert_parallel=2), "num_experts is 0, but must be divisible among 2 expert-parallel"),
+        (LLAMA, config(1, 2, expert_tensor=1), "num_experts is 0, but must be divisible among 1 expert-parallel"),
     ],
 )
 def test_divisions_that_a_model_cant_have(size, mesh, text):
@@ -254,6 +263,63 @@ def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
     assert of_step["all_gather", EXPERT_REPLICATED] == 2 * experts
     others = MOE.num_parameters - experts * 4
     assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
+
+
+def test_experts_are_divided_among_tensor_parallel_devices_too_where_fewer_share_each():
+    """16 devices, of which 4 share a sample: each has its quarter of the 256 tokens for its own 2 of 16 experts."""
+    mesh = config(4, 4, expert_parallel=8, expert_tensor=1)
+    of_layer, pairs = division(MOE, mesh), 2 * 256 / 4
+    assert mesh.groups(EXPERT) == [tuple(range(8)), tuple(range(8, 16))]
+    assert mesh.groups(EXPERT_REPLICATED)[0] == (0, 8)
+    hidden = 2 * 256 * 512
+    assert sent(of_layer.exchanges(1, "forward")) == {
+        ("all_to_all", EXPERT): 2 * (2 * pairs * 512), ("all_gather", TENSOR): 2 * hidden,
+        ("reduce_scatter", TENSOR): 2 * hidden,
+    }  # fmt: skip
+    grouped = [record for record in of_layer.operators("forward")[1].records if record.kind == "grouped"]
+    assert [record.input_shapes for record in grouped] == [((pairs, 512), (2, 512, 512)), ((pairs, 256), (2, 256, 512))]
+    halved = division(MOE, config(4, 4, expert_parallel=4, expert_tensor=2))
+    assert sent(halved.exchanges(1, "forward"))["all_gather", EXPERT_TENSOR] == 2 * (2 * pairs) * 512
+    grouped = [record for record in halved.operators("forward")[1].records if record.kind == "grouped"]
+    assert [record.input_shapes for record in grouped] == [((256, 512), (4, 512, 256)), ((256, 128), (4, 128, 512))]
+    assert grouped[0].flop == 2 * 256 * 512 * 256
+
+
+def test_hybrid_sharding_divides_experts_within_its_groups():
+    mesh = config(32, zero=3, sharded=8, expert_parallel=4)
+    assert [mesh.groups(axis)[0] for axis in (EXPERT_SHARDED, EXPERT_COPIES)] == [(0, 4), (0, 8, 16, 24)]
+    experts = 3 * 512 * 256 * 16 / 4
+    of_pass = division(MOE, mesh, execution("torchtitan")).combined("backward")
+    total = {(exchange.kind, exchange.axis): float(exchange.num_bytes[1, 1]) for exchange in of_pass}
+    assert total["all_gather", EXPERT_SHARDED] == 2 * experts
+    assert total["reduce_scatter", EXPERT_SHARDED] == 4 * experts
+    assert total["all_reduce", EXPERT_COPIES] == 4 * experts / 2
+
+
+def test_deepseeks_block_among_64_devices_by_hand():
+    """What DeepSeek-V3's paper says of a block, with 4 of 256 experts on each of 64 devices."""
+    hidden, heads, tokens = 7168, 128, 4096
+    queries, keys = 1536 * (hidden + 1 + heads * 192), 576 * hidden + 512 * (1 + heads * 256)
+    attention = queries + keys + heads * 128 * hidden
+    expert = 3 * hidden * 2048
+    others = attention + expert + hidden * 256 + 2 * hidden
+    assert DEEPSEEK.block_parameters(60) == others + 256 * expert
+    kept = memory(DEEPSEEK, config(64, expert_parallel=64, zero=2))
+    assert kept.resident[10, 10] == pytest.approx(18 * 4 * expert + (6 + 12 / 64) * others)
+    elements = {
+        "entering, norms, residual": 4 * hidden, "latent": 2 * (1536 + 512) + 64, "queries and keys": 2 * heads * 192,
+        "values and attention": 2 * heads * 128, "statistics": 2 * heads, "router": 2 * 256, "shared": 3 * 2048,
+        "experts": 8 * (hidden + 3 * 2048),
+    }  # fmt: skip
+    assert kept.per_micro_batch[10, 10] == pytest.approx(2 * tokens * sum(elements.values()))
+
+
+def test_tensor_parallel_devices_have_norms_and_the_choice_of_experts_whole_and_a_head_of_keys_each():
+    whole = memory(LLAMA, config(1, 16, zero=0)).resident[1, 1] / 18
+    products = 4096 * (2 + 2) * 128 + 4096 * 4096 / 16 + 3 * 4096 * 14336 / 16
+    assert whole == products + 2 * 4096
+    with pytest.raises(NoShardingError, match="kv_heads is 12, but must be divisible among 8 tensor-parallel"):
+        division(dataclasses.replace(LLAMA, num_heads=24, head_size=128, kv_heads=12), config(1, 8))
 
 
 def test_what_is_computed_again():

@@ -17,11 +17,11 @@ from alpa_dejavu.exports._command_line import (
     command_line_of,
     wrong_line,
 )
-from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments
-from alpa_dejavu.exports.megatron._writer import LAYOUT, blocks_of_layout
+from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
@@ -149,19 +149,32 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
     if name in config and precision_of(config) == "float16":
         raise config.wrong(name, f"--{name} isn't priced with --fp16; leave it out, or give --bf16, which has it")
     along, stages = (config.number(f"{kind}-model-parallel-size", 1) for kind in ("tensor", "pipeline"))
-    across = config.replicas("pipeline-model-parallel-size", num_devices, stages, along)
+    context = config.number("context-parallel-size", 1)
+    replicas = config.replicas("pipeline-model-parallel-size", num_devices, stages, along, context)
+    across = replicas * context
     micro = config.number("micro-batch-size", 0)
     if not micro:
         raise config.wrong("micro-batch-size", "--micro-batch-size is missing, but must be there; add it")
-    batch = config.number("global-batch-size", 0) or micro * across
-    if batch % (micro * across):
-        whole = f"a multiple of {micro * across}: --micro-batch-size on {across} replicas"
+    batch = config.number("global-batch-size", 0) or micro * replicas
+    if batch % (micro * replicas):
+        whole = f"a multiple of {micro * replicas}: --micro-batch-size on {replicas} replicas"
         raise config.must_be("global-batch-size", whole)
     blocks, chunks = _blocks(config, num_blocks, stages)
     schedule = "1f1b" if chunks == 1 else "interleaved" if chunks == 2 else f"interleaved_{chunks}"
-    count, remat = batch // micro // across, (_remat(config, blocks),) * len(blocks)
+    count, remat = batch // micro // replicas, (_remat(config, blocks),) * len(blocks)
     zero = _zero(config) if across > 1 else 0
-    return Outline(batch, count, schedule, across, along, blocks, remat, zero, _offload(config))
+    return Outline(
+        batch, count, schedule, across, along, blocks, remat, zero, _offload(config),
+        **degrees_of(config, (across, along), DEGREE_ARGUMENTS, _sharded(config, across) if zero else 0),
+    )  # fmt: skip
+
+
+def _sharded(config: Configuration, across: int) -> int:
+    """Returns how many data-parallel devices share what ZeRO shares; 0: all of them."""
+    instances = config.number(INSTANCES, 1)
+    if across % instances:
+        raise config.must_be(INSTANCES, f"a divisor of the {across} data-parallel devices")
+    return across // instances if instances > 1 else 0
 
 
 def _blocks(config: Configuration, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
@@ -231,14 +244,15 @@ def _laid_out(config: Configuration, num_blocks: int, stages: int) -> tuple[tupl
     return blocks, len(blocks) // stages
 
 
-def _remat(config: Configuration, blocks: Sequence[int]) -> bool:
+def _remat(config: Configuration, blocks: Sequence[int]) -> str:
     if "checkpoint-activations" in config:  # the old name for all of them
-        return True
-    # Selective: attention alone is computed again, as it always is for a plan.
-    if "recompute-granularity" not in config or "recompute-activations" in config:
-        return False
+        return "layer"
+    if "recompute-activations" in config:
+        return "selective"
+    if "recompute-granularity" not in config:
+        return "none"
     if config.one_of("recompute-granularity", ("full", "selective")) == "selective":
-        return False
+        return "selective"
     method, number = config.get("recompute-method"), config.number("recompute-num-layers", 0)
     if method == "uniform" and number > 1:
         raise config.must_be("recompute-num-layers", "1 to be planned")
@@ -247,7 +261,7 @@ def _remat(config: Configuration, blocks: Sequence[int]) -> bool:
             "recompute-method", f"{number} blocks of each stage are computed again, but must be all of its "
             f"{max(blocks)}, or none; read it with one of these",
         )  # fmt: skip
-    return True
+    return "layer"
 
 
 def _zero(config: Configuration) -> int:

@@ -15,9 +15,15 @@ from alpa_dejavu.exports._settings import short
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.search.runtimes import DEGREES
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"
+DEGREE_ARGUMENTS: Final = {
+    "context_parallel": "context-parallel-size", "expert_parallel": "expert-model-parallel-size",
+    "expert_tensor": "expert-tensor-parallel-size",
+}  # fmt: skip
+INSTANCES: Final = "num-distributed-optimizer-instances"
 LAYOUT: Final = "pipeline-model-parallel-layout"
 _EACH_HOST: Final = (
     "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
@@ -65,12 +71,20 @@ def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
         (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks)}),
         (True, {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
         (outline.tensor_parallel > 1, {"sequence-parallel": None}),
+        (True, {
+            argument: str(value) for name, argument in DEGREE_ARGUMENTS.items()
+            if (value := outline.degrees[name]) != DEGREES[name]
+        }),
         (outline.zero or offloads, {"use-distributed-optimizer": None}),
+        (outline.sharded and outline.zero, {
+            INSTANCES: str(outline.data_parallel // (outline.sharded or 1)),
+        }),
         (sharded, {
             "use-megatron-fsdp": None, "data-parallel-sharding-strategy": "optim_grads_params",
             "ckpt-format": "fsdp_dtensor", "no-gradient-accumulation-fusion": None,
         }),
-        (outline.remat[0], {
+        (outline.remat[0] == "selective", {"recompute-granularity": "selective"}),
+        (outline.remat[0] == "layer", {
             "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1",
         }),
         (offloads, {
@@ -98,7 +112,12 @@ def _where_from(outline: Outline) -> list[str]:
             "The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step.",
         ]),
         (outline.zero == 3, ["Megatron-FSDP: the plan's ZeRO level 3."]),
-        (outline.remat[0], ["Recomputing: the plan's remat, of each block in all stages."]),
+        (outline.degrees != DEGREES, [
+            "Context and expert parallel devices are among the data parallel ones, as the plan has them; instances of",
+            "the distributed optimizer are the groups whose devices share what ZeRO shares.",
+        ]),
+        (outline.remat[0] == "layer", ["Recomputing: the plan's remat, of each block in all stages."]),
+        (outline.remat[0] == "selective", ["Recomputing: the plan's selective remat, of the core of attention."]),
         (outline.offload.any, [
             "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.",
         ]),

@@ -1,4 +1,4 @@
-"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken and standard transformers beside it.
+"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken beside it, and the decoders that people train today.
 
 Each is a function that takes a batch size and returns a train step, or a step without gradients.
 
@@ -17,6 +17,7 @@ from alpa_dejavu.layers.models._suites import (
     forward_function,
     is_marked,
     known_models,
+    known_name,
     model_function,
     model_size,
     num_parameters,
@@ -35,6 +36,7 @@ __all__ = [
     "forward_function",
     "is_marked",
     "known_models",
+    "known_name",
     "model_function",
     "model_size",
     "num_parameters",

@@ -5,7 +5,7 @@ Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown 
 Learners, NeurIPS 2020, table 2.1.
 
 bert-base and bert-large are those of Devlin et al., with the head that fills in words; resnet-50 is that of He et al.,
-for the 1000 classes of ImageNet; llama-7b, -13b and -70b are Llama 2 of Touvron et al., with 4096 tokens a sample.
+for the 1000 classes of ImageNet; the decoders that people train today are in `_decoders.py`.
 
 Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
 ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
@@ -22,9 +22,11 @@ import difflib
 import functools
 import importlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu.layers.models._decoders import DECODERS, SPELLINGS
 from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
@@ -68,9 +70,7 @@ SUITES: dict[str, Size] = {
     "bert-base": BERT(768, 12, 12),
     "bert-large": BERT(1024, 24, 16),
     "resnet-50": WideResNet(64, 1, classes=1000),
-    "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
-    "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
-    "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
+    **DECODERS,
 }
 
 
@@ -88,8 +88,26 @@ def _of_family(size: Size, kind: str) -> Callable[..., Any]:
     return functools.partial(function, size)
 
 
+def _spelled(name: str) -> str:
+    return re.sub(r"([a-z])-(?=\d)", r"\1", name.lower())
+
+
+_BY_SPELLING = {_spelled(name): name for name in SUITES} | {_spelled(other): name for other, name in SPELLINGS.items()}
+
+
+def known_name(name: str) -> str | None:
+    """Returns the name of a known model that somebody writes in capitals, or without a dash ahead of a number, or by
+    another name; None if there is none.
+
+    >>> [known_name("Gemma2-9B"), known_name("llama-2-7b"), known_name("module:function")]
+    ['gemma-2-9b', 'llama-7b', None]
+    """
+    return _BY_SPELLING.get(_spelled(name))
+
+
 def _size_of(name: str) -> Size | None:
-    return SUITES.get(name.lower()) or Transformer.of_text(name)
+    model = known_name(name)
+    return Transformer.of_text(name) if model is None else SUITES[model]
 
 
 def transformer_size(name: str) -> Transformer | None:
@@ -129,7 +147,7 @@ def is_marked(name: str) -> bool:
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
+    """Returns the names of all known models, by family and by size."""
     return list(SUITES)
 
 
@@ -174,14 +192,15 @@ def model_size(name: str) -> Size:
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    if name.lower() not in SUITES:
+    model = known_name(name)
+    if model is None:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`alpa-dejavu models` lists all."
         raise ValueError(
             f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
             "Face has beside its weights, or as 'module:function'."
         )
-    return SUITES[name.lower()]
+    return SUITES[model]
 
 
 def num_parameters(name: str) -> int:

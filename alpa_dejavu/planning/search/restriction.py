@@ -8,7 +8,7 @@ from typing import final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, WITHOUT_FROZEN, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 
@@ -38,8 +38,8 @@ class Restriction:
         for entry, config in entries.items():
             # Of a config what the stages of one plan share.
             remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
-            ways = config.context_parallel, config.expert_parallel, config.sharded
-            members.setdefault((config.shape, config.offload, remat, zero, ways), []).append(entry)
+            degrees = tuple(getattr(config, name) for name in DEGREES)
+            members.setdefault((config.shape, config.offload, remat, zero, degrees), []).append(entry)
         cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)
         return dataclasses.replace(
             space, configs=tuple(map(tuple, rows)), families=tuple(map(frozenset, members.values())), cuts=cuts
@@ -60,6 +60,7 @@ class Restriction:
             and not (config.offload.any and stages > 1 and not limits.offload_in_pipeline)
             and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
+            and not limits.why_not_divided(config, stages)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )
 
@@ -77,20 +78,25 @@ def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | No
     return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))
 
 
+_DEGREES = {"context": "context_parallel", "experts": "expert_parallel", "shard": "sharded"}
+"""The choices that are fixed by these names, and their degrees in a config."""
+
+
 def division_choices(
-    size: Transformer | None, runtime: str, divides: Collection[str], asked: Mapping[str, int | str | None]
+    size: Transformer | None, runtime: str, degrees: Collection[str], asked: Mapping[str, int | str | None]
 ) -> DivisionChoices:
     """Returns how devices may divide a model beside its batch.
 
     Args:
         size: the transformer, if it is planned by its sizes; None: a traced model, of which only operators are divided.
         runtime: the name of the training framework, for messages.
-        divides: how that divides models, as `Runtime.divides` has it.
+        degrees: how that divides models, as `Runtime.degrees` has it.
         asked: what "tensor", "context", "experts" and "shard" are to be; None: any.
 
     Raises:
         ValueError: the model's heads, tokens or experts, or the framework, can't have what is asked for.
     """
+    divides = [name for name, degree in _DEGREES.items() if degree in degrees]
     fixed = {name: value for name, value in asked.items() if value is not None}
     for name, value in fixed.items():
         usual, allowed = vars(PLAIN_CHOICES)[name], "at least 1"
@@ -118,4 +124,5 @@ def division_choices(
         if whole % int(fixed.get(name) or 1):
             raise ValueError(f"{name} is {fixed[name]}, but must divide the {whole} {what}; give another number")
     free = {name: None for name in divides if name != "experts" or size.num_experts}
-    return DivisionChoices(**{**free, **fixed}, tokens=size.sequence, num_experts=max(size.num_experts, 1))
+    whole = {"tokens": size.sequence, "num_experts": max(size.num_experts, 1)}
+    return DivisionChoices(**{**free, **fixed}, **whole, expert_tensor="expert_tensor" in degrees)

@@ -14,9 +14,12 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
+
+DEGREES: Mapping[str, int] = {"context_parallel": 1, "expert_parallel": 1, "expert_tensor": 0, "sharded": 0}
+"""The degrees of a `MeshConfig` beside data and tensor parallelism, with the values by which they divide nothing."""
 
 
 @final
@@ -31,10 +34,6 @@ class Runtime:
     cuts: Cuts = ANY_CUTS  # where blocks of a transformer may be cut into stages
     zero: tuple[int, ...] = (0, 2, 3)  # levels under a pipeline; a plan of one stage may have any
     tensor_parallel: bool = True  # whether devices may divide the operators of a layer
-    # How else they may divide a model: "context" (a sample's tokens), "experts", and "shard" (ZeRO in groups); and what
-    # of that an export writes.
-    divides: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
     offload: tuple[tuple[str, ...], ...] = ()  # sets of tensors that it can offload together to hosts' memory
     offload_parts: tuple[int, ...] = ()  # the ZeRO levels at which a part of the optimizer's state may be offloaded
     offload_in_pipeline: bool = True  # whether it can do so where there are several stages
@@ -43,10 +42,20 @@ class Runtime:
     whole_rounds: bool = False  # whether the number of micro-batches must be a multiple of the number of stages
     power_of_two: bool = False  # whether the number of stages must be a power of two
     schedules_alone: tuple[str, ...] = ()  # for one stage only: an order in which gradients are added up
+    degrees: tuple[str, ...] = ()  # which of `DEGREES` its files can say
+    # Degrees whose devices always share parameters among them, and the ZeRO levels at which they can.
+    sharing: tuple[str, ...] = ()
+    apart: bool = False  # whether these are axes of their own, else devices may be of several
+    sharing_zero: tuple[int, ...] = (2, 3)
+    hybrid_zero: tuple[int, ...] = (2, 3)  # the ZeRO levels at which groups of devices may share, each group the whole
+    whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
+    context_in_pipeline: bool = True
+    remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
     frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
     models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
+    lacks: str = ""  # the property of `Transformer` with those fields, and their values, that no file of it can say
 
     def has(self, schedule: str) -> bool:
         """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
@@ -64,8 +73,42 @@ class Runtime:
         blocks = units.counted(sizes.num_blocks, "block")
         return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
 
+    def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
+        """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
+
+        >>> RUNTIMES["deepspeed"].why_not_divided(MeshConfig((8, 1), 8, 1, expert_parallel=4), 1)
+        "expert_parallel is 4, which its files can't say"
+        """
+        data, *others = stage.logical_mesh if isinstance(stage, StagePlan) else stage.shape
+        degrees = {name: getattr(stage, name) for name in DEGREES}
+        for name, value in degrees.items():
+            if value != DEGREES[name] and name not in self.degrees:
+                return f"{name} is {value}, which its files can't say"
+        if stage.remat not in self.remat:
+            return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
+            return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
+        tensor = math.prod(others)
+        each_expert = degrees["expert_tensor"] or tensor
+        replicas = {**degrees, "expert_parallel": max(degrees["expert_parallel"] * each_expert // tensor, 1)}
+        shared = [replicas[name] for name in self.sharing]
+        together = math.prod(shared) if self.apart else math.lcm(*shared)
+        if together > 1 and (stage.zero not in self.sharing_zero or (stage.sharded or data) % together):
+            names, levels = " and ".join(self.sharing), " or ".join(map(str, self.sharing_zero))
+            return (
+                f"zero is {stage.zero} and sharded {stage.sharded}, but must be {levels} and 0 or a multiple of "
+                f"{together} with devices of {names}, which share parameters"
+            )
+        if stage.sharded and stage.zero not in self.hybrid_zero:
+            return f"sharded is {stage.sharded}, but must be 0 with zero {stage.zero}"
+        if self.whole_experts and each_expert != (1 if stage.expert_parallel > 1 else tensor):
+            return f"expert_tensor is {degrees['expert_tensor']}, but must be 1 where expert_parallel isn't, else 0"
+        return ""
+
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
+        for name, value in getattr(model, self.lacks).items() if self.lacks else ():
+            return f"{name} is {value!r}, but must be left out"
         unlike: list[list[str]] = [
             [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
              if (value := getattr(model, name)) not in values]
@@ -84,8 +127,6 @@ class Runtime:
         return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
-DIVIDES = ("context", "experts", "shard")
-"""How devices may divide a model beside its batch and its operators."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
 _LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
     "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
@@ -98,50 +139,63 @@ RUNTIMES = {
         unlike_zero=True,
         streams=False,
         frozen=True,
-        models=({"precision": _HALF_OR_SINGLE, "latent_rank": (0,), "dense_blocks": (0,)},),
+        lacks="untraced",
     ),
     "megatron": Runtime(
+        degrees=tuple(DEGREES),
+        remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
         unlike_remat=False,
         zero=(0, 2),
-        divides=DIVIDES,
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
+        lacks="unusual",
         models=(
             {"latent_rank": (0,), "biases": ("none", "qkv")},
             {"latent_rank": (0,), "biases": ("all",), "num_experts": (0,)},
         ),
     ),
     "deepspeed": Runtime(
+        degrees=("context_parallel", "sharded"),
+        context_in_pipeline=False,
+        hybrid_zero=(3,),
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
-        divides=DIVIDES[:2],
         offload=(OFFLOADED[:2], OFFLOADED[:3], OFFLOADED, OFFLOADED[3:], (*OFFLOADED[:2], *OFFLOADED[3:])),
         offload_in_pipeline=False,
         drives=True,
     ),
     "galvatron": Runtime(
+        degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
         power_of_two=True,
         models=({"precision": _HALF_OR_SINGLE},),
     ),
     "torchtitan": Runtime(
+        degrees=tuple(DEGREES),
+        sharing=("context_parallel", "expert_parallel"),
+        whole_experts=True,
+        remat=("none", "selective", "layer"),
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
-        divides=DIVIDES,
         offload=(OFFLOADED[:3],),
         models=({"precision": ("bfloat16", "float32")},),
     ),
     "maxtext": Runtime(
+        degrees=("context_parallel", "expert_parallel", "sharded"),
+        sharing=("context_parallel", "expert_parallel"),
+        apart=True,
+        sharing_zero=(3,),
+        hybrid_zero=(3,),
         schedules=("1f1b", "gpipe"),
         unlike_remat=False,
         cuts=Cuts(even=True),
-        divides=DIVIDES,
         whole_rounds=True,
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
+        lacks="unusual",
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
@@ -154,7 +208,10 @@ RUNTIMES = {
     "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
-_ALIKE = {"nemo": RUNTIMES["megatron"], "fsdp": Runtime(tensor_parallel=False, divides=DIVIDES[2:])}
+_ALIKE = {
+    "nemo": RUNTIMES["megatron"],
+    "fsdp": Runtime(degrees=("sharded",), tensor_parallel=False, remat=("none", "selective", "layer")),
+}
 """Frameworks that no plan is written for, but that run transformers by their sizes."""
 WITHOUT_FROZEN = "plan without --train-last"
 """The remedy where a framework's files can't say that a part of the model is frozen."""
@@ -240,8 +297,10 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     if why := limits.why_not_frozen(plan.model):
         yield Hindrance(why, WITHOUT_FROZEN)
-    for n in divided[:1]:
-        yield from _divided(n, plan.stages[n], limits)
+    for n, stage in enumerate(plan.stages):
+        if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
+            yield Hindrance(f"stage {n}: {reason}", again)
+            break
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:
@@ -263,25 +322,11 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     yield from _cut_elsewhere(plan, limits.cuts, again)
 
 
-def _divided(n: int, stage: StagePlan, limits: Runtime) -> Iterator[Hindrance]:
-    """Yields how devices divide a stage as a framework can't, or as no export says it."""
-    ways = {
-        "context parallelism": ("context", stage.context_parallel > 1),
-        "expert parallelism": ("experts", stage.expert_parallel > 1),
-        "hybrid sharding": ("shard", stage.sharded > 0),
-        "selective remat": ("selective", stage.remat == "selective"),
-    }
-    for what, (name, has) in ways.items():
-        if has and name not in limits.written:
-            why = f"stage {n} has {what}, which no export writes" if name in limits.divides else f"no {what} there"
-            yield Hindrance(why, "plan without it")
-
-
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
         meshes = [
-            (on.submesh.num_devices, *on.logical_mesh, on.offloaded, on.context_parallel, on.expert_parallel, on.sharded)
+            (on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded, *(getattr(on, name) for name in DEGREES))
             for on in (first, stage)
         ]
         for allowed, unlike, what in (

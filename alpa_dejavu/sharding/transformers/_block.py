@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._execution import PLAIN, DivisionDegrees, Execution
-from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
+from alpa_dejavu.sharding.transformers._execution import ALONE, PLAIN, DivisionDegrees, Execution
+from alpa_dejavu.sharding.transformers._records import (
+    CAPPED,
+    PLAIN_ATTENTION,
+    grouped,
+    plain_attention,
+    product,
+    stream,
+)
 
 _SINGLE = 4.0
 _BACKWARD = 2.5
@@ -60,6 +67,11 @@ class LayerWork:
         return self.degrees.tensor if self.execution.sequence_parallel else 1
 
     @property
+    def routed(self) -> float:
+        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
+        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
+
+    @property
     def vocabulary(self) -> float:
         """Returns the rows of the vocabulary that a device has."""
         return padded_vocabulary(self.size, self.degrees.tensor) / self.degrees.tensor
@@ -85,9 +97,9 @@ class LayerWork:
 
     def recomputed(self, layer: int, remat: str) -> Operators:
         """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
-        if remat == "none" or not 0 < layer < self.size.num_layers - 1:
+        if remat == "none":
             return Operators.of([])
-        records = self.operators(layer, "forward").records
+        records = [record for number in self.size.blocks_of(layer) for record in self._block(number, False)]
         if remat == "layer":
             return Operators.of(records)
         if self.execution.selective == "attention":
@@ -101,10 +113,14 @@ class LayerWork:
             yield from self._update(layer)
         elif layer == 0:
             yield from self._embedding(phase == "backward")
-        elif layer == self.size.num_layers - 1:
-            yield from self._head(phase == "backward")
         else:
-            yield from self._block(layer - 1, phase == "backward")
+            backward, is_last = phase == "backward", layer == self.size.num_layers - 1
+            parts = [self._head(backward)] * is_last
+            for number in self.size.blocks_of(layer):
+                parts += [self._predicting(backward)] * is_last + [self._block(number, backward)]
+                parts += [self._head(backward)] * is_last
+            for part in reversed(parts) if backward else parts:
+                yield from part
 
     # Ends
 
@@ -121,38 +137,56 @@ class LayerWork:
     def _head(self, backward: bool) -> Iterator[Operator]:
         tokens, hidden, logits = self.tokens, self.size.hidden, self.tokens * self.vocabulary
         traffic = self.execution.logit_traffic_bytes * logits / 2
+        capped = self.width * logits * bool(self.size.logit_cap)
         if not backward:
             yield from self._norm(False)
             yield product(tokens, self.vocabulary, hidden, _usual(self.size))
+            yield from [stream("cap", capped, capped)] * bool(capped)
             yield stream("loss", traffic / 2, traffic / 2)
             return
         yield stream("loss", traffic / 2, traffic / 2)
+        yield from [stream("cap", 2 * capped, capped)] * bool(capped)
         yield from self._gradients(tokens, self.vocabulary, hidden, _usual(self.size))
         yield from self._norm(True)
+
+    def _predicting(self, backward: bool) -> Iterator[Operator]:
+        """Yields what stands ahead of a block that predicts a further token: that token's embedding and the hidden
+        state are normalised, and multiplied together.
+        """
+        hidden = self.size.hidden
+        parts: list[Iterable[Operator]] = [
+            self._embedding(backward), self._norm(backward), self._norm(backward),
+            self._products([(self.tokens, hidden / self.degrees.tensor, 2 * hidden)], backward),
+        ]  # fmt: skip
+        for part in reversed(parts) if backward else parts:
+            yield from part
 
     # Blocks
 
     def _block(self, number: int, backward: bool) -> Iterator[Operator]:
-        parts = [self._attention_half(backward), self._feed_forward_half(number, backward)]
+        parts = [self._attention_half(number, backward), self._feed_forward_half(number, backward)]
         for part in reversed(parts) if backward else parts:
             yield from part
 
-    def _attention_half(self, backward: bool) -> Iterator[Operator]:
+    def _attention_half(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
-        ahead = [*self._norm(backward), *self._products(self._attention_products[:-1], backward)]
-        mixed = [*self._rotation(), *self._attention(backward)]
-        behind = [*self._products(self._attention_products[-1:], backward), *self._residual(backward)]
+        ahead = [*self._norm_at("ahead", backward), *self._products(self._attention_products[:-1], backward)]
+        mixed = [*self._rotation(backward), *self._attention(number, backward)]
+        behind = [
+            *self._products(self._attention_products[-1:], backward), *self._norm_at("behind", backward),
+            *self._residual(backward),
+        ]  # fmt: skip
         for part in (behind, mixed, ahead) if backward else (ahead, mixed, behind):
             yield from part
 
     def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
         size, tensor = self.size, self.degrees.tensor
-        parts = [list(self._norm(backward))]
+        parts = [list(self._norm_at("ahead", backward))]
         if size.has_experts(number):
             parts.append(list(self._experts(backward)))
         if width := size.dense_width(number):
             parts.append(list(self._feed_forward(width / tensor, backward)))
-        parts.append(list(self._residual(backward)))
+        parts += [list(self._norm_at("behind", backward)), list(self._residual(backward))]
         for part in reversed(parts) if backward else parts:
             yield from part
 
@@ -168,8 +202,8 @@ class LayerWork:
 
     def _experts(self, backward: bool) -> Iterator[Operator]:
         """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
-        size, tokens, local = self.size, self.tokens, self.size.num_experts / self.degrees.expert
-        routed, width = tokens * size.experts_per_token, size.feed_forward / self.degrees.tensor
+        size, tokens, local = self.size, self.tokens / self.cut, self.size.num_experts / self.degrees.expert
+        routed, width = self.routed, size.feed_forward / self.degrees.expert_tensor
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
         moved = self.width * (tokens + routed) * size.hidden
         enters = 1 + size.gated
@@ -210,14 +244,14 @@ class LayerWork:
         queries = heads * (size.head_size + size.rotary_size)
         of_queries = [(tokens, queries, size.hidden)]
         if size.query_rank:
-            of_queries = [(tokens, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
+            of_queries = [(tokens / self.cut, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
         latent = [
-            (tokens, size.latent_rank + size.rotary_size, size.hidden),
+            (tokens / self.cut, size.latent_rank + size.rotary_size, size.hidden),
             (tokens, heads * (size.head_size + size.value_size), size.latent_rank),
         ]
         return [*of_queries, *latent, behind]
 
-    def _attention(self, backward: bool) -> Iterator[Operator]:
+    def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields attention over a device's samples; devices that share tokens have some of its heads each."""
         size, degrees = self.size, self.degrees
         samples = self.samples / (degrees.data / degrees.context)
@@ -226,11 +260,18 @@ class LayerWork:
         head = (size.head_size + size.rotary_size + size.value_size) / 2
         if self.execution.attention == PLAIN:
             yield from plain_attention(samples * heads, size.sequence, head, _usual(self.size), backward)
+            if size.attention_cap:
+                scores = self.width * samples * heads * size.sequence**2
+                yield stream(CAPPED, scores * (1 + backward), scores)
             return
         whole = heads if heads >= 1 else 1.0
         samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
-        kernel = FusedAttention(self.execution.attention, causal=True, backward=backward)
-        flop = 4 * samples * heads * size.sequence**2 * head / 2 * (_BACKWARD if backward else 1)
+        window = size.window_of(number)
+        kernel = FusedAttention(
+            self.execution.attention, causal=True, backward=backward, capped=size.attention_cap > 0,
+            window=window if window < size.sequence else 0,
+        )  # fmt: skip
+        flop = 4 * samples * heads * size.pairs(number) * head * (_BACKWARD if backward else 1)
         moved = self.width * samples * size.sequence * head * (2 * heads + 2 * keys)
         shapes = tuple((max(round(samples), 1), size.sequence, round(count), round(head)) for count in (heads, keys))
         yield Operator(
@@ -239,13 +280,19 @@ class LayerWork:
             kernel=kernel.text,
         )  # fmt: skip
 
-    def _rotation(self) -> Iterator[Operator]:
-        size = self.size
-        if size.rotary or size.qk_norm:
-            turned = size.num_heads + size.kv_heads
-            width = size.rotary_size if size.latent_rank else size.head_size
-            moved = self.width * self.tokens * turned * width / self.degrees.tensor
+    def _rotation(self, backward: bool) -> Iterator[Operator]:
+        """Yields the norms of queries and keys, and their rotation by positions, which compilers put in one kernel."""
+        size, fuses = self.size, self.execution.frees_activations
+        heads = self.width * self.tokens * (size.num_heads + size.kv_heads) / self.degrees.tensor
+        if size.qk_norm:
+            yield stream("norm of queries and keys", heads * size.head_size * (1 + backward), heads * size.head_size)
+        if size.rotary and not (size.qk_norm and fuses):
+            moved = heads * (size.rotary_size if size.latent_rank else size.rotated or size.head_size)
             yield stream("rotate", moved, moved)
+
+    def _norm_at(self, where: str, backward: bool) -> Iterator[Operator]:
+        if self.size.normed(where):
+            yield from self._norm(backward)
 
     def _norm(self, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.hidden
@@ -307,18 +354,33 @@ class LayerWork:
     @property
     def shares(self) -> tuple[int, int]:
         """Returns among how many devices ZeRO shares what it shares: of experts' parameters, and of all others."""
-        return self.degrees.expert_sharded(), self.degrees.sharded
+        return self.degrees.expert_sharded if self.degrees.experts_apart else self.degrees.sharded, self.degrees.sharded
 
     def own_parameters(self, layer: int) -> tuple[float, float]:
         """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
         size, tensor = self.size, self.degrees.tensor
         if layer == 0:
-            positions = 0 if size.rotary else size.sequence
-            return 0.0, (self.vocabulary * tensor + positions) * size.hidden / tensor
+            return 0.0, (self.vocabulary * tensor + size.position_rows) * size.hidden / tensor
+        ends = 0.0
         if layer == size.num_layers - 1:
-            return 0.0, (0.0 if size.tied else self.vocabulary * size.hidden) + size.hidden * (2 - size.rms_norm)
-        experts = size.block_parameters(layer - 1, experts=True) / tensor / self.degrees.expert
-        return experts, size.block_parameters(layer - 1, experts=False) / tensor
+            ends = (0.0 if size.tied else self.vocabulary * size.hidden) + size.norm_parameters
+        experts = sum(size.block_parameters(number, experts=True) for number in size.blocks_of(layer))
+        others = sum(map(self._other_parameters, size.blocks_of(layer)))
+        return experts / self.degrees.expert_tensor / self.degrees.expert, ends + others
+
+    def _other_parameters(self, number: int) -> float:
+        """The parameters of a block that a device has, but for those of its experts."""
+        whole = dataclasses.replace(self, degrees=ALONE)._divided_parameters(number)
+        return self._divided_parameters(number) + self.size.block_parameters(number, experts=False) - whole
+
+    def _divided_parameters(self, number: int) -> float:
+        """The parameters of a block's products but for its experts' and the choice of these: norms and others are whole
+        on each of the tensor-parallel devices, and so are keys of which there are fewer than devices.
+        """
+        size, tensor = self.size, self.degrees.tensor
+        fed = (2 + size.gated) * size.hidden * size.dense_width(number) / tensor
+        joined = 2 * size.hidden**2 / tensor if number in size.predicting else 0.0
+        return fed + joined + sum(columns * inner for _, columns, inner in self._attention_products)
 
 
 def _usual(size: Transformer) -> str:

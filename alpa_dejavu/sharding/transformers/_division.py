@@ -148,11 +148,11 @@ class TransformerDivision:
         return np.array([self.work.own_parameters(layer) for layer in self.variants]).T
 
     def _with_table(self, values: Sequence[float] | FloatArray) -> FloatArray:
-        """Returns sums over ranges of layers, where a head that is tied to the table of embeddings has its own copy of
-        it in a stage without the embeddings.
+        """Returns sums over ranges of layers, where a head that is tied to the table of embeddings, or blocks that
+        predict further tokens, have their own copy of it in a stage without the embeddings.
         """
         sums = range_sum(values)
-        if self.work.size.tied:
+        if self.work.size.tied or self.work.size.predicted:
             sums[1:, -1] += values[0]
         return sums
 

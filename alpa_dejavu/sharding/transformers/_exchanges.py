@@ -17,7 +17,10 @@ from alpa_dejavu.problem import (
     CONTEXT,
     DATA,
     EXPERT,
+    EXPERT_COPIES,
     EXPERT_REPLICATED,
+    EXPERT_SHARDED,
+    EXPERT_TENSOR,
     REPLICATED,
     SHARDED,
     TENSOR,
@@ -40,39 +43,71 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
-    degrees, whole = work.degrees, work.width * work.tokens * work.size.hidden
-    if degrees.tensor > 1:
-        yield from _of_tensors(work, layer, whole, backward)
-    if 0 < layer < work.size.num_layers - 1:
-        if degrees.context > 1:
-            yield from _of_context(work)
-        if degrees.expert > 1 and work.size.has_experts(layer - 1):
-            yield "all_to_all", EXPERT, whole * work.size.experts_per_token, 2.0
+    last = work.size.num_layers - 1
+    if work.degrees.tensor > 1 and layer in (0, last):
+        yield from _of_ends(work, layer, backward)
+    for number in work.size.blocks_of(layer):
+        yield from _of_block(work, number, backward)
+        if work.degrees.tensor > 1 and layer == last:
+            # A block that predicts has an embedding, a product whose results are gathered, and a head of its own.
+            yield from _of_ends(work, 0, backward)
+            yield "all_gather", TENSOR, work.width * work.tokens * work.size.hidden, 1.0
+            yield from _of_ends(work, layer, backward)
 
 
-def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> Iterator[SentCollective]:
-    """Yields the exchanges of tensor-parallel devices.
+def _of_block(work: LayerWork, number: int, backward: bool) -> Iterator[SentCollective]:
+    """Yields the exchanges of a block.
 
-    With sequence parallelism a product's operand is gathered, and its result reduced and scattered; going backward the
-    other way round, and the operand is gathered once more for the gradients of weights.
+    With sequence parallelism the operands of products are gathered among tensor-parallel devices, and their results
+    reduced and scattered; going backward the other way round, and the operands are gathered once more for the gradients
+    of weights. Tokens go to the devices of their experts, where they are gathered among those that share an expert, and
+    back; where each device has all experts, they are gathered before they are sorted by these.
     """
-    cut, last = work.execution.sequence_parallel, work.size.num_layers - 1
+    size, degrees, routes = work.size, work.degrees, work.size.has_experts(number)
+    whole = work.width * work.tokens * size.hidden
+    routed = work.width * work.routed * size.hidden
+    if degrees.tensor > 1 and work.execution.sequence_parallel:
+        for entering in (_enters_attention(work), *([whole] if size.dense_width(number) else [])):
+            yield "all_gather", TENSOR, entering, 1.0
+            if backward:
+                yield "all_gather", TENSOR, whole, 1.0
+            yield "reduce_scatter", TENSOR, entering if backward else whole, 1.0
+    elif degrees.tensor > 1:
+        yield "all_reduce", TENSOR, whole, 2.0
+    if degrees.context > 1:
+        yield from _of_context(work)
+    if routes and degrees.expert > 1:
+        yield "all_to_all", EXPERT, routed / degrees.expert_tensor, 2.0
+    if routes and degrees.expert_tensor > 1 and work.execution.sequence_parallel:
+        axis = EXPERT_TENSOR if degrees.expert_tensor != degrees.tensor else TENSOR
+        shared = min(routed, whole * degrees.expert_tensor / degrees.tensor) if degrees.expert == 1 else routed
+        for kind in ("all_gather", "reduce_scatter"):
+            yield kind, axis, shared, 1.0
+
+
+def _enters_attention(work: LayerWork) -> float:
+    """The bytes that tensor-parallel devices gather before attention: of latent attention only the latent vectors,
+    which they make of the tokens that each has.
+    """
+    size = work.size
+    latent = (size.query_rank or size.hidden) + size.latent_rank + size.rotary_size
+    return work.width * work.tokens * (latent if size.latent_rank else size.hidden)
+
+
+def _of_ends(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
+    """Yields the exchanges of tensor-parallel devices in the table of embeddings and in the head."""
+    cut, whole = work.execution.sequence_parallel, work.width * work.tokens * work.size.hidden
     if layer == 0:
         yield ("all_gather" if backward else "reduce_scatter") if cut else "all_reduce", TENSOR, whole, 1.0
-    elif layer == last:
-        if cut:
-            yield "all_gather", TENSOR, whole, 1.0
-            if backward:
-                yield "reduce_scatter", TENSOR, whole, 1.0
-        elif backward:
-            yield "all_reduce", TENSOR, whole, 1.0
-        if not backward:
-            yield "all_reduce", TENSOR, _LOSS_BYTES * work.tokens, 1.0
-    elif cut:
-        yield "all_gather", TENSOR, whole, 4.0 if backward else 2.0
-        yield "reduce_scatter", TENSOR, whole, 2.0
-    else:
-        yield "all_reduce", TENSOR, whole, 2.0
+        return
+    if cut:
+        yield "all_gather", TENSOR, whole, 1.0
+        if backward:
+            yield "reduce_scatter", TENSOR, whole, 1.0
+    elif backward:
+        yield "all_reduce", TENSOR, whole, 1.0
+    if not backward:
+        yield "all_reduce", TENSOR, _LOSS_BYTES * work.tokens, 1.0
 
 
 def _of_context(work: LayerWork) -> Iterator[SentCollective]:
@@ -100,29 +135,38 @@ def parameter_exchanges(
             which the bytes have, too.
     """
     exchanges = []
-    of_experts = EXPERT_REPLICATED if work.degrees.expert > 1 else DATA
-    for axis, count in zip((of_experts, DATA), parameters, strict=True):
+    for experts, count in zip((True, False), parameters, strict=True):
         if count.any():
             exchanges += [
                 AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
-                for kind, on, num_bytes in _of_parameters(work, phase, axis, count)
+                for kind, on, num_bytes in _of_parameters(work, phase, experts, count)
             ]
     return exchanges
 
 
-def _of_parameters(work: LayerWork, phase: str, axis: int, count: FloatArray) -> Iterator[tuple[str, int, FloatArray]]:
-    execution, degrees = work.execution, work.degrees
+def _of_parameters(
+    work: LayerWork, phase: str, experts: bool, count: FloatArray
+) -> Iterator[tuple[str, int, FloatArray]]:
+    """Yields the collectives of parameters and gradients: in groups that share what ZeRO shares, and of gradients
+    between these.
+    """
+    execution, degrees, ways = work.execution, work.degrees, work.shares[not experts]
+    apart = experts and degrees.experts_apart
+    everywhere, shared, between = (
+        (EXPERT_REPLICATED, EXPERT_SHARDED, EXPERT_COPIES) if apart else (DATA, SHARDED, REPLICATED)
+    )
+    copied = degrees.copies(apart) > 1
     gathered, reduced = execution.gathered_bytes * count, execution.reduced_bytes * count
-    if degrees.zero == 3:
-        shared = SHARDED if axis == DATA and degrees.replicas > 1 else axis
-        if phase != "step":
-            yield "all_gather", shared, gathered
-        if phase == "backward":
-            yield "reduce_scatter", shared, reduced
-            if shared == SHARDED:
-                yield "all_reduce", REPLICATED, reduced / degrees.sharded
-    elif phase == "step" and degrees.zero:
-        yield "reduce_scatter", axis, reduced
+    axis = shared if copied else everywhere
+    if degrees.zero == 3 and phase != "step" and (ways > 1 or not copied):
         yield "all_gather", axis, gathered
-    elif phase == "step":
-        yield "all_reduce", axis, reduced
+    if phase == ("backward" if degrees.zero == 3 else "step"):
+        if not degrees.zero:
+            yield "all_reduce", everywhere, reduced
+            return
+        if ways > 1 or not copied:
+            yield "reduce_scatter", axis, reduced
+        if copied:
+            yield "all_reduce", between, reduced / ways
+        if degrees.zero == 2 and (ways > 1 or not copied):
+            yield "all_gather", axis, gathered

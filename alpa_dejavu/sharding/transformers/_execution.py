@@ -14,7 +14,15 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import ATTENTION, ATTENTION_LIBRARIES, MeshConfig, NoShardingError, checks
+from alpa_dejavu.problem import (
+    ATTENTION,
+    ATTENTION_LIBRARIES,
+    EXPERT_SHARDED,
+    EXPERT_TENSOR,
+    MeshConfig,
+    NoShardingError,
+    checks,
+)
 
 PLAIN = ATTENTION[1]
 """The attention whose scores go through memory."""
@@ -147,6 +155,8 @@ class DivisionDegrees:
         tensor, context, expert: the devices that share operators, a sample's tokens, and the experts.
         sharded: the data-parallel devices that share what ZeRO shares.
         zero: the ZeRO level.
+        expert_tensor: the devices that share the products of one expert.
+        expert_sharded: of the devices that have the same experts, those that share what ZeRO shares of them.
     """
 
     data: int = 1
@@ -155,6 +165,8 @@ class DivisionDegrees:
     expert: int = 1
     sharded: int = 1
     zero: int = 0
+    expert_tensor: int = 1
+    expert_sharded: int = 1
 
     @classmethod
     def of(cls, config: MeshConfig, size: Transformer) -> DivisionDegrees:
@@ -165,13 +177,22 @@ class DivisionDegrees:
         """
         degrees = cls(
             config.data_parallel, config.tensor_parallel, config.context_parallel, config.expert_parallel,
-            config.sharded or config.data_parallel, config.zero,
+            config.sharded or config.data_parallel, config.zero, config.ways(EXPERT_TENSOR),
+            config.ways(EXPERT_SHARDED),
         )  # fmt: skip
         tensor = {"num_heads": size.num_heads, "feed_forward": size.feed_forward}
+        if size.num_experts:
+            dense = {"shared_feed_forward": size.shared_feed_forward, "dense_feed_forward": size.dense_feed_forward}
+            tensor = {"num_heads": size.num_heads} | {name: width for name, width in dense.items() if width}
         needs = [(name, value, degrees.tensor, "tensor-parallel") for name, value in tensor.items()]
         needs.append(("sequence", size.sequence, degrees.context, "context-parallel"))
-        if degrees.expert > 1:
+        if degrees.expert > 1 or config.expert_tensor:
             needs.append(("num_experts", size.num_experts, degrees.expert, "expert-parallel"))
+        if size.num_experts:
+            needs.append(("feed_forward", size.feed_forward, degrees.expert_tensor, "expert-tensor-parallel"))
+        keys = sorted((size.kv_heads, degrees.tensor))
+        if keys[1] % keys[0]:
+            needs.append(("kv_heads", size.kv_heads, degrees.tensor, "tensor-parallel"))
         for name, value, ways, kind in needs:
             if value % ways or not value:
                 raise NoShardingError(
@@ -181,18 +202,15 @@ class DivisionDegrees:
         return degrees
 
     @property
-    def expert_replicas(self) -> int:
-        """Returns how many of the data-parallel devices have the same experts."""
-        return self.data // self.expert
+    def experts_apart(self) -> bool:
+        """Returns whether devices form other groups for experts than for all other parameters."""
+        return self.expert > 1 or self.expert_tensor != self.tensor
 
-    @property
-    def replicas(self) -> int:
-        """Returns how many groups of devices have the whole of what ZeRO shares."""
+    def copies(self, experts: bool) -> int:
+        """Returns how many groups of devices have the whole of what ZeRO shares, of experts or of all else."""
+        if experts:
+            return self.data * self.tensor // (self.expert * self.expert_tensor * self.expert_sharded)
         return self.data // self.sharded
-
-    def expert_sharded(self) -> int:
-        """Returns among how many devices ZeRO shares what it shares of experts."""
-        return self.sharded if self.expert == 1 else self.expert_replicas
 
 
 ALONE = DivisionDegrees()

@@ -53,53 +53,61 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     own = work.own_parameters(layer)
     divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]
     resident, states = (divided[zero != 3], divided[not zero])
-    block = 0 < layer < size.num_layers - 1
-    activations = dict(_activations(work, layer)) if block else {}
-    whole = sum(activations.values())
-    stays = {"none": whole, "selective": _selected(work, activations), "layer": 0.0}[remat] if block else 0.0
+    blocks, is_last = size.blocks_of(layer), layer == size.num_layers - 1
+    activations = [dict(_activations(work, number)) for number in blocks]
+    whole = [sum(block.values()) for block in activations]
+    stays = [
+        {"none": total, "selective": _selected(work, block), "layer": 0.0}[remat]
+        for total, block in zip(whole, activations, strict=True)
+    ]
     hidden = work.width * work.hidden
-    logits = execution.logit_bytes * work.tokens * work.vocabulary if layer == size.num_layers - 1 else 0.0
+    # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
+    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0
+    logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
     return KeptBytes(
         weights=execution.weight_bytes * resident,
         gradients=execution.gradient_bytes * resident,
         states=execution.state_bytes * states,
-        activations=stays if layer < size.num_layers - 1 else hidden,
+        activations=sum(stays) + ends,
         entering=hidden if layer else 0.0,
         logits=logits,
-        working=(whole - stays if block else 0.0) + _going_backward(work, layer),
-        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+        working=max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
+        + _going_backward(work, blocks),
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
     )
 
 
-def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
-    """Yields what a block keeps for its backward pass, beside what it takes in: the operands of products, of attention,
-    of norms and of activation functions.
+def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
+    """Yields what a block of a number keeps for its backward pass, beside what it takes in: the operands of products,
+    of attention, of norms and of activation functions.
     """
     size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
     hidden, heads, frees = work.width * work.hidden, size.num_heads / tensor, work.execution.frees_activations
-    yield "attention's norm", 0.0 if frees else hidden
+    norms = {"ahead": size.normed("ahead") and not frees, "behind": size.normed("behind")}
+    yield "attention's norms", hidden * sum(norms.values())
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
         keys = 2 * max(size.kv_heads / tensor, 1.0)
         yield "queries, keys and values", work.width * tokens * (heads + keys) * size.head_size
+        if size.qk_norm and not frees:
+            yield "queries and keys ahead of norms", work.width * tokens * (heads + keys / 2) * size.head_size
     yield "attention", work.width * tokens * heads * size.value_size
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
     else:
         yield "statistics", _STATISTICS * tokens * heads
     yield "residual", hidden
-    yield "feed-forward's norm", 0.0 if frees else hidden
-    if width := size.dense_width(layer - 1):
+    yield "feed-forward's norms", hidden * sum(norms.values())
+    if width := size.dense_width(number):
         yield from _fed("feed-forward", work, tokens, width / tensor)
-    if size.has_experts(layer - 1):
-        routed = tokens * size.experts_per_token
-        yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+    if size.has_experts(number):
+        yield "router", _STATISTICS * tokens * size.num_experts / work.cut
+        yield "routed tokens", work.width * work.routed * size.hidden
+        yield from _fed("experts", work, work.routed, size.feed_forward / work.degrees.expert_tensor)
 
 
 def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
@@ -117,18 +125,17 @@ def _selected(work: LayerWork, activations: dict[str, float]) -> float:
     return always + _EVERY_SECOND * (whole - always)
 
 
-def _going_backward(work: LayerWork, layer: int) -> float:
-    """Returns the bytes of gradients of activations that live at a time while a layer goes backward."""
+def _going_backward(work: LayerWork, blocks: range) -> float:
+    """Returns the bytes of gradients of activations that live at a time while a layer of these blocks goes backward."""
     size, hidden = work.size, work.width * work.hidden
-    if not 0 < layer < size.num_layers - 1:
-        return 2 * hidden
-    widths = [size.dense_width(layer - 1) * work.tokens]
-    if size.has_experts(layer - 1):
-        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return work.width * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+    elements = [size.dense_width(number) * work.tokens / work.degrees.tensor for number in blocks]
+    if any(map(size.has_experts, blocks)):
+        elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
+    return work.width * max(elements, default=0.0) * (2 + size.gated) + 2 * hidden
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution, own = work.execution, sum(work.own_parameters(layer))
+    execution = work.execution
+    own = sum(count for count, share in zip(work.own_parameters(layer), work.shares, strict=True) if share > 1)
     ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
     return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)

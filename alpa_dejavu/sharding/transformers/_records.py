@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from alpa_dejavu.problem import Operator
 
-PLAIN_ATTENTION = ("scores", "softmax", "dropout", "mixed")
+CAPPED = "capped scores"
+PLAIN_ATTENTION = ("scores", "softmax", "dropout", "mixed", CAPPED)
 """The names of the kernels of attention whose scores go through memory."""
 
 

@@ -14,7 +14,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.layers.models import Transformer, known_models
+from alpa_dejavu.layers.models import Transformer, known_name
 from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
@@ -243,4 +243,4 @@ def _known_name(model: str | Callable[..., Any]) -> str | None:
     if not isinstance(model, str):
         return None
     sizes = Transformer.of_text(model)
-    return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text
+    return known_name(model) if sizes is None else sizes.text
