@@ -196,10 +196,11 @@ def search_space(
     remat and ZeRO level, and with context and expert parallelism and hybrid sharding where these may be chosen.
 
     Tensor-parallel devices are in one host, but for stages on parts of several hosts, and the number of data-parallel
-    ones divides the micro-batch. If the number of all devices does, they are offered in one row, too, which Alpa's
-    auto-sharding pass may divide as it likes, such as among the experts of a mixture. A submesh that no split suits
-    isn't offered. ZeRO levels above 0 are offered where there are several data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's
-    pass might cut something else than the batch there.
+    ones divides the micro-batch, but for those that share a sample's tokens. If the number of all devices does, they
+    are offered in one row, too, which Alpa's auto-sharding pass may divide as it likes, such as among the experts of a
+    mixture. A submesh that no split suits isn't offered. ZeRO levels above 0 are offered where there are several
+    data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's pass might cut
+    something else than the batch there.
     On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
     The hosts are also named where they are alike, but have a number of devices that isn't a power of two.
 
@@ -216,7 +217,8 @@ def search_space(
 
     Raises:
         ValueError: the kind of submeshes is unknown.
-        NoPlanError: no submesh has so many replicas or can be divided so, or the micro-batch can't be divided among them.
+        NoPlanError: no submesh has so many replicas, or can be divided so, or the micro-batch can't be divided among
+            them.
     """
     on_hosts = by_sites(cluster)
 

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -145,9 +145,10 @@ class SlicingProblem:
         the configs that it has, by their indices here.
         """
         submeshes, configs = (np.flatnonzero(family.any(axis=axis)) for axis in (1, 0))
-        entries = (slice(None), slice(None), *np.ix_(submeshes, configs))
-        never = np.where(family[np.ix_(submeshes, configs)], 0.0, np.inf)
-        followers, once = (None if part is None else part[entries] for part in (self.max_n_succ_stages, self.per_step_s))
+        rows, columns = submeshes[:, None], configs[None]
+        entries, never = (slice(None), slice(None), rows, columns), np.where(family[rows, columns], 0.0, np.inf)
+        tables = self.max_n_succ_stages, self.per_step_s
+        followers, once = (None if table is None else table[entries] for table in tables)
         problem = dataclasses.replace(
             self,
             costs_s=self.costs_s[entries] + never,
@@ -172,7 +173,8 @@ class SlicingProblem:
         stages = np.clip(self.num_stages or self.num_devices // np.array(sizes), 1, self.num_layers)
         costs = self._least_of_families(self.costs_s)
         sums = _least_sums(costs), _least_sums(self._least_of_families(self.costs_s + self.once_s))
-        return np.asarray(sums[1] + (self.num_micro_batches - 1) * sums[0] / stages)
+        largest = np.where(np.isfinite(sums[0]), sums[0], 0.0) / stages  # where nothing fits, the others are infinite
+        return np.asarray(sums[1] + (self.num_micro_batches - 1) * largest)
 
     def _least_of_families(self, costs: RangeArray) -> NDArray[np.float64]:
         """Returns each family's least entry of each range, of entries of shape (L, L, S, C); shape (L, L, F)."""

@@ -116,13 +116,16 @@ def division_choices(
             why, remedy = "where the model has no experts", "leave it out"
         raise ValueError(f"{name} is {value!r}, but must be {usual!r} {why}; {remedy}")
     if size is None:
-        return DivisionChoices(**fixed)
+        return dataclasses.replace(PLAIN_CHOICES, **fixed)
     for name, whole, what in (
-        ("tensor", size.num_heads, "heads"), ("tensor", size.feed_forward, "columns of each feed-forward product"),
+        ("tensor", size.num_heads, "heads"), ("tensor", size.kv_heads, "heads of keys and values"),
+        ("tensor", size.feed_forward, "columns of each feed-forward product"),
         ("context", size.sequence, "tokens of a sample"), ("experts", size.num_experts, "experts"),
     ):  # fmt: skip
         if whole % int(fixed.get(name) or 1):
             raise ValueError(f"{name} is {fixed[name]}, but must divide the {whole} {what}; give another number")
-    free = {name: None for name in divides if name != "experts" or size.num_experts}
-    whole = {"tokens": size.sequence, "num_experts": max(size.num_experts, 1)}
-    return DivisionChoices(**{**free, **fixed}, **whole, expert_tensor="expert_tensor" in degrees)
+    free = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
+    choices = DivisionChoices(
+        tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees
+    )
+    return dataclasses.replace(choices, **{**free, **fixed})
