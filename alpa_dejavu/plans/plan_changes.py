@@ -8,6 +8,7 @@ stages have besides goes with their layers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -175,6 +176,13 @@ def stages_text(plan: Plan) -> str:
 
 
 _Stages = Sequence[StagePlan]
+
+
+def _degrees_text(name: str, stages: _Stages) -> str:
+    none = "all" if name == "shard" else "1"
+    return grouped([DEGREES[name](stage) or none for stage in stages])
+
+
 _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]]] = {
     "layers": (lambda stage: stage.layers, lambda stages: grouped(list(map(_layers_text, stages)))),
     "submeshes": (lambda stage: stage.submesh, lambda stages: grouped(list(map(_devices_text, stages)))),
@@ -186,9 +194,6 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
-    **{
-        name: (text, lambda stages, text=text, none=none: grouped([text(stage) or none for stage in stages]))
-        for (name, text), none in zip(DEGREES.items(), ("1", "1", "all"), strict=True)
-    },
+    **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""

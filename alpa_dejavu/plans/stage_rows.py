@@ -179,6 +179,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def _degree(name: str, text: Callable[[StagePlan | MeshConfig], str]) -> Column:
+    return Column(name, lambda row: text(row.stage), False)
+
+
 def _figure(name: str, of: Callable[[StageRow], float | None], text: Callable[[float], str] = units.seconds) -> Column:
     def cell(row: StageRow) -> str:
         value = of(row)
@@ -224,7 +228,7 @@ _MESHES = (
 )
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
 _CHOICES = (
-    *(Column(name, lambda row, text=text: text(row.stage), False) for name, text in DEGREES.items()),
+    *itertools.starmap(_degree, DEGREES.items()),
     Column("remat", lambda row: row.stage.remat, False),
     Column("ZeRO", lambda row: str(row.stage.zero), False),
 )

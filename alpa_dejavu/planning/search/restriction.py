@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import final
+from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, transformer_size
@@ -97,7 +97,7 @@ def division_choices(
         ValueError: the model's heads, tokens or experts, or the framework, can't have what is asked for.
     """
     divides = [name for name, degree in _DEGREES.items() if degree in degrees]
-    fixed = {name: value for name, value in asked.items() if value is not None}
+    fixed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     for name, value in fixed.items():
         usual, allowed = vars(PLAIN_CHOICES)[name], "at least 1"
         if name == "shard" and value in SHARDS:
@@ -124,7 +124,7 @@ def division_choices(
     ):  # fmt: skip
         if whole % int(fixed.get(name) or 1):
             raise ValueError(f"{name} is {fixed[name]}, but must divide the {whole} {what}; give another number")
-    free = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
+    free: dict[str, Any] = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
     choices = DivisionChoices(
         tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees
     )
