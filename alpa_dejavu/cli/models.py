@@ -23,6 +23,9 @@ _FAMILIES = {
     "gpt2": "standard transformers that Kraken is compared with",
     "bert": "BERT, an encoder that fills in words",
     "resnet": "ResNet, a classifier of images",
+    "t5": "T5: an encoder, and a decoder whose blocks look at its result",
+    "flan-t5": "Flan-T5, and T5 1.1: gated feed-forward, a head of its own",
+    "vit": "ViT, a classifier of images in patches",
     "llama": "Llama 2 (without a number of its own) to 3.3",
     "qwen2.5": "Qwen 2.5: biases of queries, keys and values",
     "qwen3": "Qwen 3: norms of queries and keys; with experts, of which the last number are active",
@@ -77,24 +80,17 @@ def _family(name: str) -> str:
 
 
 def _row(name: str) -> tuple[str, ...]:
-    from alpa_dejavu.layers.models import model_size, num_parameters, transformer_size
+    from alpa_dejavu.layers.models import is_served, model_size, num_parameters, transformer_size
 
     size = model_size(name)
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
+    blocks += getattr(size, "decoder_blocks", 0)
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    traced = not getattr(size, "untraced", ())
-    changes = {"layers": traced, "length": transformer_size(name), "serving": _is_served(size)}
+    is_traced = not getattr(size, "untraced", ())
+    changes = {"layers": is_traced, "length": transformer_size(name), "serving": is_served(name)}
     changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
-
-
-def _is_served(size: object) -> bool:
-    from alpa_dejavu.layers.models import Transformer
-
-    if isinstance(size, Transformer):
-        return not size.untraced and not size.num_experts
-    return getattr(size, "vocabulary", None) is not None and not hasattr(size, "kinds")
 
 
 def is_model_file(model: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, final
 
@@ -101,6 +102,16 @@ class StagePlan:
         return is_plain(
             self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
         )  # fmt: skip
+
+    @property
+    def data_parallel(self) -> int:
+        """Returns among how many devices samples and their tokens are divided."""
+        return self.logical_mesh[0]
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Returns among how many devices operators are divided."""
+        return math.prod(self.logical_mesh[1:])
 
     @property
     def num_layers(self) -> int:

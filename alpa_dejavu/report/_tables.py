@@ -61,7 +61,7 @@ def notes(plan: Plan) -> list[tuple[str, str]]:
     """Returns what is to be said of a plan in sentences, as pairs of what it is about, or "", and the sentence."""
     return [
         ("runs on", runtimes_text(plan)),
-        *([] if plan.confidence is None else [("confidence", plan.confidence.summary)]),
+        *([] if plan.confidence is None else plan.confidence.facts),
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
         *(("", note) for note in plan.notes),
     ]

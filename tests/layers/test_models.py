@@ -10,7 +10,7 @@ import pytest
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
 from alpa_dejavu.layers.models._sized import _logits, _normalised, _rotated, sized_forward
-from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
+from alpa_dejavu.layers.models._sizes import GPT, T5, Kraken, MoE, ViT, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._training import TrainedGroups
 from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
@@ -52,7 +52,7 @@ def kraken_parameters(size):
 COUNTS = {WideResNet: wresnet_parameters, Kraken: kraken_parameters}
 
 
-OTHERS = [name for name in known_models() if not isinstance(SUITES[name], Transformer)]
+OTHERS = [name for name in known_models() if not isinstance(SUITES[name], (Transformer, T5, ViT))]
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "llama-7b"])

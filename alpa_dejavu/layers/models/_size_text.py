@@ -79,7 +79,7 @@ class TextSizes(abc.ABC):
             if field.type == "int":
                 most = _MOST_BASE if name == "rotary_base" else MOST_WIDTH
                 at_most(f"{owner}: {name}", getattr(self, name), most, "mend the sizes")
-            if field.default is dataclasses.MISSING:
+            if field.type == "int" and field.default != 0:
                 checks.count(owner, name, getattr(self, name))
         if not getattr(self, "head_size", 0):
             self._divides("num_heads", "hidden")

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
+from alpa_dejavu.layers.models._sizes import T5, ViT
 from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
@@ -236,7 +237,7 @@ def _rotated(x: jax.Array, size: Transformer) -> jax.Array:
     return jnp.concatenate([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
 
 
-def _feed_forward(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
+def _feed_forward(weights: Group, x: jax.Array, size: Transformer | T5 | ViT) -> jax.Array:
     wide, activation = _product(weights, "wide", x), _ACTIVATIONS[size.activation]
     inner = activation(_product(weights, "gate", x)) * wide if "gate" in weights else activation(wide)
     return _product(weights, "narrow", inner)
@@ -272,7 +273,7 @@ def _product(weights: Group, name: str, x: jax.Array) -> jax.Array:
     return product + weights[f"{name}_bias"] if f"{name}_bias" in weights else product
 
 
-def _norm(weights: Group, name: str, x: jax.Array, size: Transformer) -> jax.Array:
+def _norm(weights: Group, name: str, x: jax.Array, size: Transformer | T5 | ViT) -> jax.Array:
     """The normalised activations, their statistics in single precision; as they are where there is no such norm."""
     if name not in weights:
         return x

@@ -65,7 +65,7 @@ def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialMo
 
     listed = known_name(model) if isinstance(model, str) else None
     if listed is not None:
-        is_of_pictures = listed.startswith(("wresnet", "resnet"))
+        is_of_pictures = listed.startswith(("wresnet", "resnet", "vit"))
         return stand_in("digits-cnn" if is_of_pictures else "text-gpt", f"{model} is known by its shapes alone")
     function = resolve(model)
     name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")

@@ -54,7 +54,7 @@ class TransformerSharding:
         Raises:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
-        return self.divided(DivisionDegrees.of(config, self.size))
+        return self.divided(DivisionDegrees.of(config, self.size, self.execution))
 
     def divided(self, degrees: DivisionDegrees = ALONE) -> TransformerDivision:
         """Returns the transformer as devices in given degrees divide it; by default one device has all of it."""
@@ -67,7 +67,7 @@ class TransformerSharding:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
         for config in configs:
-            DivisionDegrees.of(config, self.size)
+            DivisionDegrees.of(config, self.size, self.execution)
 
     def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float]]:
         """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
