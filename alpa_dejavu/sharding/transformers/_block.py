@@ -119,7 +119,7 @@ class LayerWork:
     def of_replica(self) -> LayerWork:
         """Returns the work of one replica's samples: passes are the same, whatever replicas share once a step."""
         degrees = self.degrees
-        alone = dataclasses.replace(degrees, data=degrees.context, sharded=1, zero=0)
+        alone = dataclasses.replace(degrees, data=degrees.context, sharded=1, zero=0, expert_sharded=1)
         return dataclasses.replace(self, degrees=alone, samples=self.samples / (degrees.data / degrees.context))
 
     def recomputed(self, layer: int, remat: str) -> Operators:

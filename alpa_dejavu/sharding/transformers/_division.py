@@ -73,7 +73,7 @@ class TransformerSharding:
         """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
         each micro-batch in flight, and while it is computed.
         """
-        work = LayerWork(self.size, self.execution, DivisionDegrees.of(config, self.size), self.samples)
+        work = self.on((), config).work
         kinds = []
         for layer, count in collections.Counter(self.size.alike_layers[1:-1]).items():
             own = kept(work, layer, config.remat)
