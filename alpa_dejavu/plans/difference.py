@@ -62,9 +62,9 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     for what in ("model", "cluster", "batch", "layer_option"):
         texts = str(getattr(first, what)), str(getattr(second, what))
         sizes = [_sizes(text) for text in texts] if what == "model" else []
-        if texts[0] != texts[1] and all(sizes) and sizes[0]["kind"] == sizes[1]["kind"]:
+        if texts[0] != texts[1] and sizes and all(sizes) and sizes[0]["kind"] == sizes[1]["kind"]:
             for name in sorted(sizes[0].keys() | sizes[1].keys()):
-                values = [size.get(name, "as usual") for size in sizes]
+                values = sizes[0].get(name, "as usual"), sizes[1].get(name, "as usual")
                 if values[0] != values[1]:
                     yield (f"model: {name}", *values)
         elif texts[0] != texts[1]:

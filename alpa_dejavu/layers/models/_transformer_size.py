@@ -155,6 +155,7 @@ class Transformer(TextSizes):
     def __post_init__(self) -> None:
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         checks.one_of("transformer", "precision", self.precision, (*PRECISIONS, *SHORT_PRECISIONS))
+        object.__setattr__(self, "precision", SHORT_PRECISIONS.get(self.precision, self.precision))
         checks.one_of("transformer", "optimizer", self.optimizer, tuple(OPTIMIZERS))
         checks.one_of("transformer", "lora_targets", self.lora_targets, LORA_TARGETS)
         checks.one_of("transformer", "frozen", self.frozen, ("", *FROZEN_BYTES))

@@ -5,7 +5,7 @@ Out: what each device computes, sends and keeps, layer by layer.
 """
 
 from alpa_dejavu.sharding.transformers._division import (
-    trained_parameters,
+    TransformerSharding,
     training_text,
     transformer_data,
     transformer_model,
@@ -14,6 +14,13 @@ from alpa_dejavu.sharding.transformers._division import (
 from alpa_dejavu.sharding.transformers._execution import EXECUTIONS, PLAIN, Execution, execution
 
 __all__ = [
-    "EXECUTIONS", "PLAIN", "Execution", "execution", "trained_parameters", "training_text", "transformer_data",
-    "transformer_model", "transformer_of",
-]  # fmt: skip
+    "EXECUTIONS",
+    "PLAIN",
+    "Execution",
+    "TransformerSharding",
+    "execution",
+    "training_text",
+    "transformer_data",
+    "transformer_model",
+    "transformer_of",
+]
