@@ -83,7 +83,10 @@ def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[St
         remat, zero, options_of, offload = (_alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS)
         kept = {name: value for name, value in zero.options.items() if name in _ZERO_OPTIONS}
         options = {**_options(options_of), **kept}
-        yield dataclasses.replace(stage, remat=remat.remat, zero=zero.zero, options=options, offload=offload.offload)
+        yield dataclasses.replace(
+            stage, remat=remat.remat, remat_share=remat.remat_share, zero=zero.zero, options=options,
+            offload=offload.offload,
+        )  # fmt: skip
 
 
 def _shape(n: int, first: Plan, second: Plan, of: Callable[[str], Plan]) -> StagePlan:
@@ -175,7 +178,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
         lambda stage: stage.logical_mesh, lambda stages: grouped([mesh_text(stage.logical_mesh) for stage in stages]),
     ),
     "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
-    "remat": (lambda stage: stage.remat, lambda stages: " ".join(stage.remat for stage in stages)),
+    "remat": (lambda stage: stage.remat_text, lambda stages: " ".join(stage.remat_text for stage in stages)),
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),

@@ -193,7 +193,10 @@ _MESHES = (
     Column("logical", lambda row: mesh_text(row.stage.logical_mesh), False),
 )
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
-_CHOICES = (Column("remat", lambda row: row.stage.remat, False), Column("ZeRO", lambda row: str(row.stage.zero), False))
+_CHOICES = (
+    Column("remat", lambda row: row.stage.remat_text, False),
+    Column("ZeRO", lambda row: str(row.stage.zero), False),
+)
 _TIMES = (
     _figure("compute", lambda row: row.stage.compute_s),
     _figure("collectives", lambda row: row.stage.collective_s),

@@ -321,7 +321,7 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat != stage.remat, "remat"),
+            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed:
