@@ -39,6 +39,7 @@ from alpa_dejavu.problem import (
     MeshConfig,
     Model,
     Operators,
+    blocks_again,
 )
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ COST_KINDS = (
 )  # fmt: skip
 """The seconds that `StageCostModel.seconds` gives, in this order: of a micro-batch, but for the last two, of a step."""
 
-_DIGITS = 6
-"""A share of blocks is of so many digits: the half of 8 blocks isn't 5."""
 _Mesh = tuple[int, int, int, bool, int, int, int, int]
 """The part of a config that tells divisions apart: all but its remat."""
 
@@ -383,8 +382,7 @@ class StageCostModel:
         none and all: each block that does adds as much.
         """
         blocks = range_sum([float(len(operators) > 0) for operators in self._recomputed_of(config.remat_ends[1])])
-        share = np.ceil(np.round(config.remat_share * blocks, _DIGITS)) / np.maximum(blocks, 1.0)
-        return none + (whole - none) * share
+        return none + (whole - none) * blocks_again(config.remat_share, blocks) / np.maximum(blocks, 1.0)
 
     @property
     def gradient_bytes(self) -> Float[FloatArray, "L L"]:

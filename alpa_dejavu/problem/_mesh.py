@@ -21,6 +21,7 @@ from alpa_dejavu.problem.slicing_problem import StageChoice
 if TYPE_CHECKING:
     from alpa_dejavu.problem._stage_plan import StagePlan
 
+FloatArray = NDArray[np.float64]
 REMAT = ("none", "selective", "layer")
 (
     DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED, EXPERT_TENSOR, EXPERT_SHARDED, EXPERT_COPIES
@@ -56,6 +57,15 @@ def is_plain(config: MeshConfig | StagePlan) -> bool:
     """Returns whether only batch and operators are divided, and all layers computed again or none."""
     degrees = config.context_parallel, config.expert_parallel, config.expert_tensor, config.sharded, config.remat_share
     return degrees == (1, 1, 0, 0, 1) and config.remat != "selective"
+
+
+def blocks_again(share: float, blocks: FloatArray | int) -> FloatArray:
+    """Returns how many of a stage's blocks a share of them is, rounded up; for arrays of numbers, too.
+
+    >>> [int(blocks_again(*pair)) for pair in ((0.5, 8), (0.3, 8), (3 / 7, 7))]
+    [4, 3, 3]
+    """
+    return np.ceil(np.round(share * np.asarray(blocks), 6))
 
 
 @final

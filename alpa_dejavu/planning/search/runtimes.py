@@ -51,6 +51,7 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
+    remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
     frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
@@ -87,6 +88,8 @@ class Runtime:
                 return f"{name} is {value}, which its files can't say"
         if stage.remat not in self.remat:
             return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if stage.remat_share < 1 and not self.remat_of_some:
+            return f"remat_share is {stage.remat_share!r}, but must be 1"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
             return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
         tensor = math.prod(others)
@@ -163,6 +166,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
