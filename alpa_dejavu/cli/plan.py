@@ -30,6 +30,7 @@ from alpa_dejavu.cli.parameters import (
     ScheduleName,
     checkpoint_option,
     communication_option,
+    division_options,
     hosts_option,
     layers_option,
     memory_margin_option,
@@ -94,6 +95,7 @@ from alpa_dejavu.cli.working import working
 @click.option("--objective", type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
               help="What is least.")  # fmt: skip
 @saving_options
+@division_options
 @offload_option
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")

@@ -239,6 +239,11 @@ RUNTIMES = {
     "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
+_ALIKE = {
+    "nemo": RUNTIMES["megatron"],
+    "fsdp": Runtime(degrees=("sharded",), tensor_parallel=False, remat=("none", "selective", "layer")),
+}
+"""Frameworks that no plan is written for, but that run transformers by their sizes."""
 WITHOUT_FROZEN = "plan without --train-last"
 """The remedy where a framework's files can't say that a part of the model is frozen."""
 
@@ -268,6 +273,12 @@ def runtimes_text(plan: Plan) -> str:
         by_reason.setdefault(why, []).append(name)
     can = ", ".join(by_reason.pop("")) or "none"
     return "; ".join([can, *(f"not {', '.join(names)}: {why}" for why, names in by_reason.items())])
+
+
+def limits_of(runtime: str) -> Runtime | None:
+    """Returns the limits of a training framework by the name of a runtime profile; None where they aren't known."""
+    name = runtime.partition("+")[0]
+    return RUNTIMES.get(name) or _ALIKE.get(name)
 
 
 def schedules_of(runtime: str) -> tuple[str, ...]:

@@ -115,6 +115,13 @@ class LayerWork:
         """
         return Operators.of(list(self._records(layer, phase)))
 
+    @functools.cached_property
+    def of_replica(self) -> LayerWork:
+        """Returns the work of one replica's samples: passes are the same, whatever replicas share once a step."""
+        degrees = self.degrees
+        alone = dataclasses.replace(degrees, data=degrees.context, sharded=1, zero=0, expert_sharded=1)
+        return dataclasses.replace(self, degrees=alone, samples=self.samples / (degrees.data / degrees.context))
+
     def recomputed(self, layer: int, remat: str) -> Operators:
         """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
         if remat == "none":

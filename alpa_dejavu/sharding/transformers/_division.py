@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar, final
@@ -67,6 +69,18 @@ class TransformerSharding:
         for config in configs:
             DivisionDegrees.of(config, self.size, self.execution)
 
+    def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float]]:
+        """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
+        each micro-batch in flight, and while it is computed.
+        """
+        work = self.on((), config).work
+        kinds = []
+        for layer, count in collections.Counter(self.size.alike_layers[1:-1]).items():
+            own = kept(work, layer, config.remat)
+            resident = own.weights + own.gradients + own.states
+            kinds.append((count, resident, own.activations + own.entering, temporary_bytes(own) + own.gathered))
+        return kinds
+
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, samples=self.samples * ratio)
@@ -95,14 +109,15 @@ class TransformerDivision:
 
     @cached_property
     def _operators(self) -> dict[str, list[Operators]]:
-        return {
-            phase: self._of_layers(partial(self.work.operators, phase=phase))
-            for phase in ("forward", "backward", "step")
+        passes = {
+            phase: self._of_layers(partial(_operators, self.work.of_replica, phase=phase))
+            for phase in ("forward", "backward")
         }
+        return {**passes, "step": self._of_layers(partial(self.work.operators, phase="step"))}
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns the operators of each block's forward pass that its backward pass runs again."""
-        return self._of_layers(lambda layer: self.work.recomputed(layer, remat))
+        return self._of_layers(partial(_recomputed, self.work.of_replica, remat=remat))
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of activations of a layer in a phase; there are none in "step"."""
@@ -200,6 +215,17 @@ class TransformerDivision:
         first = self.work.size.alike_layers
         results = {layer: of(layer) for layer in dict.fromkeys(first)}
         return [results[layer] for layer in first]
+
+
+@functools.lru_cache(maxsize=4096)
+def _operators(work: LayerWork, layer: int, phase: str) -> Operators:
+    """Returns the operators of a layer in a pass; those of equal work are the same object, and predicted once."""
+    return work.operators(layer, phase)
+
+
+@functools.lru_cache(maxsize=4096)
+def _recomputed(work: LayerWork, layer: int, remat: str) -> Operators:
+    return work.recomputed(layer, remat)
 
 
 def temporary_bytes(layer: KeptBytes) -> float:

@@ -78,6 +78,11 @@ class Execution:
         checks.one_of(f"execution {self.name}", "context", self.context, _CONTEXT)
         checks.one_of(f"execution {self.name}", "selective", self.selective, _SELECTIVE)
 
+    @property
+    def selects(self) -> bool:
+        """Returns whether "selective" recomputation is another choice than none."""
+        return self.selective == "operators" or self.attention == PLAIN
+
     def with_attention(self, choice: str) -> Execution:
         """Returns the same way with attention "fused" or "plain"; an empty choice leaves it as it is.
 
