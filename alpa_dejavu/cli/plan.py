@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_stop
-from alpa_dejavu.cli.models import has_own_length, model_text
+from alpa_dejavu.cli.models import has_own_length, model_text, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -68,12 +69,7 @@ from alpa_dejavu.cli.working import working
 )
 @click.option("--sequence", type=click.IntRange(min=1),
               help="Tokens of a sample, of a transformer by its sizes.  [default: as many as it may have]")  # fmt: skip
-@click.option(
-    "--train-last",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
-)
+@training_options
 @click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
 @hosts_option
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -119,7 +115,7 @@ from alpa_dejavu.cli.working import working
 def plan(
     model: str,
     sequence: int | None,
-    train_last: int | None,
+    training: Mapping[str, Any],
     cluster: str,
     hosts: int,
     batch: int,
@@ -169,7 +165,7 @@ def plan(
 
         check_outputs(*paths, *kept_beside(json_path))
         by_itself = sequence is None and has_own_length(model)
-        model = model_text(model, sequence, train_last)
+        model = model_text(model, sequence, training)
         check_sizes(batch, layers, micro_batches, hosts)
         check_copies(host_fails_every, copy_every)
         whole = asked_steps(steps, samples, tokens, batch, model)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, WITHOUT_FROZEN, Runtime
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 
@@ -68,14 +68,14 @@ class Restriction:
 
 def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | None:
     """Returns the restriction to what a framework in `RUNTIMES` can run; None for an empty name. Raises ValueError for
-    an unknown one, or one that can't leave a part of the model as it is.
+    an unknown one, or one whose files can't say how the model is trained.
     """
     if not runs_on:
         return None
     if runs_on not in RUNTIMES:
         raise ValueError(f"runs_on is {runs_on!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
-    if why := RUNTIMES[runs_on].why_not_frozen(model):
-        raise ValueError(f"{runs_on} can't train {model}: {why}; {WITHOUT_FROZEN}")
+    if why := RUNTIMES[runs_on].why_not_trained(model):
+        raise ValueError(f"{runs_on} can't train {model}: {why}")
     return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))
 
 

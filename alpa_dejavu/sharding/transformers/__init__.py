@@ -6,6 +6,7 @@ Out: what each device computes, sends and keeps, layer by layer.
 
 from alpa_dejavu.sharding.transformers._division import (
     TransformerSharding,
+    training_text,
     transformer_data,
     transformer_model,
     transformer_of,
@@ -18,6 +19,7 @@ __all__ = [
     "Execution",
     "TransformerSharding",
     "execution",
+    "training_text",
     "transformer_data",
     "transformer_model",
     "transformer_of",
