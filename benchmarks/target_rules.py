@@ -36,8 +36,16 @@ def _megatron(files: Files, plan: Plan) -> None:
         given[name] = value.strip("'\"")
     world = int(given["nnodes"]) * int(given["nproc_per_node"])
     along, pipe = int(given["tensor-model-parallel-size"]), int(given["pipeline-model-parallel-size"])
-    assert world % (along * pipe) == 0, "world size is not divisible by tensor times pipeline parallel size"
-    across = world // (along * pipe)
+    context, experts = int(given.get("context-parallel-size", 1)), int(given.get("expert-model-parallel-size", 1))
+    assert world % (along * pipe * context) == 0, "world size is not divisible by tensor, pipeline and context sizes"
+    across = world // (along * pipe * context)
+    each_expert = int(given.get("expert-tensor-parallel-size", along))
+    assert world % (each_expert * experts * pipe) == 0, "world size is not divisible by expert and pipeline sizes"
+    assert int(given["seq-length"]) % (2 * context if context > 1 else 1) == 0, "tokens are cut into 2 parts a device"
+    assert experts == 1 or int(given["num-experts"]) % experts == 0, "experts are divided equally"
+    instances = int(given.get("num-distributed-optimizer-instances", 1))
+    assert across * context % instances == 0, "instances divide the data parallel devices with context parallel ones"
+    assert instances == 1 or "use-distributed-optimizer" in given, "instances are of the distributed optimizer"
     micro, batch = int(given["micro-batch-size"]), int(given["global-batch-size"])
     assert batch % (micro * across) == 0, "global batch is not divisible by micro batch times data parallel size"
     heads, groups = int(given["num-attention-heads"]), int(given.get("num-query-groups", given["num-attention-heads"]))
@@ -70,7 +78,7 @@ def _layout(layout: str, layers: int, pipe: int, micro_batches: int) -> None:
     while (one := re.search(r"(.)\*(\d+)", plain)) is not None:
         plain = plain.replace(one[0], one[1] * int(one[2]), 1)
     stages = plain.split("|")
-    assert set(plain) <= set("EtL|"), "unknown letters in the layout"
+    assert set(plain) <= set("EtmL|"), "unknown letters in the layout"
     assert len(stages) % pipe == 0, "stages must be a multiple of the pipeline parallel size"
     assert plain[0] == "E", "the first layer must be the embedding"
     assert plain[-1] == "L", "the last layer must be the loss"
@@ -92,7 +100,9 @@ def _torchtitan(files: Files, plan: Plan) -> None:
         fields[f"{name}_degree"]
         for name in ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "pipeline_parallel")
     ]
-    world = degrees[0] * degrees[1] * degrees[2] * degrees[3]
+    context, experts = fields["context_parallel_degree"], fields["expert_parallel_degree"]
+    assert degrees[1] * degrees[2] * context % experts == 0, "experts borrow devices of shard, context and tensor"
+    world = degrees[0] * degrees[1] * degrees[2] * degrees[3] * context
     assert world == plan.num_devices, "the degrees' product must be the world size"
     replicas, pipe = degrees[0] * degrees[1], degrees[3]
     local, batch = fields["local_batch_size"], fields["global_batch_size"]
@@ -158,8 +168,10 @@ def _deepspeed(files: Files, plan: Plan) -> None:
     world = plan.num_devices
     assert world % stages == 0
     micro, times = data["train_micro_batch_size_per_gpu"], data["gradient_accumulation_steps"]
+    world //= data.get("sequence_parallel_size", 1)
     assert data["train_batch_size"] == micro * times * (world // stages), "batch is micro batch x steps x replicas"
     zero = data["zero_optimization"]
+    assert "mics_shard_size" not in zero or zero["stage"] == 3, "MiCS is for ZeRO 3"
     assert zero["stage"] in (0, 1, 2, 3)
     if stages > 1:
         assert zero["stage"] < 2, "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
@@ -182,16 +194,18 @@ def _galvatron(files: Files, plan: Plan) -> None:
     """`get_hybrid_parallel_configs_api` and `check_hp_config`, with the choices of its arguments."""
     data = json.loads(_text(files, "galvatron_config.json"))
     names = ("tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "pp_division")
-    lists = {key: list(map(int, data[key].split(","))) for key in names}
+    degrees = [key for key in ("cp_sizes_enc", "ep_sizes_enc", "tp_of_ep_sizes_enc") if key in data]
+    lists = {key: list(map(int, data[key].split(","))) for key in (*names, *degrees)}
     layers, pipe, world = len(lists["tp_sizes_enc"]), data["pp_deg"], plan.num_devices
     assert pipe in (2**n for n in range(10)), "pp_deg must be a power of two"
     assert all(len(values) == layers for key, values in lists.items() if key != "pp_division")
     assert (len(lists["pp_division"]), sum(lists["pp_division"])) == (pipe, layers), "pp_division must add up"
     assert min(lists["pp_division"]) > 0, "each stage has a block"
-    for along in (*lists["tp_sizes_enc"], data["vtp"]):
+    context = lists.get("cp_sizes_enc", [1])[0]
+    for along in (context * along for along in (*lists["tp_sizes_enc"], data["vtp"])):
         assert 1 <= along <= world // pipe, "tensor parallel devices are in a stage"
         assert (world // pipe) % along == 0
-    assert data["global_bsz"] % (world // pipe // min(*lists["tp_sizes_enc"], data["vtp"])) == 0
+    assert data["global_bsz"] % (world // pipe // context // min(*lists["tp_sizes_enc"], data["vtp"])) == 0
     assert data["global_bsz"] % data["chunks"] == 0
     assert set(lists["dp_types_enc"]) <= {0, 1}
     assert set(lists["checkpoint"]) <= {0, 1}
@@ -202,7 +216,7 @@ def _galvatron(files: Files, plan: Plan) -> None:
 def _maxtext(files: Files, plan: Plan) -> None:
     """The checks of MaxText's configuration on pipelines, axes and batches."""
     data = yaml.safe_load(_text(files, "maxtext_plan.yml"))
-    axes = ("data", "fsdp", "tensor", "pipeline")
+    axes = ("data", "fsdp", "context", "expert", "tensor", "pipeline")
     sizes = {name: data[f"ici_{name}_parallelism"] * data[f"dcn_{name}_parallelism"] for name in axes}
     world, inside = 1, 1
     for name in axes:

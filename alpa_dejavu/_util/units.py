@@ -166,6 +166,16 @@ def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> s
     return f"{figure} ± {off}" if off.endswith(f" {unit}") else f"{middle} ± {off}"
 
 
+def many(value: float) -> str:
+    """Returns a large number of things as text, with three digits and a word for its thousands.
+
+    >>> [many(1_992), many(1_420_466_176), many(671_026_419_200), many(1.5e12)]
+    ['1,992', '1.42 billion', '671 billion', '1.5 trillion']
+    """
+    words = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+    return next((f"{value / unit:.3g} {word}" for unit, word in words if value >= unit), f"{value:,.0f}")
+
+
 def roughly(value: float) -> str:
     """Returns a duration in seconds as text, rounded to one digit.
 

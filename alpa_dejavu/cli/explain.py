@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
@@ -100,21 +103,30 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
         ("the best plan then",),
         leave=("the best plan then", "1 % worse costs", "of the step"),
     )
-    for sensitivity in sensitivities[:_MOST]:
-        table.add_row(
-            sensitivity.what,
-            units.seconds(sensitivity.saved_s / 100),
-            f"{sensitivity.elasticity:.3f} %",
-            f"{sensitivity.worse_elasticity:.3f} %",
-            units.seconds(sensitivity.twice_s),
-            "" if sensitivity.best_s is None else units.seconds(sensitivity.best_s),
-            f"{100 * sensitivity.gained_s / sensitivity.step_s:.1f} %",
-            ""
-            if sensitivity.best_s is None
-            else "this plan"
-            if sensitivity.best is None
-            else stages_text(sensitivity.best),
-        )
-    if len(sensitivities) > _MOST:
-        table.add_row(f"and {len(sensitivities) - _MOST} more, which save less")
+    named = [(sensitivity.what, _cells(sensitivity)) for sensitivity in sensitivities]
+    rows = [
+        (name_ranges(what for what, _ in alike), figures)
+        for figures, alike in itertools.groupby(named, operator.itemgetter(1))
+    ]
+    for what, figures in rows[:_MOST]:
+        table.add_row(what, *figures)
+    if len(rows) > _MOST:
+        table.add_row(f"and {len(rows) - _MOST} more, which save less")
     return table
+
+
+def _cells(sensitivity: Sensitivity) -> tuple[str, ...]:
+    searched = sensitivity.best_s is not None
+    return (
+        units.seconds(sensitivity.saved_s / 100),
+        f"{sensitivity.elasticity:.3f} %",
+        f"{sensitivity.worse_elasticity:.3f} %",
+        units.seconds(sensitivity.twice_s),
+        units.seconds(sensitivity.best_s) if sensitivity.best_s is not None else "",
+        f"{100 * sensitivity.gained_s / sensitivity.step_s:.1f} %",
+        "this plan"
+        if searched and sensitivity.best is None
+        else stages_text(sensitivity.best)
+        if sensitivity.best
+        else "",
+    )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
 
 import click
 
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.parameters import F, LateChoice
 from alpa_dejavu.cli.table import new_table
 
 if TYPE_CHECKING:
@@ -23,10 +27,22 @@ _FAMILIES = {
     "gpt2": "standard transformers that Kraken is compared with",
     "bert": "BERT, an encoder that fills in words",
     "resnet": "ResNet, a classifier of images",
-    "llama": "Llama 2: gated feed-forward, RMS norms, rotary positions, 70b with 8 heads of keys",
+    "t5": "T5: an encoder, and a decoder whose blocks look at its result",
+    "flan-t5": "Flan-T5, and T5 1.1: gated feed-forward, a head of its own",
+    "vit": "ViT, a classifier of images in patches",
+    "llama": "Llama 2 (without a number of its own) to 3.3",
+    "qwen2.5": "Qwen 2.5: biases of queries, keys and values",
+    "qwen3": "Qwen 3: norms of queries and keys; with experts, of which the last number are active",
+    "mistral": "Mistral: 7b (v0.1) with a window of attention",
+    "mixtral": "Mixtral: 8 experts in each block, 2 for a token",
+    "gemma": "Gemma 2 and 3 (without images): windows in most blocks, norms on both sides",
+    "phi": "Phi-3 and Phi-4",
+    "gpt-oss": "gpt-oss: experts, every other block with a window of 128, sinks",
+    "deepseek": "DeepSeek-V2 and V3: latent attention, shared and routed experts; V3 predicts two",
+    "olmo": "OLMo 2: norms behind attention and feed-forward",
+    "mpt": "MPT: positions as biases of scores, no other biases",
+    "nemotron": "Nemotron-4: squared ReLU, rotates a half of each head",
 }
-
-_SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 
 
 @click.command(
@@ -38,7 +54,8 @@ _SERVED = ("gpt", "moe", "kraken", "gpt2", "llama")
 def models(family: str | None) -> None:
     """Lists the models that are known by name, with their parameters and blocks. With FAMILY, only one such as llama.
 
-    Every model takes `--layers` and `--batch`. Those with "length" take `--sequence`, too. Those with "serving" can be
+    Every model takes `--batch`, and those with "layers" `--layers`; without it they are planned for a framework, as
+    `--runtime megatron`. Those with "length" take `--sequence`, too. Those with "serving" can be
     planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
     where you type the command, that takes a batch size and returns a train step and its arguments.
     """
@@ -63,17 +80,19 @@ def models(family: str | None) -> None:
 
 
 def _family(name: str) -> str:
-    return name.partition("-")[0]
+    return max((family for family in _FAMILIES if f"{name}-".startswith(f"{family}-")), key=len)
 
 
 def _row(name: str) -> tuple[str, ...]:
-    from alpa_dejavu.layers.models import model_size, num_parameters, transformer_size
+    from alpa_dejavu.layers.models import is_served, model_size, num_parameters, transformer_size
 
     size = model_size(name)
     blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
+    blocks += getattr(size, "decoder_blocks", 0)
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
-    changes = {"layers": True, "length": transformer_size(name), "serving": _family(name) in _SERVED}
+    is_traced = not getattr(size, "untraced", ())
+    changes = {"layers": is_traced, "length": transformer_size(name), "serving": is_served(name)}
     changed = [what for what, may in changes.items() if may]
     return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
 
@@ -83,15 +102,88 @@ def is_model_file(model: str) -> bool:
     return pathlib.Path(model).suffix in (".json", ".sh", ".txt")
 
 
-def model_text(model: str, sequence: int | None = None, train_last: int | None = None) -> str:
-    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
-    `sequence` or `train_last` changes; else what was given. Raises ValueError if the file can't be read, there are
-    fewer blocks, or the model has no sizes to change.
+@final
+class Fields(click.ParamType):
+    """A type of command-line parameter: fields of `Transformer` as `name=value,...`.
+
+    Args:
+        name: how help shows it.
+        fields: the fields by the names that they have here; that of the first value may be left out.
     """
-    if not is_model_file(model) and sequence is None and train_last is None:
+
+    def __init__(self, name: str, fields: Mapping[str, str]) -> None:
+        self.name, self._fields = name, fields
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str | int]:
+        """Returns the values of fields by their names; fails where one isn't known, or is there twice."""
+        values: dict[str, str | int] = {}
+        for n, part in enumerate(str(value).split(",")):
+            key, equals, text = part.partition("=")
+            if not equals and n == 0:
+                key, text = next(iter(self._fields)), key
+            field = self._fields.get(key, "")
+            if not field or field in values or not text:
+                self.fail(f"{value!r} must be as {self.name}", param, ctx)
+            if field == "lora" and not (text.isascii() and text.isdigit() and int(text) > 0):
+                self.fail(f"{value!r} must have a rank of at least 1, as {self.name}", param, ctx)
+            values[field] = int(text) if field == "lora" else text
+        if self._fields[next(iter(self._fields))] not in values:
+            self.fail(f"{value!r} must be as {self.name}", param, ctx)
+        return values
+
+
+_TRAINED = {
+    "train_last": click.option(
+        "--train-last", type=click.IntRange(min=1), metavar="N",
+        help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
+    ),
+    "lora": click.option(
+        "--lora", type=Fields("rank=N[,targets=attention|all]", {"rank": "lora", "targets": "lora_targets"}),
+        help="Train adapters of that rank on the products of attention, or on all; the model itself is frozen.",
+    ),
+    "frozen": click.option(
+        "--frozen", type=click.Choice(("bf16", "8bit", "4bit")),
+        help="In how many bits the products that aren't trained are kept.",
+    ),
+    "optimizer": click.option(
+        "--optimizer", type=LateChoice("layers.models:OPTIMIZERS"), help="Of a transformer by its sizes.  "
+        "[default: adamw]",
+    ),
+    "precision": click.option(
+        "--precision", type=Fields("bf16|fp16|fp32|tf32|fp8|fp8-blockwise|mxfp8|nvfp4[,gather=fp8]",
+                                   {"precision": "precision", "gather": "gather"}),
+        help="Of a transformer's products; with gather=fp8 its weights are gathered in 8 bits, too.  "
+        "[default: the model's own, or bf16]",
+    ),
+}  # fmt: skip
+
+
+def training_options(command: F) -> F:
+    """Adds to a command the options for how a transformer by its sizes is trained, which it takes as one argument,
+    `training`: the fields of `Transformer` that change.
+    """
+
+    @functools.wraps(command)
+    def with_fields(*arguments: Any, **options: Any) -> Any:
+        fields: dict[str, Any] = {}
+        for name in _TRAINED:
+            if (value := options.pop(name)) is not None:
+                fields |= value if isinstance(value, dict) else {name: value}
+        return command(*arguments, training=fields, **options)
+
+    for option in reversed(_TRAINED.values()):
+        with_fields = option(with_fields)
+    return with_fields  # type: ignore[return-value]
+
+
+def model_text(model: str, sequence: int | None = None, training: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
+    `sequence` changes, or other fields by how it is trained; else what was given. Raises ValueError if the file can't
+    be read, the sizes can't be changed so, or the model has none.
+    """
+    if not is_model_file(model) and sequence is None and not training:
         return model
-    sizes = sizes_of_model(model, sequence)
-    return (sizes if train_last is None else dataclasses.replace(sizes, train_last=train_last)).text
+    return dataclasses.replace(sizes_of_model(model, sequence), **training).text
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
@@ -108,4 +200,20 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
             f"model is {model!r}, but must be a transformer of known sizes: a known name such as gpt-39b, a "
             "config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
         )
-    return sizes if sequence is None else dataclasses.replace(sizes, sequence=sequence)
+    if sequence is None:
+        return sizes
+    longer = dataclasses.replace(sizes, sequence=sequence)
+    if has_own_length(model) and sequence > sizes.sequence:
+        raise ValueError(
+            f"sequence is {sequence}, but must be at most {sizes.sequence}, the tokens that {model} may have; give "
+            f"fewer, or its sizes without that limit, --model '{longer.text}'"
+        )
+    return longer
+
+
+def has_own_length(model: str) -> bool:
+    """Returns whether a model says by itself how many tokens a sample may have: a named decoder, or a config.json."""
+    from alpa_dejavu.layers.models import Transformer, known_name, model_size
+
+    name = known_name(model)
+    return model.endswith(".json") or (name is not None and isinstance(model_size(name), Transformer))

@@ -12,7 +12,9 @@ from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
+from alpa_dejavu.layers.models import model_title, transformer_size
 from alpa_dejavu.planning import PlanningResult, RunnerUp
+from alpa_dejavu.planning.given.figures import figures
 from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.planning.search.runtimes import runtimes_text
@@ -26,9 +28,10 @@ from alpa_dejavu.plans.stage_rows import (
     known_columns,
     stage_rows,
 )
-from alpa_dejavu.plans.table import planning_text
+from alpa_dejavu.plans.table import plan_facts, planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.sharding.transformers import training_text
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import StrategyPlan
@@ -97,16 +100,15 @@ def print_improved_order(planned: PlanningResult, to: Pages) -> Schedule:
     return improved.schedule
 
 
-def print_plan(plan: Plan, to: Pages) -> None:
-    """Prints a plan's model, cluster and schedule, and a table of its stages."""
-    batch = "" if plan.batch is None else f", batch {plan.batch}"
-    chunks = len(plan.stages) // len(plan.on_submeshes)
-    to.print(
-        f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
-        f"{units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
-        f"{units.counted(plan.num_layers, 'layer')} in {units.counted(len(plan.stages), 'stage')}"
-        + (f", {chunks} on each submesh" if chunks > 1 else "")
-    )
+def print_plan(plan: Plan, to: Pages, figures: Sequence[tuple[str, str]] = ()) -> None:
+    """Prints a plan's model and cluster, its degrees, batch and memory, further figures, and a table of its stages."""
+    schedule = "" if len(plan.stages) == 1 else f", schedule {plan.schedule}"
+    layers, devices = units.counted(plan.num_layers, "layer"), units.counted(plan.num_devices, "device")
+    to.print(f"{model_title(plan.model)} in {layers} on {plan.cluster}, {devices}{schedule}")
+    size = transformer_size(plan.model)
+    trained = [] if size is None or not (text := training_text(size)) else [("trained", text)]
+    for name, text in (*figures, *trained, *plan_facts(plan)):
+        to.fact(name, text)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
     by_text: dict[str, list[str]] = {}
@@ -120,13 +122,10 @@ def print_plan(plan: Plan, to: Pages) -> None:
 
 def print_said(plan: Plan, to: Pages) -> None:
     """Prints how sure a plan's prediction is, what the loss of a host costs, and the plan's notes."""
-    if plan.confidence is not None:
-        to.fact("confidence", plan.confidence.summary)
+    for name, text in () if plan.confidence is None else plan.confidence.facts:
+        to.fact(name, text)
     if plan.without_a_host is not None:
         to.fact("if a host is lost", plan.without_a_host)
-    elif plan.hardware is not None and len(plan.hardware.hosts) > 1 and "contingencies" not in plan.planning_s:
-        to.fact("if a host is lost", "`replan` and `explain` plan for that from the file of --json; --contingencies "
-                "does now")  # fmt: skip
     for note in plan.notes:
         to.print(note)
 
@@ -134,16 +133,9 @@ def print_said(plan: Plan, to: Pages) -> None:
 def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> None:
     """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds."""
     plan = planned.plan
-    print_plan(plan, to)
-    to.fact("iteration time", units.seconds(plan.step_s))
+    print_plan(plan, to, figures(planned))
     if plan.correction is not None:
         to.fact(*correction_fact(plan, plan.correction))
-    if planned.samples_per_s is not None:
-        to.fact("throughput", units.sample_rate(planned.samples_per_s))
-    rate = units.flop_rate(planned.model_flop / plan.step_s / plan.num_devices)
-    to.fact("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} % ({rate} per device)")
-    if planned.price_per_step is not None:
-        to.fact("price of a step", units.price(planned.price_per_step))
     to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
     to.fact("runs on", runtimes_text(plan))
     print_said(plan, to)

@@ -134,11 +134,8 @@ class MemoryMargin:
         """Returns a sentence on the risk of running out of memory, and how it is known or guarded against."""
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
-            left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
-            return (
-                "nothing says how far measured peaks of memory are from the analytic count, so the risk of running out "
-                f"is unknown, and can't be chosen: {left}"
-            )
+            left = f"so {' or '.join(free)} of each device's is left free" if free else "and none is left free"
+            return f"memory is counted, and no peak was measured on such devices, {left}"
         note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
         return note if self.is_known else f"{note}; {self._doubt}"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.content import content_digest
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
-from alpa_dejavu.costs._batched_predictions import PredictedOperators
+from alpa_dejavu.costs._batched_predictions import PredictedOperators, predicted_operators
 from alpa_dejavu.costs._hidden import FETCHED, SENT, SUMMED, Buckets, StagePass, hidden_seconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs._streams import makespan_s
@@ -25,6 +25,7 @@ from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
+from alpa_dejavu.costs.overlap import PUBLISHED
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
 from alpa_dejavu.problem import PHASES, TENSOR, AxisCollectives, Cluster, Device, Division, MeshConfig, Model, Operators
@@ -38,7 +39,7 @@ COST_KINDS = (
 )  # fmt: skip
 """The seconds that `StageCostModel.seconds` gives, in this order: of a micro-batch, but for the last two, of a step."""
 
-_Mesh = tuple[int, int, int, bool, int, int, int]
+_Mesh = tuple[int, int, int, bool, int, int, int, int]
 """The part of a config that tells divisions apart: all but its remat."""
 
 
@@ -58,17 +59,17 @@ class _LayerExchanges:
         every = [division.exchanges(n, phase) for n in range(len(division.variants))]
         different = {id(exchanges): exchanges for exchanges in every}
         places = {key: place for place, key in enumerate(different)}
-        alike: dict[tuple[str, int], list[tuple[int, AxisCollectives]]] = {}
+        alike: dict[tuple[str, int, float], list[tuple[int, AxisCollectives]]] = {}
         for place, exchanges in enumerate(different.values()):
             for sent in exchanges:
-                alike.setdefault((sent.kind, sent.axis), []).append((place, sent))
+                alike.setdefault((sent.kind, sent.axis, sent.behind), []).append((place, sent))
         joined = []
-        for (kind, axis), parts in alike.items():
+        for (kind, axis, behind), parts in alike.items():
             num_bytes, counts = (
                 np.concatenate([getattr(sent, name) for _, sent in parts]) for name in ("num_bytes", "counts")
             )
             of_layers = np.repeat([place for place, _ in parts], [len(sent.counts) for _, sent in parts])
-            joined.append((AxisCollectives(kind, axis, num_bytes, counts), of_layers))
+            joined.append((AxisCollectives(kind, axis, num_bytes, counts, behind), of_layers))
         return cls(tuple(joined), len(different), np.array([places[id(exchanges)] for exchanges in every]))
 
 
@@ -136,7 +137,7 @@ class StageCostModel:
 
     def _on(self, device: Device) -> PredictedOperators:
         if device not in self._operators:
-            self._operators[device] = PredictedOperators(self.models, device)
+            self._operators[device] = predicted_operators(self.models, device)
         return self._operators[device]
 
     def _recomputed_of(self, config: MeshConfig) -> Sequence[Operators]:
@@ -161,9 +162,7 @@ class StageCostModel:
         lack.
         """
         assert self._kept is not None, "there is something to add them to"
-        new = [
-            pair for pair in choices if self._text(*pair) not in self._kept or _text_of(pair[1]) not in self._kept
-        ]
+        new = [pair for pair in choices if self._text(*pair) not in self._kept or _text_of(pair[1]) not in self._kept]
         self.prepare(new)
         for devices, config in new:
             self._kept.add(self._text(devices, config), self._seconds(devices, config))
@@ -195,7 +194,7 @@ class StageCostModel:
             forward, backward, update = self.computed_s(devices, config)
             ahead, back = self._collective_s(devices, config)
             once = self._combined_s(devices, config, "step")
-            if self.models.runtime.overlap.hides:
+            if self._hides(config):
                 ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
             self._plain[key] = forward, backward, ahead, back, once, update
         return self._plain[key]
@@ -214,10 +213,11 @@ class StageCostModel:
 
     def hidden_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
         """Returns the seconds of collectives that hide behind computing in each stage of layers i..j: in a
-        micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
+        micro-batch's forward pass, in its backward pass, and of a step's synchronising; without overlap only what
+        devices that share tokens pass on while they compute attention.
         """
         overlap, size = self.models.runtime.overlap, self.model.num_layers
-        if not overlap.hides:
+        if not self._hides(config):
             return np.zeros((3, size, size))
         key = devices, config.division_key, config.remat
         if key not in self._hidden:
@@ -238,6 +238,9 @@ class StageCostModel:
             self._hidden[key] = hidden_seconds(forward, backward, summed, gathered, of_stages, overlap)
         return self._hidden[key]
 
+    def _hides(self, config: MeshConfig) -> bool:
+        return self.models.runtime.overlap.hides or config.context_parallel > 1
+
     def _pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> StagePass:
         key = devices, config.division_key, phase
         if key not in self._passes:
@@ -248,7 +251,10 @@ class StageCostModel:
         return self._passes[key]
 
     def _buckets(self, devices: StageDevices, config: MeshConfig, phase: str, kinds: Collection[str]) -> Buckets:
-        """Returns what stages send in a phase for all their layers together, of some kinds of collectives."""
+        """Returns what stages send in a phase for all their layers together, of some kinds of collectives, where a
+        runtime overlaps it.
+        """
+        kinds = kinds if self.models.runtime.overlap.hides else ()
         division, wholes = self.division(config), self.combined(devices, config, phase)
         pairs = zip(wholes, division.shares(phase), strict=True)
         sent = [(s, self.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
@@ -256,16 +262,16 @@ class StageCostModel:
 
     def _hidden_in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
         """Returns the seconds of collectives of activations that hide in a pass of each layer variant, on the device
-        where least does: behind independent operators of its pass.
+        where least does: behind attention, and behind independent operators of its pass.
         """
         division, overlap = self.division(config), self.models.runtime.overlap
+        if config.context_parallel > 1:
+            ring_s = self._behind_attention(devices, config, phase)
+        else:
+            ring_s = np.zeros(len(division.variants))
         if not overlap.streams:
             share = overlap.hidden_tensor_share
-            return (
-                share * self._exchanges_s(devices, config, phase, [TENSOR])
-                if share
-                else np.zeros(len(division.variants))
-            )
+            return ring_s + share * self._exchanges_s(devices, config, phase, [TENSOR]) if share else ring_s
         pairs = [(division.flow(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
         different = {tuple(map(id, pair)): pair for pair in pairs}
         hidden_s = dict.fromkeys(different, 0.0)
@@ -281,7 +287,42 @@ class StageCostModel:
                     for seconds in computed
                 ]
                 hidden_s[key] = max(float(min(sent_s.sum(), *both)), 0.0)
+        return ring_s + np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
+
+    def _behind_attention(self, devices: StageDevices, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
+        """Returns the seconds of collectives that hide behind each layer variant's attention, at the published slowdown
+        where a runtime overlaps nothing else.
+        """
+        division, overlap = self.division(config), self.models.runtime.overlap
+        overlap = overlap if overlap.hides else PUBLISHED
+        pairs = [(division.exchanges(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
+        different = {tuple(map(id, pair)): pair for pair in pairs}
+        hidden_s = dict.fromkeys(different, 0.0)
+        for key, (exchanges, operators) in different.items():
+            passed = [sent for sent in exchanges if sent.behind]
+            if not passed:
+                continue
+            sent_s = np.array([sum(float(self.sent_s(devices, config, sent, phase) @ sent.counts) for sent in passed)])
+            is_attention = [record.kind == "attention" for record in operators.records]
+            of_kinds = [self.latency_of(operators, kind).mean_s[is_attention].sum() for kind in devices.kinds]
+            beside_s = np.array([passed[0].behind * min(of_kinds)])
+            both_s = makespan_s(beside_s, sent_s, np.zeros((0, 2), np.int32), overlap)
+            hidden_s[key] = float(beside_s[0] + sent_s[0]) - both_s
         return np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
+
+    def exposed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, " V"]:
+        """Returns the seconds that nothing hides of each layer's passes of one micro-batch, by variant: what its device
+        computes, and exchanges of activations.
+        """
+        share, total_s = self.models.runtime.overlap.hidden_tensor_share, np.zeros(len(self.division(config).variants))
+        for phase in ("forward", "backward") if self.model.training else ("forward",):
+            total_s += self._operators_s(devices.kinds[0], config, phase) + self._exchanges_s(devices, config, phase)
+            if share:
+                total_s -= share * self._exchanges_s(devices, config, phase, [TENSOR])
+        if self.model.training:
+            again = self.again(config, devices.kinds[0])
+            total_s += again * self._operators_s(devices.kinds[0], config, "forward")
+        return total_s
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes: forward and backward for

@@ -8,12 +8,13 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterable, Iterator
-from typing import final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.search.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES
 from alpa_dejavu.problem import (
     NO_OFFLOAD,
     Cluster,
@@ -39,10 +40,13 @@ class Outline:
     data_parallel: int  # `data_parallel`, `tensor_parallel`: how many ways stages divide batch and operators
     tensor_parallel: int
     blocks: tuple[int, ...]  # of each stage in order; embeddings are in the first one, the head is in the last
-    remat: tuple[bool, ...]  # for each stage whether its blocks are computed again for their backward pass
+    remat: tuple[str, ...]  # for each stage what is computed again for its backward pass, as `MeshConfig` has it
     zero: int = 0
     offload: Offload = NO_OFFLOAD
-    selective: bool = False  # whether other blocks are computed again where the runtime finds it cheap
+    context_parallel: int = 1  # these degrees are those of `MeshConfig`
+    expert_parallel: int = 1
+    expert_tensor: int = 0
+    sharded: int = 0
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
@@ -59,9 +63,12 @@ class Outline:
         blocks[0] -= 1
         blocks[-1] -= 1
         across, along = first.logical_mesh[0], math.prod(first.logical_mesh[1:])
-        remat = tuple(stage.remat == "layer" for stage in plan.stages)
-        batch, count = plan.batch, plan.num_micro_batches
-        return cls(batch, count, plan.schedule, across, along, tuple(blocks), remat, first.zero, first.offloaded)
+        remat, degrees = tuple(stage.remat for stage in plan.stages), {name: getattr(first, name) for name in DEGREES}
+        degrees["expert_tensor"] *= degrees["expert_tensor"] != along
+        return cls(
+            plan.batch, plan.num_micro_batches, plan.schedule, across, along, tuple(blocks), remat, first.zero,
+            first.offloaded, **degrees,
+        )  # fmt: skip
 
     @property
     def chunks(self) -> int:
@@ -79,9 +86,24 @@ class Outline:
         return self.pipeline * self.data_parallel * self.tensor_parallel
 
     @property
+    def replicas(self) -> int:
+        """Returns how many samples are computed at once: data-parallel devices over those that share tokens."""
+        return self.data_parallel // self.context_parallel
+
+    @property
     def micro_batch(self) -> int:
         """Returns the samples of a micro-batch in each data-parallel replica."""
-        return self.batch // self.num_micro_batches // self.data_parallel
+        return self.batch // self.num_micro_batches // self.replicas
+
+    @property
+    def degrees(self) -> dict[str, Any]:
+        """Returns the degrees beside data and tensor parallelism by their names in `DEGREES`."""
+        return {name: getattr(self, name) for name in DEGREES}
+
+    @property
+    def again(self) -> tuple[bool, ...]:
+        """Returns for each stage whether its whole blocks are computed again."""
+        return tuple(remat == "layer" for remat in self.remat)
 
     @property
     def num_blocks(self) -> int:
@@ -109,20 +131,21 @@ class Outline:
                 f"the stages have {self.num_devices} devices, but must have the {cluster.num_devices} of "
                 f"{cluster.name}; give the cluster that it runs on, by --cluster and --hosts"
             )
-        if self.batch % (self.num_micro_batches * self.data_parallel):
+        if self.batch % (self.num_micro_batches * self.replicas):
             raise ValueError(
                 f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
-                f"{self.data_parallel} data-parallel replicas; give a batch that these divide"
+                f"{self.replicas} data-parallel replicas; give a batch that these divide"
             )
-        config = MeshConfig((self.data_parallel, self.tensor_parallel), self.data_parallel, self.tensor_parallel)
+        ways = self.data_parallel, self.tensor_parallel
+        config = MeshConfig(ways, *ways, zero=self.zero, **self.degrees)
         places = _places(cluster, config.data_parallel * config.tensor_parallel, self.pipeline)
         on = schedule_form(self.schedule).submesh_of(len(self.blocks))
-        kept, less = StageOffload(self.offload) if self.offload.any else None, "selective" if self.selective else "none"
+        kept = StageOffload(self.offload) if self.offload.any else None
         stages = [
             StagePlan(
                 layers, places[on[n]][0], config.shape, places[on[n]][1],
-                options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else less, zero=self.zero,
-                offload=kept,
+                options={"force_batch_dim_to_mesh_dim": 0}, remat=self.remat[n], zero=self.zero,
+                offload=kept, **self.degrees,
             )
             for n, layers in enumerate(self.layers)
         ]  # fmt: skip
@@ -148,6 +171,24 @@ def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tupl
     return places
 
 
+def degrees_of(
+    config: Configuration, ways: tuple[int, int], names: Mapping[str, str], sharded: int = 0
+) -> dict[str, Any]:
+    """Returns the degrees beside data and tensor parallelism, of which there are so many `ways`, by their names in
+    `DEGREES`; `names` has the settings that say them. Raises ValueError, with the line, if devices can't be divided so.
+    """
+    degrees: dict[str, Any] = {name: config.number(setting, DEGREES[name]) for name, setting in names.items()}
+    try:
+        mesh = MeshConfig(ways, *ways, sharded=sharded, **degrees)
+    except ValueError as error:
+        why = str(error).removeprefix("mesh config: ")
+        wrong = names.get(why.partition(" is ")[0], "")
+        for name, setting in names.items():
+            why = why.replace(f"{name} ", f"{config.sign}{setting} ")
+        raise config.wrong(wrong, why) from None
+    return {name: getattr(mesh, name) for name in DEGREES}
+
+
 def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
     """Returns the sizes of a plan's model for a target's files. Raises ValueError if these can't say them, they aren't
     known, or are of another number of layers.
@@ -168,6 +209,10 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
 
 
 _WIDTH = 110
+_REMAT = {
+    "layer": ", computed again for the backward pass",
+    "selective": ", of which what is cheap is computed again for the backward pass",
+}
 
 
 def one_line(text: str) -> str:
@@ -185,12 +230,17 @@ def heading(plan: Plan, outline: Outline, release: str) -> Iterator[str]:
         f"parallel, tensor parallel ones next to each other; {outline.num_micro_batches} micro-batches of "
         f"{outline.micro_batch} samples in each replica; schedule {outline.schedule}."
     )
+    shared = [
+        f"{name} {value}" for name, value in outline.degrees.items() if value != DEGREES[name]
+    ]
+    if shared:
+        yield f"Of the data parallel devices, as the plan has them: {', '.join(shared)}."
     yield "Ranks go along the hosts in the order of the stages:"
     last = len(plan.stages) - 1
     for n, stage in enumerate(plan.stages):
         parts = [*(["embeddings"] if n == 0 else []), units.counted(outline.blocks[n], "block")]
         parts += ["head and loss"] if n == last else []
-        remat = ", computed again for the backward pass" if outline.remat[n] else ""
+        remat = _REMAT.get(outline.remat[n], "")
         yield one_line(f"  stage {n}: {', '.join(parts)}{remat}, on {', '.join(stage.hosts)}")
 
 

@@ -128,11 +128,12 @@ class Configuration:
         value = self.get(name, default)
         return self.wrong(name, f"{self.sign}{name} is {short(value)}, but must be {what}{self.mend}")
 
-    def replicas(self, name: str, num_devices: int, stages: int, along: int = 1) -> int:
-        """Returns how many replicas of so many stages of so many tensor-parallel devices a cluster has."""
-        across, rest = divmod(num_devices, stages * along) if stages * along else (0, 0)
+    def replicas(self, name: str, num_devices: int, stages: int, along: int = 1, context: int = 1) -> int:
+        """Returns how many replicas of so many stages of so many tensor- and context-parallel devices a cluster has."""
+        across, rest = divmod(num_devices, max(stages * along * context, 1))
         if rest or not across:
             devices = f" of {along} tensor-parallel devices" if along != 1 else ""
+            devices += f" times {context} context-parallel ones" if context != 1 else ""
             raise self.wrong(
                 name, f"{stages} stages{devices} must divide the {num_devices} devices of the cluster; give the "
                 "cluster that it runs on, by --cluster and --hosts",

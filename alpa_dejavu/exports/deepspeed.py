@@ -56,6 +56,8 @@ def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
     zero: dict[str, Any] = {
         "stage": 3 if outline.zero == 3 or offload.parameters else 1 if outline.zero == 2 or offload.optimizer else 0
     }
+    if outline.sharded and zero["stage"] == 3:
+        zero["mics_shard_size"] = outline.sharded
     for key, share in (("offload_optimizer", offload.optimizer), ("offload_param", offload.parameters)):
         if share:
             zero[key] = {"device": offload.place, "pin_memory": True}
@@ -64,8 +66,9 @@ def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
     return {
         **dict(zip(_BATCHES, (outline.batch, outline.micro_batch, outline.num_micro_batches), strict=True)),
         **{section: {"enabled": True} for section, name in _PRECISIONS.items() if name == precision},
+        **({"sequence_parallel_size": outline.context_parallel} if outline.context_parallel > 1 else {}),
         _ZERO: zero,
-        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": [*map(int, outline.remat)]},
+        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": [*map(int, outline.again)]},
         **({"activation_checkpointing": {"cpu_checkpointing": True}} if offload.activations else {}),
     }
 
@@ -87,11 +90,17 @@ def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | No
             raise config.must_be(key, f"{_SHORT_NAMES[precision][0]} to be planned; leave it out")
     sizes = None if model is None else dataclasses.replace(model, precision=precision)
     stages = 1 if config.get("pipeline.stages") == "auto" else config.number("pipeline.stages", 1)
-    across = config.replicas("pipeline.stages", num_devices, stages)
-    batch, count = _batches(config, across)
+    context = config.number("sequence_parallel_size", 1)
+    if context > 1 and stages > 1:
+        raise config.must_be("sequence_parallel_size", "1 under a pipeline")
+    replicas = config.replicas("pipeline.stages", num_devices, stages, context=context)
+    batch, count = _batches(config, replicas)
     blocks = _blocks(config, stages, sizes)
-    remat, level = _remat(config, stages), _LEVELS[_level(config, stages)]
-    outline = Outline(batch, count, "1f1b", across, 1, blocks, remat, level if across > 1 else 0, _offload(config))
+    remat, level, across = _remat(config, stages), _LEVELS[_level(config, stages)], replicas * context
+    outline = Outline(
+        batch, count, "1f1b", across, 1, blocks, remat, level if across > 1 else 0, _offload(config), context,
+        sharded=_sharded(config, across),
+    )  # fmt: skip
     overlaps = config.get(f"{_ZERO}.overlap_comm", config.get(f"{_ZERO}.stage") == 3)
     priced_by = {} if overlaps else {"overlap": "none"}
     return Foreign(outline, sizes, config.ignored, priced_by, tuple(_otherwise(config, outline, sizes)))
@@ -156,14 +165,23 @@ def _blocks(config: Configuration, stages: int, model: Transformer | None) -> tu
     return tuple(numbers)
 
 
-def _remat(config: Configuration, stages: int) -> tuple[bool, ...]:
+def _sharded(config: Configuration, across: int) -> int:
+    """Returns among how many devices MiCS shares parameters, instead of among all."""
+    name = f"{_ZERO}.mics_shard_size"
+    size = config.number(name, -1)
+    if size > 0 and (across % size or config.get(f"{_ZERO}.stage") != 3):
+        raise config.must_be(name, f"a divisor of the {across} data-parallel devices, with ZeRO stage 3")
+    return size if 0 < size < across else 0
+
+
+def _remat(config: Configuration, stages: int) -> tuple[str, ...]:
     interval = config.get("pipeline.activation_checkpoint_interval", 0)
     if interval not in (0, 1):
         raise config.must_be("pipeline.activation_checkpoint_interval", "0 or 1 to be planned")
     again = config.get("pipeline.recompute", [interval] * stages)
     if not isinstance(again, list) or len(again) != stages:
         raise config.must_be("pipeline.recompute", f"a list with a number for each of {stages} stages")
-    return tuple(map(bool, again))
+    return tuple("layer" if number else "none" for number in again)
 
 
 def _level(config: Configuration, stages: int) -> int:

@@ -6,6 +6,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -14,18 +15,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util.json_file import read_checked
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import Outline, commented, degrees_of, heading
 from alpa_dejavu.exports._settings import Configuration, json_settings, short
 from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.search.runtimes import DEGREES
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LEVELS: Final = {"ddp": 0, "zero2": 2, "zero3": 3}
-_ALONE: Final = {"cp_sizes_enc": 1, "use_sp": 0, "ep_sizes_enc": 1, "tp_of_ep_sizes_enc": 1}
-"""Degrees of blocks that aren't planned, by the number that stands for none."""
+_DEGREES: Final = {
+    "context_parallel": "cp_sizes_enc", "expert_parallel": "ep_sizes_enc", "expert_tensor": "tp_of_ep_sizes_enc",
+}  # fmt: skip
+"""Lists with a degree of each block, by the names that plans have."""
 _DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
@@ -34,7 +38,7 @@ def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the JSON that Galvatron takes as its `--galvatron_config_path`, with pages on it."""
     names = {level: name for name, level in _LEVELS.items()}
     num_blocks = outline.num_blocks
-    again = [int(outline.remat[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
+    again = [int(outline.again[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
     strategy = {
         "pp_deg": outline.pipeline,
         "tp_sizes_enc": _listed([outline.tensor_parallel] * num_blocks),
@@ -50,6 +54,11 @@ def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
         "vtp": outline.tensor_parallel,
         "vsp": 0,
         "embed_sdp": int(outline.zero == 3),
+        **{
+            key: _listed([ways] * num_blocks)
+            for name, key in _DEGREES.items() if (ways := outline.degrees[name]) != DEGREES[name]
+        },
+        **({"vcp": outline.context_parallel} if outline.context_parallel > 1 else {}),
     }
     lines = [
         *heading(plan, outline, RELEASE), "",
@@ -81,22 +90,18 @@ def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | No
     strategy = json_settings("galvatron", read_checked(path, dict[str, Any], _REMEDY))
     along, stages = _numbers(strategy, "tp_sizes_enc"), strategy.number("pp_deg")
     num_blocks = len(along)
-    for key, none in _ALONE.items():
-        other = next((value for value in _numbers(strategy, key, num_blocks, none) if value > none), None)
-        if other is not None:
-            kind = "expert" if "ep_" in key else "context"
-            raise strategy.wrong(key, f"{key} has {other}, but must have none: {kind} parallelism isn't planned")
-    if any(value != along[0] for value in along):
-        wide = next(n for n, value in enumerate(along) if value != along[0])
-        raise strategy.wrong(
-            "tp_sizes_enc", f"tp_sizes_enc has {along[0]} for block 0 and {along[wide]} for block {wide}, but must "
-            "have one number for all, to be planned",
-        )  # fmt: skip
-    if along[0] < 1:
-        raise strategy.wrong("tp_sizes_enc", f"tp_sizes_enc has {along[0]}, but must have at least 1")
-    across = strategy.replicas("pp_deg", num_devices, stages, along[0])
+    if any(_numbers(strategy, "use_sp", num_blocks, 0)):
+        raise strategy.wrong("use_sp", "use_sp has 1, but must have 0 alone: give the devices as cp_sizes_enc")
+    alike = {key: _alike(strategy, key, num_blocks) for key in ("tp_sizes_enc", *_DEGREES.values()) if key in strategy}
+    if model is None or not model.num_experts:
+        alike.pop(_DEGREES["expert_tensor"], None)
+    numbers = dataclasses.replace(strategy, values=alike)
+    context = numbers.number(_DEGREES["context_parallel"], 1)
+    replicas = strategy.replicas("pp_deg", num_devices, stages, along[0], context)
+    across = replicas * context
+    degrees = degrees_of(numbers, (across, along[0]), _DEGREES)
     # The vocabulary must be divided as blocks are, and tensor-parallel devices next to each other.
-    for key, planned in (("vtp", along[0]), ("vsp", 0), ("vcp", 1)):
+    for key, planned in (("vtp", along[0]), ("vsp", 0), ("vcp", context)):
         value = strategy.get(key, planned)
         if isinstance(value, bool) or value != planned:
             raise strategy.must_be(key, f"{planned}: the vocabulary is planned as divided like blocks")
@@ -116,13 +121,27 @@ def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | No
     if unlike is not None:
         raise strategy.wrong("checkpoint", f"checkpoint isn't alike in the blocks of stage {unlike}, but must be")
     batch, chunks = strategy.number("global_bsz"), strategy.number("chunks")
-    if batch % (chunks * across):
-        raise strategy.wrong("chunks", f"{chunks} chunks on {across} replicas must divide a batch of {batch}")
+    if batch % (chunks * replicas):
+        raise strategy.wrong("chunks", f"{chunks} chunks on {replicas} replicas must divide a batch of {batch}")
     schedules = {name: schedule for schedule, name in _TYPES.items()}
     schedule = schedules[strategy.one_of("pipeline_type", schedules, "gpipe")]
     zero = _zero(strategy, num_blocks) if across > 1 else 0
-    again_in_stage = tuple(any(choices) for choices in remat)
-    return Foreign(Outline(batch, chunks, schedule, across, along[0], blocks, again_in_stage, zero), model)
+    again_in_stage = tuple("layer" if any(choices) else "none" for choices in remat)
+    return Foreign(Outline(batch, chunks, schedule, across, along[0], blocks, again_in_stage, zero, **degrees), model)
+
+
+def _alike(strategy: Configuration, key: str, count: int) -> int:
+    """Returns the one number that a list has for all blocks; 1 where nothing is said."""
+    first, *others = _numbers(strategy, key, count)
+    wide = next((n for n, value in enumerate(others, 1) if value != first), 0)
+    if wide:
+        raise strategy.wrong(
+            key, f"{key} has {first} for block 0 and {others[wide - 1]} for block {wide}, but must have one number for "
+            "all, to be planned",
+        )  # fmt: skip
+    if first < 1:
+        raise strategy.wrong(key, f"{key} has {first}, but must have at least 1")
+    return first
 
 
 def _zero(strategy: Configuration, num_blocks: int) -> int:

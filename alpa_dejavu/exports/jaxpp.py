@@ -25,7 +25,7 @@ _SHARING = {
 def jaxpp_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the Python that marks a model's stages for JaxPP, and a schedule without a class as CSV."""
     stages, schedule = len(outline.blocks), _schedule(outline)
-    remat = [layer for again, (first, last) in zip(outline.remat, outline.layers, strict=True) if again
+    remat = [layer for again, (first, last) in zip(outline.again, outline.layers, strict=True) if again
              for layer in range(max(first, 1), min(last, sizes.num_blocks) + 1)]  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",

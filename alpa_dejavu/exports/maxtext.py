@@ -27,14 +27,15 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
             "gradient_accumulation_steps": outline.num_micro_batches,
         }
     memory = {
-        "remat_policy": "full" if outline.remat[0] else "none",
+        "remat_policy": "full" if outline.again[0] else "none",
         "scan_layers": outline.pipeline == 1,
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }
     parts = {
         "The model, by the sizes that were planned for.": _model(sizes),
         "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
-        "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.":
+        "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, and those of context and experts share "
+        "parameters, too; else they are on the data axis, as are groups of which each has the whole.":
             _mesh(outline, plan.num_devices // hosts),
         "The plan's batch over its devices, and its micro-batches.": batch,
         "The plan's remat and offload, which MaxText has alike in all stages.": memory,
@@ -54,41 +55,68 @@ def _value(value: Any) -> str:
 
 
 def _model(sizes: Transformer) -> dict[str, Any]:
+    latent, width = sizes.latent_rank > 0, sizes.feed_forward
+    if sizes.shared_feed_forward % width:
+        raise ValueError(
+            f"shared_feed_forward is {sizes.shared_feed_forward}, but must be a multiple of {width} to be written for "
+            "maxtext; give another model"
+        )
     plain = "qwen3" if sizes.qk_norm else "qwen2" if sizes.biases == "qkv" else "llama2"
     with_experts = "qwen3_moe" if sizes.qk_norm else "mixtral"
     settings: dict[str, Any] = {
-        "decoder_block": "gpt3" if not sizes.gated else with_experts if sizes.num_experts else plain,
+        "decoder_block": "gpt3" if not sizes.gated else "deepseek" if latent
+        else with_experts if sizes.num_experts else plain,
         "base_emb_dim": sizes.hidden,
         "base_num_decoder_layers": sizes.num_blocks,
         "base_num_query_heads": sizes.num_heads,
         "base_num_kv_heads": sizes.kv_heads,
         "head_dim": sizes.head_size,
-        "base_mlp_dim": sizes.feed_forward,
+        "base_mlp_dim": sizes.dense_feed_forward or width,
         "mlp_activations": ["silu", "linear"] if sizes.gated else ["gelu"],
         "vocab_size": sizes.vocabulary,
         "max_target_length": sizes.sequence,
         "logits_via_embedding": sizes.tied,
-        "dtype": sizes.precision,
+        "dtype": "bfloat16" if sizes.precision == "float8" else sizes.precision,
     }
+    settings |= {"quantization": "fp8"} if sizes.precision == "float8" else {}
+    if latent:
+        settings |= {
+            "attention_type": "mla", "q_lora_rank": sizes.query_rank, "kv_lora_rank": sizes.latent_rank,
+            "qk_nope_head_dim": sizes.head_size, "qk_rope_head_dim": sizes.rotary_size, "v_head_dim": sizes.value_size,
+            "base_moe_mlp_dim": width, "first_num_dense_layers": sizes.dense_blocks,
+            "shared_experts": sizes.shared_feed_forward // width, "routed_bias": sizes.router_bias,
+        }  # fmt: skip
+        settings |= {"mtp_num_layers": sizes.predicted} if sizes.predicted else {}
     settings |= {"rope_max_timescale": sizes.rotary_base} if sizes.rotary else {}
-    settings |= {"rope_type": "llama3.1", "rope_use_scale": True} if sizes.rotary_scaling > 1 else {}
+    if sizes.rotary_scaling > 1:
+        settings |= {"rope_type": "yarn", "rope_factor": sizes.rotary_scaling} if latent else {
+            "rope_type": "llama3.1", "rope_use_scale": True,
+        }  # fmt: skip
     if sizes.num_experts:
         settings |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
+        settings |= {"capacity_factor": sizes.capacity, "sparse_matmul": False} if sizes.capacity else {}
     return settings | ({} if sizes.rotary else {"trainable_position_size": sizes.sequence})
 
 
 def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
     """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
     settings: dict[str, Any] = {
-        f"{net}_{name}_parallelism": 1 for net in ("ici", "dcn") for name in ("data", "fsdp", "tensor", "pipeline")
+        f"{net}_{name}_parallelism": 1
+        for net in ("ici", "dcn")
+        for name in ("data", "fsdp", "context", "expert", "tensor", "pipeline")
     }
+    shared = (outline.sharded or outline.data_parallel) if outline.zero == 3 else 1
     sizes = {
         "tensor": outline.tensor_parallel,
-        "fsdp" if outline.zero == 3 else "data": outline.data_parallel,
+        "context": outline.context_parallel,
+        "expert": outline.expert_parallel,
+        "fsdp": max(shared // (outline.context_parallel * outline.expert_parallel), 1),
+        "data": outline.data_parallel // shared,
         "pipeline": outline.pipeline,
     }
     for name, size in sizes.items():
         inside = next(n for n in range(min(size, per_host), 0, -1) if size % n == 0 and per_host % n == 0)
         settings[f"ici_{name}_parallelism"], settings[f"dcn_{name}_parallelism"] = inside, size // inside
         per_host //= inside
+    settings |= {"context_parallel_strategy": "all_gather"} if outline.context_parallel > 1 else {}
     return settings | ({"shard_optimizer_over_data": True} if outline.zero == 2 else {})

@@ -17,7 +17,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.stage_work import StageWork, WorkPart, stage_works
-from alpa_dejavu.problem import CONTEXT, DATA, EXPERT, EXPERT_REPLICATED, REPLICATED, SHARDED, TENSOR, Plan
+from alpa_dejavu.problem import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_COPIES,
+    EXPERT_REPLICATED,
+    EXPERT_SHARDED,
+    EXPERT_TENSOR,
+    REPLICATED,
+    SHARDED,
+    TENSOR,
+    Plan,
+)
 from alpa_dejavu.simulation.plan_times import plan_times
 
 _NS_PER_S = 1e9
@@ -30,7 +42,8 @@ _ENDS = {**_IN_PASSES, **_ONCE}
 """What the names of collectives end in, by the axis whose groups they are of."""
 _WHOSE = {
     DATA: "data-parallel", EXPERT_REPLICATED: "data-parallel", CONTEXT: "context-parallel", SHARDED: "sharded",
-    REPLICATED: "replicated",
+    REPLICATED: "replicated", EXPERT_TENSOR: "expert-tensor-parallel", EXPERT_SHARDED: "expert-sharded",
+    EXPERT_COPIES: "expert-replicated",
 }  # fmt: skip
 _MOST_BYTES = 2**31 - 1
 """The bytes between stages are read as a whole number of 32 bits."""
@@ -72,7 +85,7 @@ def _check_alike(plan: Plan) -> None:
                 f"stage {n} has {stage.num_layers} layers, but must have {first.num_layers} for simai, as many as "
                 "stage 0: it runs one stage for all; export to chakra, or cut the layers evenly with --slicer uniform"
             )
-        for name in ("logical_mesh", "context_parallel", "expert_parallel"):
+        for name in ("logical_mesh", "context_parallel", "expert_parallel", "expert_tensor"):
             if (own := getattr(stage, name)) != (wanted := getattr(first, name)):
                 raise ValueError(
                     f"stage {n}'s {name} is {own}, but must be stage 0's, {wanted}, for simai: it runs one stage for "

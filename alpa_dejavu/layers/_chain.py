@@ -158,11 +158,14 @@ class _Backward:
         return _on_own(equations, passed)
 
     def _finish(self, n: int, var: core.Var, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
-        """All of layer n's cotangents of one of its operands: added up, and accumulated if it is trained."""
-        total = self._sum(atoms, equations)
+        """All of layer n's cotangents of one of its operands: added up, and accumulated if it is trained. Those of an
+        activation that several layers use are added to what the layer behind has passed on, as Alpa does.
+        """
         if var not in self._trained:
-            self._cotangents.setdefault(var, []).append(total)
+            total = self._sum([*self._cotangents.get(var, ()), *atoms], equations)
+            self._cotangents[var] = [total]
             return total
+        total = self._sum(atoms, equations)
         accumulator = new_variable(total.aval)
         equations.append(equation_of(lax.add_p, [accumulator, total], total.aval))
         result = self.accumulators[accumulator] = equations[-1].outvars[0]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.layers.models import known_models, model_function, transformer_size
+from alpa_dejavu.layers.models import known_models, known_name, model_function
 from alpa_dejavu.problem import Plan
 
 ModelFunction = Callable[..., Any]
@@ -20,7 +20,7 @@ ModelFunction = Callable[..., Any]
 
 
 def resolve(function: str | ModelFunction) -> ModelFunction:
-    """Returns the model function that a known model's name, a transformer's sizes or `module:function` stands for, or
+    """Returns the model function that a known model's name, a text of sizes or `module:function` stands for, or
     the function itself. It takes a batch size and returns a train step with its arguments. A module is looked for where
     `python -m` would: in the current directory first. What it raises while it is imported is passed on.
 
@@ -32,9 +32,10 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         return function
     if not isinstance(function, str):
         raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
-    if ":" not in function or transformer_size(function) is not None:
+    is_known = known_name(function) is not None
+    if ":" not in function or is_known:
         file = pathlib.Path(f"{function.removesuffix('.py')}.py")
-        if function.lower() not in known_models() and os.path.isfile(file):
+        if not is_known and os.path.isfile(file):
             raise ValueError(_without_function(function, file))
         return model_function(function)
     module_name, _, name = function.partition(":")
@@ -118,7 +119,7 @@ def trusted_model(
     """Returns the model that the caller gives, or else the one that a plan names, if that may be trusted.
 
     A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned
-    with `trust_model`. Known models' names, and a transformer's sizes, are always trusted.
+    with `trust_model`. Known models' names, and texts of sizes, are always trusted.
 
     Raises:
         ValueError: neither the caller nor the plan names a model, or the plan names a function that isn't trusted.
@@ -127,7 +128,7 @@ def trusted_model(
         return model
     if not plan.model:
         raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
-    if ":" in plan.model and transformer_size(plan.model) is None and not trust_model:
+    if ":" in plan.model and known_name(plan.model) is None and not trust_model:
         raise ValueError(
             f"model is {plan.model!r} in the plan's file, but must be a known model's name: code that a file names "
             "isn't run; if you know that function, give it by --model, or trust the file's by --trust-model "

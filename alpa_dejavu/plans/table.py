@@ -9,6 +9,9 @@ from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
 from alpa_dejavu.problem import Plan, StagePlan
 
+_LONG = 0.1
+"""A step of planning is named where it took so large a share of the whole."""
+
 
 def plan_table(plan: Plan) -> str:
     """Returns a plan in plain text: a row for each run of equal stages, then the predicted seconds of a step."""
@@ -26,9 +29,11 @@ def plan_table(plan: Plan) -> str:
 
 
 def planning_text(plan: Plan) -> str:
-    """Returns the time that planning took, as text: all of it, and that of each step of it in brackets."""
-    steps = ", ".join(f"{step} {units.seconds(seconds)}" for step, seconds in plan.planning_s.items())
-    return f"{units.seconds(plan.total_planning_s)} ({steps})"
+    """Returns the time that planning took, as text: all of it, and in brackets that of the steps that took long."""
+    total_s = plan.total_planning_s
+    long_s = {step: seconds for step, seconds in plan.planning_s.items() if seconds >= _LONG * total_s}
+    steps = ", ".join(f"{step} {units.seconds(seconds)}" for step, seconds in long_s.items())
+    return units.seconds(total_s) + (f" ({steps})" if steps else "")
 
 
 @final
@@ -59,3 +64,51 @@ def _parts(stage: StagePlan) -> tuple[tuple[str, float], ...]:
         ("activations of micro-batches in flight", max(rest, 0.0)),
         ("temporaries of a layer", stage.temporary_bytes),
     )
+
+
+_SHARED = {0: "", 2: "ZeRO-1", 3: "ZeRO-3"}
+"""The usual names of what data-parallel devices share: level 2 is the optimizer's state, each gradient stays whole."""
+_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
+"""The usual names of what backward passes compute again."""
+
+
+def plan_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Returns a plan's degrees of parallelism, the parts of its batch, and the memory of its fullest device, each with
+    its name, in the words of training frameworks.
+    """
+    facts = [("parallelism", degrees_text(plan))]
+    if plan.batch is not None:
+        samples = plan.batch / plan.num_micro_batches
+        replicas = [stage.data_parallel / stage.context_parallel for stage in plan.on_submeshes]
+        share = units.span([samples / count for count in replicas], units.number)
+        count = units.counted(plan.num_micro_batches, "micro-batch", "micro-batches")
+        facts.append(("batch", f"{plan.batch} samples: {count} of {units.number(samples)}, {share} on each replica"))
+    fullest = fullest_parts(plan)
+    parts = ", ".join(f"{name} {units.size(num_bytes)}" for name, num_bytes in fullest.parts)
+    used = units.size(sum(num_bytes for _, num_bytes in fullest.parts))
+    return [*facts, ("memory", f"{used} of {units.size(fullest.limit_bytes)}, stage {fullest.stage}: {parts}")]
+
+
+def degrees_text(plan: Plan) -> str:
+    """Returns a plan's degrees of parallelism, and what is shared and computed again, in the field's words; where
+    stages differ, the least and the most, or each.
+    """
+    stages = plan.on_submeshes
+    degrees: list[tuple[str, list[int], bool]] = [
+        ("tensor", [stage.tensor_parallel for stage in stages], True),
+        ("pipeline", [len(stages)], True),
+        ("virtual stages", [len(plan.stages) // len(stages)], False),
+        ("data", [stage.data_parallel // stage.context_parallel for stage in stages], True),
+        ("context", [stage.context_parallel for stage in stages], False),
+        ("expert", [stage.expert_parallel for stage in stages], False),
+    ]
+    texts = [f"{name} {_span(values)}" for name, values, always in degrees if always or max(values) > 1]
+    groups = [stage.sharded for stage in stages]
+    within = f" in groups of {_span(groups)}" if any(groups) else ""
+    shared = "/".join(dict.fromkeys(_SHARED[stage.zero] or "no ZeRO" for stage in stages))
+    again = "/".join(dict.fromkeys(_RECOMPUTED[stage.remat] for stage in plan.stages))
+    return ", ".join([*texts, shared + within, f"recompute {again}"])
+
+
+def _span(values: list[int]) -> str:
+    return str(values[0]) if len(set(values)) == 1 else f"{min(values)} to {max(values)}"

@@ -63,20 +63,26 @@ class Confidence:
         )
 
     @property
-    def summary(self) -> str:
-        """Returns the confidence in a plan as one line of text.
+    def facts(self) -> list[tuple[str, str]]:
+        """Returns how sure the step's seconds and the choice of the plan are, as texts with their names.
 
-        >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
-        'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'
-        >>> Confidence(1.0, 1.25, (0.9, 1.8), 200, 1, "assumed").summary
-        'expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'
+        >>> for fact in Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed spreads").facts:
+        ...     print(*fact, sep=": ")
+        expected step: 1.25 s, with 90 % from 900 ms to 1.8 s, by assumed spreads
+        sure of the choice: with 83 % it is within 5 % of the best of 9 candidates
         """
         expected, low, high = map(units.seconds, (self.expected_step_s, *self.interval_s))
-        step = f"expected step {expected}, with 90 % {low} to {high} ({self.spread_from})"
-        if self.candidates == 1:
-            return step
-        of = f" ({self.compared})" if self.compared else ""
-        return f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; {step}"
+        facts = [("expected step", f"{expected}, with 90 % from {low} to {high}, by {self.spread_from}")]
+        if self.candidates > 1:
+            of = f": {self.compared}" if self.compared else ""
+            share = f"with {100 * self.probability:.0f} % it is within 5 % of the best of {self.candidates} candidates"
+            facts.append(("sure of the choice", share + of))
+        return facts
+
+    @property
+    def summary(self) -> str:
+        """Returns the same in one line."""
+        return "; ".join(f"{name} {text}" for name, text in self.facts)
 
 
 @final

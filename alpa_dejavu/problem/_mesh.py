@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias, final
@@ -18,11 +19,14 @@ from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
 from alpa_dejavu.problem.slicing_problem import StageChoice
 
 REMAT = ("none", "selective", "layer")
-DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED = range(7)
+(
+    DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED, EXPERT_TENSOR, EXPERT_SHARDED, EXPERT_COPIES
+) = range(10)  # fmt: skip
 """The ways in which the devices of a stage form groups. The first two are the axes of the logical mesh: data-parallel
-devices, and tensor-parallel ones. The others are parts of the data-parallel ones: those that share a sample's tokens;
-those that share the experts; those that share what ZeRO shares, and those that have the same share; those that have the
-same experts."""
+devices, and tensor-parallel ones. Parts of the data-parallel ones are those that share a sample's tokens; those that
+share what ZeRO shares, and those that have the same share. Experts divide all devices anew: those that share the
+experts; those that have the same experts; those that share one expert's products; and of those that have the same
+experts, those that share what ZeRO shares of them, and those that have the same share."""
 ZERO = (0, 2, 3)
 Remat: TypeAlias = Annotated[str, chosen(REMAT), stated('"none", "selective" or "layer"')]
 Zero: TypeAlias = Annotated[int, chosen(ZERO), stated("0, 2 or 3"), WHOLE]
@@ -45,9 +49,9 @@ class Submesh:
         return self.num_hosts * self.devices_per_host
 
 
-def is_plain(context_parallel: int, expert_parallel: int, sharded: int, remat: str) -> bool:
+def is_plain(context_parallel: int, expert_parallel: int, expert_tensor: int, sharded: int, remat: str) -> bool:
     """Returns whether only batch and operators are divided, and whole layers recomputed or none."""
-    return (context_parallel, expert_parallel, sharded) == (1, 1, 0) and remat != "selective"
+    return (context_parallel, expert_parallel, expert_tensor, sharded) == (1, 1, 0, 0) and remat != "selective"
 
 
 @final
@@ -66,9 +70,11 @@ class MeshConfig:
             and step, 3 the parameters and gradients too.
         context_parallel: into how many parts the tokens of a sample are cut; these devices are among the data-parallel
             ones, next to each other.
-        expert_parallel: among how many of the data-parallel devices experts are divided, instead of each having all.
+        expert_parallel: among how many devices experts are divided, instead of each having all.
         sharded: among how many data-parallel devices ZeRO shares what it shares; the groups are replicas of each other.
             0: among all.
+        expert_tensor: how many devices share the products of one expert; 0: as many as share other products. With
+            fewer, experts are divided among tensor-parallel devices, too, as by Megatron's expert-tensor-parallel-size.
 
     References:
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
@@ -85,10 +91,15 @@ class MeshConfig:
     context_parallel: int = 1
     expert_parallel: int = 1
     sharded: int = 0
+    expert_tensor: int = 0
 
     def __post_init__(self) -> None:
         checks.one_of("mesh config", "remat", self.remat, REMAT)
-        for field in ("context_parallel", "expert_parallel", "sharded"):
+        if self.expert_tensor == self.tensor_parallel:
+            object.__setattr__(self, "expert_tensor", 0)
+        if self.expert_tensor:
+            self._check_experts(self.expert_tensor)
+        for field in ("context_parallel", "sharded", *(() if self.expert_tensor else ("expert_parallel",))):
             if self.data_parallel % (getattr(self, field) or 1):
                 raise ValueError(
                     f"mesh config: {field} is {getattr(self, field)}, but must divide the {self.data_parallel} "
@@ -102,11 +113,23 @@ class MeshConfig:
                 f"aren't the {math.prod(self.shape)} of the logical shape {self.shape}"
             )
 
+    def _check_experts(self, expert_tensor: int) -> None:
+        if self.tensor_parallel % expert_tensor and expert_tensor % self.tensor_parallel:
+            raise ValueError(
+                f"mesh config: expert_tensor is {expert_tensor}, but must divide the {self.tensor_parallel} "
+                "tensor-parallel devices, or be a multiple of them; choose another number"
+            )
+        if math.prod(self.shape) % (self.expert_parallel * expert_tensor):
+            raise ValueError(
+                f"mesh config: expert_parallel is {self.expert_parallel} and expert_tensor {expert_tensor}, but their "
+                f"product must divide the {math.prod(self.shape)} devices; choose other numbers"
+            )
+
     @property
-    def division_key(self) -> tuple[int, int, int, bool, int, int, int]:
+    def division_key(self) -> tuple[int, int, int, bool, int, int, int, int]:
         """Returns the part of a config that tells apart how a model is divided: all but its remat and its offload."""
         own = self.data_parallel, self.tensor_parallel, self.zero, self.batch_forced
-        return *own, self.context_parallel, self.expert_parallel, self.sharded
+        return *own, self.context_parallel, self.expert_parallel, self.sharded, self.expert_tensor
 
     @property
     def replicas(self) -> int:
@@ -116,15 +139,18 @@ class MeshConfig:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
+        return is_plain(
+            self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
+        )  # fmt: skip
 
     def check_plain(self) -> None:
         """Raises ValueError unless devices divide the batch and the operators alone."""
         if not self.plain:
             raise ValueError(
-                f"context_parallel is {self.context_parallel}, expert_parallel {self.expert_parallel}, sharded "
-                f"{self.sharded} and remat {self.remat!r}, but a traced model can only have 1, 1, 0 and 'none' or "
-                "'layer'; give the sizes of a transformer and a runtime, such as megatron or torchtitan"
+                f"context_parallel is {self.context_parallel}, expert_parallel {self.expert_parallel}, expert_tensor "
+                f"{self.expert_tensor}, sharded {self.sharded} and remat {self.remat!r}, but a traced model can only "
+                "have 1, 1, 0, 0 and 'none' or 'layer'; give the sizes of a transformer and a runtime, such as "
+                "megatron or torchtitan"
             )
 
     def ways(self, axis: int) -> int:
@@ -134,31 +160,38 @@ class MeshConfig:
         >>> [config.ways(axis) for axis in (DATA, TENSOR, CONTEXT, SHARDED, REPLICATED)]
         [8, 2, 2, 4, 2]
         """
-        data, sharded = self.data_parallel, self.sharded or self.data_parallel
+        return self._strides[axis][0]
+
+    @functools.cached_property
+    def _strides(self) -> dict[int, tuple[int, int]]:
+        """The devices in each group of an axis, and how far apart in the mesh they are."""
+        data, tensor, sharded = self.data_parallel, self.tensor_parallel, self.sharded or self.data_parallel
+        expert, same = self.expert_parallel, self.expert_tensor or tensor
+        alike = data * tensor // (expert * same)
+        share = math.gcd(alike, max(sharded * tensor // (expert * same), 1))
         return {
-            DATA: data, TENSOR: self.tensor_parallel, CONTEXT: self.context_parallel, EXPERT: self.expert_parallel,
-            SHARDED: sharded, REPLICATED: data // sharded, EXPERT_REPLICATED: data // self.expert_parallel,
-        }[axis]  # fmt: skip
+            DATA: (data, tensor), TENSOR: (tensor, 1), CONTEXT: (self.context_parallel, tensor),
+            SHARDED: (sharded, tensor), REPLICATED: (data // sharded, tensor * sharded),
+            EXPERT_TENSOR: (same, 1), EXPERT: (expert, same), EXPERT_REPLICATED: (alike, expert * same),
+            EXPERT_SHARDED: (share, expert * same), EXPERT_COPIES: (alike // share, expert * same * share),
+        }  # fmt: skip
 
     def groups(self, axis: int) -> list[tuple[int, ...]]:
         """Returns the groups of an axis, each as the indices of its devices; tensor-parallel devices are next to each
         other.
 
         >>> MeshConfig((4, 2), 4, 2, sharded=2).groups(REPLICATED)
-        [(0, 4), (2, 6), (1, 5), (3, 7)]
+        [(0, 4), (1, 5), (2, 6), (3, 7)]
+        >>> MeshConfig((4, 2), 4, 2, expert_parallel=4, expert_tensor=1).groups(EXPERT)
+        [(0, 1, 2, 3), (4, 5, 6, 7)]
         """
         return [tuple(group) for group in self.group_members(axis).tolist()]
 
     def group_members(self, axis: int) -> NDArray[np.intp]:
         """Returns the groups of an axis as `groups` has them, in an array of shape (groups, devices of each)."""
-        data, tensor, ways = self.data_parallel, self.tensor_parallel, self.ways(axis)
-        devices = np.arange(data * tensor)
-        if axis == TENSOR:
-            return devices.reshape(data, tensor)
-        by_place = devices.reshape(data, tensor).T
-        if axis in (REPLICATED, EXPERT_REPLICATED):
-            return by_place.reshape(tensor, ways, data // ways).swapaxes(1, 2).reshape(-1, ways)
-        return by_place.reshape(-1, ways)
+        ways, apart = self._strides[axis]
+        devices = np.arange(math.prod(self.shape))
+        return devices.reshape(-1, ways, apart).swapaxes(1, 2).reshape(-1, ways)
 
     @property
     def batch_forced(self) -> bool:
@@ -224,4 +257,5 @@ class SearchSpace:
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
         """Returns the search space in which configs for which `keep` is false are None in their places."""
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
-        return dataclasses.replace(self, configs=tuple(map(tuple, kept)))
+        left = [frozenset((s, c) for s, c in family if kept[s][c] is not None) for family in self.families]
+        return dataclasses.replace(self, configs=tuple(map(tuple, kept)), families=tuple(filter(None, left)))

@@ -37,13 +37,18 @@ Ways = float | NDArray[np.int64]
 class FusedAttention:
     """A kernel that computes attention without writing its scores to memory.
 
-    >>> FusedAttention.of_text("cudnn causal backward")
-    FusedAttention(library='cudnn', causal=True, backward=True)
+    `window` is to how many tokens each attends at most, itself and those right before it; 0: to all. `capped` says
+    whether scores are softly kept below a value.
+
+    >>> FusedAttention.of_text("cudnn causal window=128 backward")
+    FusedAttention(library='cudnn', causal=True, backward=True, window=128, capped=False)
     """
 
     library: str = "cudnn"
     causal: bool = True
     backward: bool = False
+    window: int = 0
+    capped: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of("fused attention", "library", self.library, ATTENTION_LIBRARIES)
@@ -51,13 +56,16 @@ class FusedAttention:
     @property
     def text(self) -> str:
         """Returns the kernel as the text that an `Operator` has it by."""
-        return " ".join([self.library, *["causal"] * self.causal, *["backward"] * self.backward])
+        window = [f"window={self.window}"] if self.window else []
+        words = [*["causal"] * self.causal, *window, *["capped"] * self.capped, *["backward"] * self.backward]
+        return " ".join([self.library, *words])
 
     @staticmethod
     def of_text(text: str) -> FusedAttention:
         """Returns the kernel that a text stands for; ValueError for an unknown library."""
         library, *words = text.split()
-        return FusedAttention(library, "causal" in words, "backward" in words)
+        window = next((int(word.removeprefix("window=")) for word in words if word.startswith("window=")), 0)
+        return FusedAttention(library, "causal" in words, "backward" in words, window, "capped" in words)
 
 
 ATTENTION_LIBRARIES = ("cudnn", "flash2")

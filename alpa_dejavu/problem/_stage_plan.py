@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, final
 
@@ -80,6 +81,7 @@ class StagePlan:
     context_parallel: Rare[Size] = 1
     expert_parallel: Rare[Size] = 1
     sharded: Rare[Size] = 0
+    expert_tensor: Rare[Size] = 0
     memory_parts: Rare[Annotated[Mapping[str, Bytes], stated("an object: bytes by what they are of")]] = (
         dataclasses.field(default_factory=dict, hash=False)
     )
@@ -97,7 +99,19 @@ class StagePlan:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
+        return is_plain(
+            self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
+        )  # fmt: skip
+
+    @property
+    def data_parallel(self) -> int:
+        """Returns among how many devices samples and their tokens are divided."""
+        return self.logical_mesh[0]
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Returns among how many devices operators are divided."""
+        return math.prod(self.logical_mesh[1:])
 
     @property
     def num_layers(self) -> int:

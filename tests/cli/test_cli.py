@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import alpa_dejavu
 from alpa_dejavu import planning
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
@@ -85,14 +86,18 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     run(*ASKED, "--memory-margin", "0.1")
     assert run.named["memory_margin"] == 0.1
     lines = result.stdout.splitlines()
-    assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
+    assert lines[0] == "tiny in 4 layers on example, 4 devices, schedule 1f1b"
+    facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in lines[1:6])
+    assert facts["parallelism"] == "tensor 1, pipeline 2, data 2, no ZeRO, recompute none"
+    assert facts["batch"] == "32 samples: 4 micro-batches of 8, 4 on each replica"
+    assert list(facts) == ["iteration time", "model FLOP utilisation", "parallelism", "batch", "memory"]
     known = known_columns(PLANNED, stage_rows(planned().plan))
-    assert lines[1].split() == " ".join(column.name for column in known).split()
-    assert lines[2].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
+    assert lines[6].split() == " ".join(column.name for column in known).split()
+    assert lines[7].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
     wide = run(*ASKED, "--wide").stdout.splitlines()
-    assert [line.split()[:2] for line in wide[2:4]] == [["0", "0-1"], ["1", "2-3"]]
+    assert [line.split()[:2] for line in wide[7:9]] == [["0", "0-1"], ["1", "2-3"]]
     made = planned()
-    assert f"throughput              {32 / made.plan.step_s:.4g} samples/s" in result.stdout
+    assert f"iteration time          {units.seconds(made.plan.step_s)}, {32 / made.plan.step_s:.4g} samples/s" in lines
     assert f"model FLOP utilisation  {100 * made.flop_utilisation:.1f} %" in result.stdout
     assert "100.0 % slower: +1 s idle" in result.stdout
     assert "planned in" in result.stdout
@@ -115,6 +120,17 @@ def test_numbers_are_handed_on(run):
     assert run(*ASKED, *options).exit_code == 0
     assert run.asked[2:] == (8, 32, 16, 12)
     assert (run.named["schedule"], run.named["slicing"]) == ("gpipe", "dynamic")
+
+
+def test_a_sample_has_as_many_tokens_as_the_model_may_have_where_no_fewer_are_asked_for(run):
+    asked = ["plan", "--cluster", "p3.16xlarge", "--batch", "32", "--model"]
+    assert "8192 tokens, as many as the model may have: --sequence takes fewer" in run(*asked, "gemma2-9b").output
+    assert run.asked[0] == "gemma2-9b"
+    assert "as many as the model may have" not in run(*asked, "gemma-2-9b", "--sequence", "2048").output
+    assert "sequence=2048," in run.asked[0]
+    refused = run(*asked, "gemma-2-9b", "--sequence", "16384").output
+    assert "sequence is 16384, but must be at most 8192, the tokens that gemma-2-9b may have; give fewer" in refused
+    assert "as many as the model may have" not in run(*asked, "gpt-125m").output
 
 
 @pytest.mark.parametrize(
@@ -270,7 +286,7 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     assert result.exit_code == 0
     rows = [line.split("  ")[0] for line in result.stdout.splitlines()]
     assert rows[rows.index("what to speed up first") + 1] == "all devices"
-    assert {"cost of layer 0", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
+    assert {"cost of layer [0-1]", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
     assert "isn't known" not in result.stdout
     device = CLUSTER.hosts[0].device
     slower = dataclasses.replace(device, flop_per_s={"float32": 1e9})

@@ -44,7 +44,7 @@ def test_a_script_as_people_write_it(tmp_path):
     outline = foreign.outline
     assert (outline.batch, outline.num_micro_batches, outline.data_parallel) == (16, 4, 2)
     assert outline.blocks == (4, 4)
-    assert outline.remat == (True, True)
+    assert outline.remat == ("layer", "layer")
     assert outline.zero == 2
     assert foreign.model == SIZES
     assert foreign.ignored == ("line 18: --lr, --attention-backend",)
@@ -101,9 +101,12 @@ def galvatron(tmp_path, changes=(), devices=8):
 def test_a_strategy_of_galvatrons(tmp_path):
     foreign = galvatron(tmp_path)
     assert foreign.outline.blocks == (5, 3)
-    assert foreign.outline.remat == (True, False)
+    assert foreign.outline.remat == ("layer", "none")
     assert (foreign.outline.zero, foreign.outline.schedule) == (2, "gpipe")
     assert foreign.ignored == ()
+    twos = STRATEGY["tp_sizes_enc"]
+    parts = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2}).outline
+    assert (parts.data_parallel, parts.replicas, parts.context_parallel, parts.expert_parallel) == (2, 1, 2, 2)
     assert galvatron(tmp_path, {"tp_consecutive_flags": "0,0,0,0,0,0,0,0"}, devices=4).outline.data_parallel == 1
 
 
@@ -119,11 +122,12 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"pipeline_type": "zb"}, "line 9: pipeline_type is 'zb', but must be pipedream_flush or gpipe"),
         ({"dp_types_enc": "0,0,0,0,0,0,0,1"}, "line 5: dp_types_enc and embed_sdp must be alike"),
         ({"pp_deg": 3}, "line 2: 3 stages of 2 tensor-parallel devices must divide"),
-        ({"use_sp": "1,0,0,0,0,0,0,0"}, "use_sp has 1, but must have none"),
+        ({"use_sp": "1,0,0,0,0,0,0,0"}, "use_sp has 1, but must have 0 alone"),
         ({"vtp": 1}, "line 12: vtp is 1, but must be 2: the vocabulary is planned as divided like blocks"),
         ({"vsp": 1}, "line 13: vsp is 1, but must be 0"),
         ({"tp_consecutive_flags": "1,1,1,1,1,1,1,0"}, "line 4: tp_consecutive_flags has 0, but must have 1"),
-        ({"ep_sizes_enc": "2,2,2,2,2,2,2,2"}, "ep_sizes_enc has 2, but must have none: expert parallelism"),
+        ({"ep_sizes_enc": "3,3,3,3,3,3,3,3"}, "ep_sizes_enc is 3, but must divide the 2 data-parallel devices"),
+        ({"cp_sizes_enc": "2,2,2,2,2,2,2,4"}, "cp_sizes_enc has 2 for block 0 and 4 for block 7"),
         ({"dp_types_enc": "2,2,2,2,2,2,2,2"}, "line 5: dp_types_enc has 2, but must have 0 and 1 alone"),
         ({"default_dp_type": ["zero2"]}, r"default_dp_type is \['zero2'\], but must be one of"),
         ({"search": "ours"}, "line 15: search isn't known"),
@@ -165,6 +169,9 @@ def test_a_configuration_of_deepspeeds(tmp_path):
     groups = {"weight_quantization": {"shared_parameters": {"enabled": False}, "different_groups": {"a": {"bits": 8}}}}
     off = {"compression_training": groups, "amp": {"enabled": False}, "tensor_parallel": {"autotp_size": 1}}
     assert deepspeed(tmp_path, off).outline.data_parallel == 4
+    parts = {"zero_optimization": {"stage": 3, "mics_shard_size": 2}, "sequence_parallel_size": 2}
+    outline = deepspeed(tmp_path, parts).outline
+    assert (outline.data_parallel, outline.context_parallel, outline.sharded, outline.batch) == (4, 2, 2, 16)
     equal = deepspeed(tmp_path, {"zero_optimization": {}, "pipeline": {"stages": 2}})
     assert equal.outline.blocks == (4, 4)
 
@@ -197,7 +204,8 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
             {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
             "line 6: .*_size is 8, which isn't planned",
         ),
-        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .*_size is 8, which isn't planned"),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .* is 8, but must be a divisor of the 4"),
+        ({"zero_optimization": {"stage": 2, "mics_shard_size": 2}}, "_size is 2, but must be .* with ZeRO stage 3"),
         ({"zero_optimization": {"stage": 3, "stag3_x": 8}}, "line 6: zero_optimization.stag3_x isn't known"),
         ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be Adam"),
         ({"fp16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
@@ -205,7 +213,8 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
         ({"data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum_dtype is 'fp32', but must be bf16"),
         ({"curriculum_learning": {"enabled": True}}, "curriculum_learning is .*, which isn't planned"),
         ({"compression_training": {"a": {"shared_parameters": {"enabled": True}}}}, "compression_training is"),
-        ({"sequence_parallel_size": 2}, "sequence_parallel_size is 2, which isn't planned"),
+        ({"sequence_parallel_size": 3}, "times 3 context-parallel ones must divide the 4 devices"),
+        ({"sequence_parallel_size": 2, "pipeline": {"stages": 2}, "zero_optimization": {}}, "2, but must be 1 under"),
         ({"activation_checkpointing": {"partition_activations": True}}, "partition_activations is True, which isn't"),
         ({"wall_clock": 1}, "wall_clock isn't known.* did you mean 'wall_clock_breakdown'"),
     ],
@@ -305,18 +314,27 @@ def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expecte
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "mistral", "sliding_window": 2048}, "line 11: sliding_window is 2048 in layers from 0, but"),
-        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True}, "512 in layers from 28"),
-        ({"model_type": "qwen3", "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]},
-         "512 in layers from 1,.* give --sequence 512 or fewer"),
+        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True},
+         r"line 11: sliding_window is 512 in layers \[28, 29, 30, 31\] of 32, but must be in all, or in all but every"),
+        ({"model_type": "qwen3", "sliding_window": 512,
+          "layer_types": ["full_attention", "sliding_attention"] * 16}, "give --sequence 512 or fewer"),
         ({"layer_types": ["linear_attention"]}, "layer_types has other layers than"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "line 11: rope_scaling is .*, but must be as Llama 3.1"),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 2}},
+         "line 11: rope_scaling is .*, but must be as Llama 3.1"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rotary_scaling_kind is 'ntk', but must be one of"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "new_width": 3}}, "rope_scaling is .*, but must be an"),
         ({"rope_theta": "big"}, "rope_theta is 'big', but must be a whole number"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype is 'float8_e4m3fn', but must be one of bfloat16"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu', but must be silu"),
-        ({"quantization_config": {"bits": 4}}, "line 11: quantization_config is of another model"),
+        ({"hidden_act": "tanh"}, "line 11: hidden_act is 'tanh', but must be one of"),
+        ({"quantization_config": {"bits": 4}}, "line 11: quantization_config is .*, which isn't planned"),
+        ({"num_experts_of_heads": 4}, "line 11: num_experts_of_heads isn't known, so it may change what is planned"),
+        ({"kv_lora_rank": 4}, "line 11: kv_lora_rank isn't known"),
+        ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers is 1, which isn't planned"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is .*, but must be that of a ...ForCau"),
         ({"attention_bias": [1]}, r"attention_bias is \[1\], but must be true or false"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config has alibi False, but must have True"),
+        ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, but must be an object of sizes"),
+        ({"model_type": "gemma_2"}, "line 2: model_type is 'gemma_2', .* did you mean 'gemma2'"),
         ({"model_type": "lama"}, "line 2: model_type is 'lama', .* did you mean 'llama'"),
         ({"hidden_size": "big"}, "line 3: hidden_size is 'big', but must be a whole number"),
         ({"num_hidden_layers": 10**7}, "num_blocks is 10000000, but must be at most 254"),

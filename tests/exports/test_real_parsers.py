@@ -21,11 +21,11 @@ from alpa_dejavu.testing import example_cluster
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 MODEL = Transformer(64, 12, 8, 128, 32, gated=True, rotary=True, rms_norm=True)
 OUTLINES = {
-    "uneven": Outline(32, 8, "1f1b", 2, 2, (4, 3, 3, 2), (False,) * 4, 0, NO_OFFLOAD),
-    "empty last stage": Outline(32, 8, "1f1b", 1, 1, (5, 5, 2, 0), (False,) * 4, 0, NO_OFFLOAD),
-    "interleaved": Outline(16, 8, "interleaved", 2, 1, (4, 3, 3, 2), (True,) * 4, 2, NO_OFFLOAD),
-    "no pipeline": Outline(32, 4, "1f1b", 4, 1, (12,), (True,), 3, NO_OFFLOAD),
-    "offload": Outline(32, 4, "1f1b", 4, 1, (12,), (False,), 2, Offload(1.0, 1.0)),
+    "uneven": Outline(32, 8, "1f1b", 2, 2, (4, 3, 3, 2), ("none",) * 4, 0, NO_OFFLOAD),
+    "empty last stage": Outline(32, 8, "1f1b", 1, 1, (5, 5, 2, 0), ("none",) * 4, 0, NO_OFFLOAD),
+    "interleaved": Outline(16, 8, "interleaved", 2, 1, (4, 3, 3, 2), ("layer",) * 4, 2, NO_OFFLOAD),
+    "no pipeline": Outline(32, 4, "1f1b", 4, 1, (12,), ("layer",), 3, NO_OFFLOAD),
+    "offload": Outline(32, 4, "1f1b", 4, 1, (12,), ("none",), 2, Offload(1.0, 1.0)),
 }
 
 

@@ -45,7 +45,7 @@ def read(tmp_path, text, devices=8, model=None, name="job.toml"):
 
 def test_a_job_as_people_write_it(tmp_path):
     foreign = read(tmp_path, JOB)
-    assert foreign.outline == Outline(16, 1, "1f1b", 4, 2, (32,), (True,), 3)
+    assert foreign.outline == Outline(16, 1, "1f1b", 4, 2, (32,), ("layer",), 3)
     assert foreign.model == LLAMA
     assert foreign.ignored == ("line 2: job.description", "line 10: optimizer.lr")
     assert (foreign.priced_by, foreign.otherwise) == ({}, ())
@@ -56,6 +56,15 @@ def changed(tmp_path, old, new, devices=8, model=None):
     return read(tmp_path, JOB.replace(old, new), devices, model)
 
 
+def test_linear_layers_in_eight_bits_are_applied(tmp_path):
+    eight = changed(tmp_path, 'flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]').model
+    assert (eight.precision, eight.gather) == ("float8", "")
+    gathers = "[float8]\nenable_fsdp_float8_all_gather = true\n[training]"
+    job = JOB.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]').replace("[training]", gathers)
+    assert read(tmp_path, job).model.gather == "fp8"
+    assert changed(tmp_path, 'flavor = "8B"', 'flavor = "8B"\nconverters = "mx"').model.precision == "mxfp8"
+
+
 def test_settings_of_the_division_are_applied(tmp_path):
     grown = changed(tmp_path, "seq_len = 4096", "global_batch_size = 48")
     assert (grown.outline.batch, grown.outline.num_micro_batches, grown.model.sequence) == (48, 3, 2048)
@@ -64,6 +73,14 @@ def test_settings_of_the_division_are_applied(tmp_path):
     kept = changed(tmp_path, "tensor_parallel_degree = 2", "fsdp_reshard_after_forward = 'never'")
     assert (kept.outline.data_parallel, kept.outline.zero) == (8, 2)
     assert read(tmp_path, JOB, devices=2).outline.zero == 0
+    hybrid = "data_parallel_replicate_degree = 2\ncontext_parallel_degree = 2\nexpert_parallel_degree = 4"
+    parts = changed(tmp_path, "tensor_parallel_degree = 2", hybrid).outline
+    assert (parts.data_parallel, parts.degrees) == (
+        8, {"context_parallel": 2, "expert_parallel": 4, "expert_tensor": 0, "sharded": 4},
+    )  # fmt: skip
+    divided = changed(tmp_path, TENSOR, f"{TENSOR}\nexpert_parallel_degree = 8").outline
+    assert (divided.expert_parallel, divided.expert_tensor, divided.data_parallel) == (8, 1, 4)
+    assert (parts.replicas, parts.num_micro_batches, parts.batch) == (4, 1, 16)
     away = changed(tmp_path, "seq_len = 4096", "enable_cpu_offload = true")
     assert away.outline.offload == Offload(1.0, 1.0, 1.0)
     single = changed(tmp_path, "seq_len = 4096", "mixed_precision_param = 'float32'", model=SIZES)
@@ -109,9 +126,8 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
     ("old", "new", "said"),
     [
         (TENSOR, "tensor_parallel_degree = 3", "line 17: the degrees' product is 6, but must be"),
-        (TENSOR, "data_parallel_replicate_degree = 2", "line 18: .* is 2 beside shares of 4"),
-        (TENSOR, "context_parallel_degree = 2", "line 18: .* is 2, which isn't planned; make it 1"),
-        (TENSOR, "context_parallel_degree = true", "context_parallel_degree is True, which isn't"),
+        (TENSOR, "context_parallel_degree = true", "context_parallel_degree is True, but must be a whole number"),
+        (TENSOR, "expert_parallel_degree = 16", "line 18: .* is 16, but must be a divisor of the 8 devices"),
         (TENSOR, "tensor_paralel_degree = 2", "line 18: .* isn't known.*did you mean"),
         (TENSOR, PIPELINE + "pipeline_parallel_schedule = 'LoopedBFS'", "must be one of 1F1B"),
         (TENSOR, PIPELINE + "module_fqns_per_model_part = [['layers.0']]", "must be stages of all"),
@@ -124,7 +140,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
         ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
-        ('flavor = "8B"', 'converters = ["float8"]', r"line 6: model.converters is \['float8'\], which isn't planned"),
+        ('flavor = "8B"', 'converters = ["fp6"]', r"line 6: model.converters is \['fp6'\], but must be one of float8"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
@@ -147,7 +163,7 @@ def written(outline, tmp_path):
 
 
 def test_the_function_that_is_written_is_read_back(tmp_path):
-    outline = Outline(32, 4, "zb_h1", 2, 1, (3, 5), (True, True), 2)
+    outline = Outline(32, 4, "zb_h1", 2, 1, (3, 5), ("layer", "layer"), 2)
     text = written(outline, tmp_path)
     assert read(tmp_path, text, 4, SIZES, "torchtitan_plan.py").outline == outline
     assert "compile=CompileConfig(enable=True)" in text
@@ -170,7 +186,7 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
     ],
 )
 def test_python_that_decides_more_is_refused(tmp_path, old, new, said):
-    text = written(Outline(32, 1, "1f1b", 2, 1, (8,), (True,), 2), tmp_path)
+    text = written(Outline(32, 1, "1f1b", 2, 1, (8,), ("layer",), 2), tmp_path)
     assert old in text
     with pytest.raises(ValueError, match=said):
         read(tmp_path, text.replace(old, new), 2, SIZES, "torchtitan_plan.py")
@@ -183,12 +199,12 @@ def test_a_configuration_is_no_longer_than_any_is(tmp_path):
 
 def test_what_is_computed_again_is_applied(tmp_path):
     some = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = 'op'").outline
-    assert (some.remat, some.selective) == ((False,), True)
+    assert some.remat == ("selective",)
     assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
     every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
-    assert (every.remat, every.selective) == ((True,), False)
+    assert every.remat == ("layer",)
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
-    assert (none.remat, none.selective) == ((False,), False)
+    assert none.remat == ("none",)
 
 
 def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):

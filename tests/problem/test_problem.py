@@ -81,3 +81,16 @@ def test_micro_batches_in_flight_never_exceed_those_there_are(successors):
 def test_in_flight_grows_towards_the_front():
     run = Run(8, "1f1b_overlap_friendly")
     assert np.diff([run.in_flight(n) for n in range(5)]).min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("expert", "same", "text"),
+    [
+        (1, 3, "expert_tensor is 3, but must divide the 4 tensor-parallel devices, or be a multiple of them"),
+        (16, 1, "expert_parallel is 16 and expert_tensor 1, but their product must divide the 8 devices"),
+        (4, 0, "expert_parallel is 4, but must divide the 2 data-parallel devices"),
+    ],
+)
+def test_devices_that_experts_cant_be_divided_among(expert, same, text):
+    with pytest.raises(ValueError, match=text):
+        MeshConfig((2, 4), 2, 4, expert_parallel=expert, expert_tensor=same)

@@ -13,7 +13,10 @@ from alpa_dejavu.problem import (
     CONTEXT,
     DATA,
     EXPERT,
+    EXPERT_COPIES,
     EXPERT_REPLICATED,
+    EXPERT_SHARDED,
+    EXPERT_TENSOR,
     REPLICATED,
     SHARDED,
     TENSOR,
@@ -37,7 +40,13 @@ LATENT = Transformer(
     512, 3, 8, 1024, 256, head_size=64, feed_forward=128, num_experts=8, experts_per_token=2, dense_blocks=1,
     dense_feed_forward=1024, query_rank=96, latent_rank=64, rotary_size=32, value_size=64,
 )  # fmt: skip
+DEEPSEEK = Transformer(
+    7168, 61, 128, 129280, 4096, head_size=128, feed_forward=2048, num_experts=256, experts_per_token=8,
+    shared_feed_forward=2048, dense_blocks=3, dense_feed_forward=18432, query_rank=1536, latent_rank=512,
+    rotary_size=64, value_size=128,
+)  # fmt: skip
 MEGATRON = execution("megatron")
+BY_HEADS = dataclasses.replace(MEGATRON, context="all_to_all")
 
 
 def config(data=1, tensor=1, zero=2, remat="none", **more):
@@ -119,14 +128,33 @@ def test_tensor_parallel_devices_gather_and_scatter_the_hidden_state_and_gather_
     assert sent(without.exchanges(1, "backward")) == {("all_reduce", TENSOR): 2 * hidden}
 
 
-def test_devices_that_share_tokens_pass_keys_and_values_around_or_exchange_heads():
-    mesh = config(4, context_parallel=4)
-    keys = 2 * 8192 * 2 * 8 * 128
-    assert sent(division(LLAMA, mesh).exchanges(1, "forward")) == {("all_gather", CONTEXT): keys}
-    by_heads = dataclasses.replace(MEGATRON, context="all_to_all")
-    queries = 2 * 8192 * 32 * 128
-    total = sum(sent(division(LLAMA, mesh, by_heads).exchanges(1, "forward")).values())
-    assert total == (2 * queries + keys) / 4  # a device's quarter of the tokens
+def test_a_ring_passes_keys_and_values_on_and_their_gradients_back_beside_equal_work():
+    """Four devices with 2048 of 8192 tokens in two chunks each; keys and values of 8 heads of 128 go round three times,
+    and going backward their gradients do, too.
+    """
+    mesh, keys = config(4, context_parallel=4), 2 * 2048 * 2 * 8 * 128
+    ring = division(LLAMA, mesh)
+    assert sent(ring.exchanges(1, "forward")) == {("all_gather", CONTEXT): 4 * keys}  # of which each receives 3
+    back = {("all_gather", CONTEXT): 4 * keys, ("reduce_scatter", CONTEXT): 4 * keys}
+    assert sent(ring.exchanges(1, "backward")) == back
+    assert {exchange.behind for exchange in ring.exchanges(1, "backward")} == {3 / 4}
+    gathered = division(LLAMA, mesh, execution("torchtitan"))
+    assert {exchange.behind for exchange in gathered.exchanges(1, "backward")} == {0.0}
+    for runs, shapes in ((MEGATRON, (1, 2048, 32, 128)), (BY_HEADS, (1, 8192, 8, 128))):
+        records = division(LLAMA, mesh, runs).operators("forward")[1].records
+        attention = next(record for record in records if record.kind == "attention")
+        assert attention.input_shapes[0] == shapes
+        assert attention.flop * attention.count == 4 * 32 * 8192**2 * 128 / 2 / 4
+
+
+@pytest.mark.parametrize(("kv_heads", "keys_of_each"), [(8, 8), (2, 4)])
+def test_all_to_all_gives_each_device_some_heads_of_all_tokens_and_keys_to_each(kv_heads, keys_of_each):
+    size, mesh = dataclasses.replace(LLAMA, kv_heads=kv_heads), config(4, context_parallel=4)
+    for phase in ("forward", "backward"):
+        total = sent(division(size, mesh, BY_HEADS).exchanges(1, phase))
+        assert total == {("all_to_all", CONTEXT): 2 * 2048 * 128 * (2 * 32 + 2 * keys_of_each)}
+    with pytest.raises(NoShardingError, match="num_heads is 32, but must be divisible among 64 tensor- and context"):
+        division(LLAMA, config(16, 4, context_parallel=16), BY_HEADS)
 
 
 def test_hybrid_sharding_gathers_in_its_groups_and_sums_between_them():
@@ -170,9 +198,10 @@ def test_attention_is_the_frameworks_kernel():
     ("size", "mesh", "text"),
     [
         (LLAMA, config(1, 3), "num_heads is 32, but must be divisible among 3 tensor-parallel devices"),
-        (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 3 context-parallel"),
+        (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 6 chunks of context-par"),
         (MOE, config(32, expert_parallel=32), "num_experts is 16, but must be divisible among 32 expert-parallel"),
         (LLAMA, config(2, expert_parallel=2), "num_experts is 0, but must be divisible among 2 expert-parallel"),
+        (LLAMA, config(1, 2, expert_tensor=1), "num_experts is 0, but must be divisible among 1 expert-parallel"),
     ],
 )
 def test_divisions_that_a_model_cant_have(size, mesh, text):
@@ -256,6 +285,93 @@ def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
     assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expert", "busier"),
+    [({"imbalance": 1.5}, 4, 1.5), ({"imbalance": 1.5}, 1, 1), ({"imbalance": 3.0}, 2, 2),
+     ({"capacity": 1.25}, 4, 1.25), ({"capacity": 1.25, "imbalance": 2.0}, 4, 1.25), ({"capacity": 1.25}, 1, 1.25)],
+)  # fmt: skip
+def test_the_busiest_device_has_more_tokens_and_a_capacity_is_filled(sizes, expert, busier):
+    """Of 256 tokens each goes to 2 of 16 experts; two devices can't have more than twice the mean."""
+    mesh, even = config(8, expert_parallel=expert), division(MOE, config(8, expert_parallel=expert))
+    unlike = division(dataclasses.replace(MOE, **sizes), mesh)
+    if expert > 1:
+        assert sent(unlike.exchanges(1, "forward"))["all_to_all", EXPERT] == busier * 2 * (2 * 256 * 2 * 512)
+    flop, of_even = (
+        sum(record.flop for record in of.operators("backward")[1].records if record.kind == "grouped")
+        for of in (unlike, even)
+    )
+    assert flop == busier * of_even
+    kept, alike = (memory(size, mesh).per_micro_batch[1, 1] for size in (dataclasses.replace(MOE, **sizes), MOE))
+    assert kept - alike == pytest.approx((busier - 1) * 2 * 512 * (512 + 3 * 256))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [({"imbalance": 0.5}, "imbalance is 0.5, but must be from 1 to the number of experts, 16"),
+     ({"capacity": 9.0}, "capacity is 9.0, but must be from 0 to 8, with which each expert takes all tokens")],
+)  # fmt: skip
+def test_experts_that_cant_have_so_many_tokens(sizes, text):
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(MOE, **sizes)
+
+
+def test_experts_are_divided_among_tensor_parallel_devices_too_where_fewer_share_each():
+    """16 devices, of which 4 share a sample: each has its quarter of the 256 tokens for its own 2 of 16 experts."""
+    mesh = config(4, 4, expert_parallel=8, expert_tensor=1)
+    of_layer, pairs = division(MOE, mesh), 2 * 256 / 4
+    assert mesh.groups(EXPERT) == [tuple(range(8)), tuple(range(8, 16))]
+    assert mesh.groups(EXPERT_REPLICATED)[0] == (0, 8)
+    hidden = 2 * 256 * 512
+    assert sent(of_layer.exchanges(1, "forward")) == {
+        ("all_to_all", EXPERT): 2 * (2 * pairs * 512), ("all_gather", TENSOR): 2 * hidden,
+        ("reduce_scatter", TENSOR): 2 * hidden,
+    }  # fmt: skip
+    grouped = [record for record in of_layer.operators("forward")[1].records if record.kind == "grouped"]
+    assert [record.input_shapes for record in grouped] == [((pairs, 512), (2, 512, 512)), ((pairs, 256), (2, 256, 512))]
+    halved = division(MOE, config(4, 4, expert_parallel=4, expert_tensor=2))
+    assert sent(halved.exchanges(1, "forward"))["all_gather", EXPERT_TENSOR] == 2 * (2 * pairs) * 512
+    grouped = [record for record in halved.operators("forward")[1].records if record.kind == "grouped"]
+    assert [record.input_shapes for record in grouped] == [((256, 512), (4, 512, 256)), ((256, 128), (4, 128, 512))]
+    assert grouped[0].flop == 2 * 256 * 512 * 256
+
+
+def test_hybrid_sharding_divides_experts_within_its_groups():
+    mesh = config(32, zero=3, sharded=8, expert_parallel=4)
+    assert [mesh.groups(axis)[0] for axis in (EXPERT_SHARDED, EXPERT_COPIES)] == [(0, 4), (0, 8, 16, 24)]
+    experts = 3 * 512 * 256 * 16 / 4
+    of_pass = division(MOE, mesh, execution("torchtitan")).combined("backward")
+    total = {(exchange.kind, exchange.axis): float(exchange.num_bytes[1, 1]) for exchange in of_pass}
+    assert total["all_gather", EXPERT_SHARDED] == 2 * experts
+    assert total["reduce_scatter", EXPERT_SHARDED] == 4 * experts
+    assert total["all_reduce", EXPERT_COPIES] == 4 * experts / 2
+
+
+def test_deepseeks_block_among_64_devices_by_hand():
+    """What DeepSeek-V3's paper says of a block, with 4 of 256 experts on each of 64 devices."""
+    hidden, heads, tokens = 7168, 128, 4096
+    queries, keys = 1536 * (hidden + 1 + heads * 192), 576 * hidden + 512 * (1 + heads * 256)
+    attention = queries + keys + heads * 128 * hidden
+    expert = 3 * hidden * 2048
+    others = attention + expert + hidden * 256 + 2 * hidden
+    assert DEEPSEEK.block_parameters(60) == others + 256 * expert
+    kept = memory(DEEPSEEK, config(64, expert_parallel=64, zero=2))
+    assert kept.resident[10, 10] == pytest.approx(18 * 4 * expert + (6 + 12 / 64) * others)
+    elements = {
+        "entering, norms, residual": 4 * hidden, "latent": 2 * (1536 + 512) + 64, "queries and keys": 2 * heads * 192,
+        "values and attention": 2 * heads * 128, "statistics": 2 * heads, "router": 2 * 256, "shared": 3 * 2048,
+        "experts": 8 * (hidden + 3 * 2048),
+    }  # fmt: skip
+    assert kept.per_micro_batch[10, 10] == pytest.approx(2 * tokens * sum(elements.values()))
+
+
+def test_tensor_parallel_devices_have_norms_and_the_choice_of_experts_whole_and_a_head_of_keys_each():
+    whole = memory(LLAMA, config(1, 16, zero=0)).resident[1, 1] / 18
+    products = 4096 * (2 + 2) * 128 + 4096 * 4096 / 16 + 3 * 4096 * 14336 / 16
+    assert whole == products + 2 * 4096
+    with pytest.raises(NoShardingError, match="kv_heads is 12, but must be divisible among 8 tensor-parallel"):
+        division(dataclasses.replace(LLAMA, num_heads=24, head_size=128, kv_heads=12), config(1, 8))
+
+
 def test_what_is_computed_again():
     whole, half = (
         division(LLAMA, config(), execution("torchtitan")).recomputed(remat) for remat in ("layer", "selective")
@@ -264,3 +380,74 @@ def test_what_is_computed_again():
     assert whole[1].total_flop == division(LLAMA, config()).operators("forward")[1].total_flop
     assert 0 < half[1].product_flop < whole[1].product_flop / 2
     assert not any(one.kind == "attention" for one in half[1].records)
+
+
+GEMMA = Transformer(
+    512, 4, 8, 1024, 2048, kv_heads=4, head_size=64, feed_forward=2048, window=256, global_every=2, norms="sandwich",
+    attention_cap=50.0, logit_cap=30.0,
+)  # fmt: skip
+
+
+def test_blocks_with_a_window_compute_the_scores_inside_it():
+    forward = division(GEMMA, config()).operators("forward")
+    local, whole = (next(one for one in forward[layer].records if one.kind == "attention") for layer in (1, 2))
+    inside = sum(min(query + 1, 256) - 1 / 2 for query in range(2048))  # a score of a token's own counts half
+    assert local.flop == pytest.approx(4 * 8 * 64 * (inside + (2048 - 256) / 2), rel=1e-3)
+    assert local.flop == 4 * 8 * 64 * GEMMA.pairs(0)
+    assert whole.flop == 4 * 8 * 64 * 2048**2 / 2
+    assert [FusedAttention.of_text(one.kernel).window for one in (local, whole)] == [256, 0]
+    assert FusedAttention.of_text(local.kernel).capped
+    assert GEMMA.alike_layers == [0, 1, 2, 1, 2, 5]
+    plain = division(GEMMA, config(), MEGATRON.with_attention("plain")).operators("forward")
+    assert plain[1].product_flop == plain[2].product_flop  # masked scores are computed, too
+
+
+def test_norms_on_both_sides_read_and_keep_two_further_hidden_states():
+    hidden = 2 * 2048 * 512
+    sandwich, post, pre = (dataclasses.replace(GEMMA, norms=norms) for norms in ("sandwich", "post", "pre"))
+    kept = [memory(size, config()).per_micro_batch[1, 1] for size in (sandwich, post, pre)]
+    assert kept[0] - kept[2] == pytest.approx(2 * hidden)
+    assert kept[1] == kept[2]  # what norms take in, in place of what they give
+    norms = [sum(one.primitive == "norm" for one in division(size, config()).operators("forward")[1].records)
+             for size in (sandwich, post, pre)]  # fmt: skip
+    assert norms == [4, 2, 2]
+
+
+def test_queries_and_keys_are_kept_ahead_of_their_norms_but_where_compilers_make_them_again():
+    normed = dataclasses.replace(GEMMA, qk_norm=True)
+    for name, more in (("megatron", 2 * 2048 * (8 + 4) * 64), ("torchtitan", 0)):
+        kept = [memory(size, config(), execution(name)).per_micro_batch[1, 1] for size in (normed, GEMMA)]
+        assert kept[0] - kept[1] == pytest.approx(more)
+
+
+def test_a_further_predicted_token_costs_a_block_a_product_of_twice_the_width_and_a_head():
+    predicts = dataclasses.replace(LATENT, predicted=1)
+    alone, more = (division(size, config()).operators("forward") for size in (LATENT, predicts))
+    joined = 2 * 256 * (2 * 512) * 512
+    expected = 2 * alone[-1].product_flop + alone[-2].product_flop + joined
+    assert more[-1].product_flop == pytest.approx(expected)
+    assert [layer.total_flop for layer in more[:-1]] == [layer.total_flop for layer in alone[:-1]]
+    again = division(predicts, config()).recomputed("layer")
+    assert again[-1].product_flop == again[-2].product_flop == alone[-2].product_flop
+    mesh = config(2, 2)
+    of_head = [sent(division(size, mesh).exchanges(4, "forward")) for size in (LATENT, predicts)]
+    of_block = sent(division(LATENT, mesh).exchanges(3, "forward"))
+    hidden = 2 * 256 * 512
+    assert of_head[1]["all_reduce", TENSOR] == 2 * of_head[0]["all_reduce", TENSOR]
+    assert of_head[1]["all_gather", TENSOR] == pytest.approx(
+        2 * of_head[0]["all_gather", TENSOR] + of_block["all_gather", TENSOR] + hidden
+    )
+    whole, kept = (memory(size, config()).per_micro_batch for size in (LATENT, predicts))
+    assert kept[-1, -1] - whole[-1, -1] == pytest.approx(whole[3, 3] - hidden + 6 * hidden)
+
+
+def test_caps_go_over_logits_once_more_and_over_scores_where_these_are_in_memory():
+    plain = MEGATRON.with_attention("plain")
+    for backward, reads in (("forward", 1), ("backward", 2)):
+        capped, free = (
+            division(size, config(), plain).operators(backward)
+            for size in (GEMMA, dataclasses.replace(GEMMA, attention_cap=0.0, logit_cap=0.0))
+        )
+        for layer, elements in ((-1, 2048 * 1024), (1, 8 * 2048**2)):
+            more = capped[layer].read_bytes.sum() - free[layer].read_bytes.sum()
+            assert more == pytest.approx(2 * elements * reads)

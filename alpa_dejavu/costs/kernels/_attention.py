@@ -78,7 +78,7 @@ def attention_seconds(
     """Returns the seconds of passes of fused attention.
 
     A multiprocessor computes the scores of 128 queries with one tile of keys after the other; products and exponentials
-    overlap. A causal mask leaves out tiles of keys, and the tile of queries with the most of them ends last. With
+    overlap. A causal mask or a window leaves out tiles of keys; the tile of queries with the most ends last. With
     `prepare` a kernel before each forward pass turns positions and fills a cache of keys, as it was measured with
     causal masks; a training step does that elsewhere.
     """
@@ -86,7 +86,14 @@ def attention_seconds(
     hidden = (tiles - 1) / 2 * _QUERIES if kernel.causal else 0.0
     of_tile = np.maximum(tile_keys - hidden, _QUERIES) + figures.prologue
     longest = tile_keys + figures.prologue
-    work = _score_seconds(gpu, figures, sizes.head_dim, dtype)
+    if kernel.window:
+        # The first tiles see all keys before them; those behind them the window's, and their own.
+        seen = np.minimum(np.ceil(kernel.window / _QUERIES) + 1, tiles)
+        mean = (seen * (seen + 1) / 2 + (tiles - seen) * seen) / tiles * _QUERIES
+        of_tile, longest = (
+            np.minimum(keys, of + figures.prologue) for keys, of in ((of_tile, mean), (longest, seen * _QUERIES))
+        )
+    work = _score_seconds(gpu, figures, sizes.head_dim, dtype, 1 + kernel.capped)
     shared = sizes.batch * sizes.heads * tiles * of_tile / gpu.num_sm
     seconds = work * _QUERIES * np.maximum(shared + figures.tail * longest, longest)
     moved = sizes.batch * sizes.head_dim * 2 * (sizes.tokens * sizes.heads + sizes.keys * sizes.kv_heads)
@@ -123,10 +130,10 @@ def check_fused(gpu: Gpu, head_dim: float) -> None:
         )
 
 
-def _score_seconds(gpu: Gpu, figures: AttentionFigures, head_dim: Array, dtype: str) -> Array:
-    """The seconds in which one multiprocessor computes a score and what it adds to the result."""
+def _score_seconds(gpu: Gpu, figures: AttentionFigures, head_dim: Array, dtype: str, exponentials: int) -> Array:
+    """The seconds in which one multiprocessor computes a score of some exponentials, and what it adds to the result."""
     padded = head_dim + figures.padded * (2 ** np.ceil(np.log2(head_dim)) - head_dim)
     padded = padded * np.where(head_dim % 16 == 0, 1.0, 1 + figures.odd)
     products = 4 * padded / (matrix_rate(gpu, dtype) / gpu.num_sm * figures.peak_share)
-    exponential = figures.exponential / (_EXPONENTIALS * gpu.clock_hz)
+    exponential = exponentials * figures.exponential / (_EXPONENTIALS * gpu.clock_hz)
     return np.asarray(np.hypot(products, exponential))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
@@ -22,6 +22,10 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 
 _FLAVORS: Final = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
 """The hidden widths, blocks, heads and feed-forward widths of the flavors of llama3."""
+_CONVERTERS: Final = {
+    "float8": "float8", "quantize.linear.float8": "float8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
+}  # fmt: skip
+"""The precisions that converters of linear layers make of bfloat16."""
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
@@ -29,6 +33,12 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 """Of each logit: in half precision, and thrice in single precision (itself, its logarithm, its gradient), where nothing
 is fused; and what the runtime "fsdp" is priced with."""
 _DIVISION = "parallelism."
+_ROTATES = f"{_DIVISION}context_parallel_rotate_method"
+_EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
+_DEGREES: Final = {
+    "context_parallel": f"{_DIVISION}context_parallel_degree",
+    "expert_parallel": f"{_DIVISION}expert_parallel_degree", "expert_tensor": _EACH_EXPERT,
+}  # fmt: skip
 
 
 def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
@@ -37,66 +47,99 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     config.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
     sizes = _sizes(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks, path)
+    otherwise: tuple[str, ...] = ()
+    rotates = config.one_of(_ROTATES, ("allgather", "alltoall"), "allgather")
+    if outline.context_parallel > 1 and rotates == "alltoall":
+        otherwise = (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
     if config.flag("compile.enable") or config.flag("training.compile"):
-        return Foreign(outline, sizes, config.ignored)
+        return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
     logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
-    otherwise = (
+    otherwise += (
         "compile.enable isn't true, so it is priced as the runtime fsdp, whose loss is fused: one that isn't takes up "
-        f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage"
+        f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage",
     )
-    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, (otherwise,))
+    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
 
 
 def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
+    training: dict[str, Any] = {"precision": precision, **_narrow(config, precision)}
     if model is not None:
         kept = sequence if "training.seq_len" in config else model.sequence
-        return dataclasses.replace(model, precision=precision, sequence=kept)
+        return dataclasses.replace(model, sequence=kept, **training)
     name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
     if name != "llama3" or not isinstance(flavor, str) or flavor not in _FLAVORS:
         why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
         raise config.wrong("model.flavor", why)
     hidden, blocks, heads, feed_forward = _FLAVORS[flavor]
     return Transformer(
-        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, precision=precision,
-        rotary_base=500_000, rotary_scaling=8.0,
+        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, rotary_base=500_000,
+        rotary_scaling=8.0, **training,
     )  # fmt: skip
+
+
+def _narrow(config: Configuration, precision: str) -> dict[str, str]:
+    """Returns the fields of a transformer that converters of linear layers to 8 bits make."""
+    key = "model.converters"
+    names = config.get(key) or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not {*map(str, names)} <= {*_CONVERTERS} or len(names) > 1:
+        raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
+    if not names:
+        return {}
+    if precision != "bfloat16":
+        raise config.wrong(key, f"{key} is beside {precision}, but must be beside bfloat16 to be planned; leave it out")
+    narrow, gather = _CONVERTERS[names[0]], "float8.enable_fsdp_float8_all_gather"
+    return {"precision": narrow, "gather": "fp8" if narrow == "float8" and config.flag(gather) else ""}
 
 
 def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pathlib.Path) -> Outline:
     """Returns the plan on so many devices of a model of so many blocks."""
     along = config.number(f"{_DIVISION}tensor_parallel_degree", 1)
     ranks = config.number(f"{_DIVISION}pipeline_parallel_degree", 1)
-    copies, shares = _replicas(config, num_devices, along * ranks)
-    across = copies * shares
+    context = config.number(_DEGREES["context_parallel"], 1)
+    copies, shares = _replicas(config, num_devices, along * ranks * context)
+    replicas, shared = copies * shares, shares * context
     local = config.number("training.batch_size", config.number("training.local_batch_size", 8))
     batch = config.number("training.global_batch_size", -1)
-    batch = local * across if batch < 0 else batch
+    batch = local * replicas if batch < 0 else batch
     blocks: tuple[int, ...] = (num_blocks,)
     schedule = "1f1b"
     if ranks == 1:
-        count, rest = divmod(batch, local * across)
+        count, rest = divmod(batch, local * replicas)
     else:
         count, rest = divmod(local, config.number(f"{_DIVISION}pipeline_parallel_microbatch_size", 1))
-        rest = rest or batch - local * across
+        rest = rest or batch - local * replicas
         blocks = _blocks(config, num_blocks, ranks)
         schedule = _schedule(config, len(blocks) // ranks, len(blocks), count, path)
     if rest or not count:
         whole = "a multiple of" if ranks == 1 else "cut into whole micro-batches, and be all of"
         raise config.wrong(
             "training.local_batch_size", f"training.global_batch_size is {batch}, but must be {whole} "
-            f"{local * across}, training.local_batch_size on {across} replicas; mend one of them",
+            f"{local * replicas}, training.local_batch_size on {replicas} replicas; mend one of them",
         )  # fmt: skip
     mode, zero = _mode(config), 0
-    if shares > 1:
+    if shared > 1:
         levels = {"default": 3 if ranks == 1 else 2, "always": 3, "never": 2}
         zero = levels[config.one_of(f"{_DIVISION}fsdp_reshard_after_forward", levels, "default")]
-    remat, offload = (mode == "full",) * len(blocks), NO_OFFLOAD
+    offload = NO_OFFLOAD
     if config.flag("training.enable_cpu_offload"):
         offload = Offload(1.0, 1.0, 1.0)
-    return Outline(batch, count, schedule, across, along, blocks, remat, zero, offload, selective=mode == "selective")
+    experts, across = config.number(_DEGREES["expert_parallel"], 1), copies * shared
+    if shared * along % experts:
+        whole = f"the {shared * along} devices that share parameters or operators"
+        raise config.must_be(_DEGREES["expert_parallel"], f"a divisor of {whole}")
+    # Experts that are divided among devices are divided among tensor-parallel ones, too, unless these share each.
+    degrees = degrees_of(
+        dataclasses.replace(config, values={_EACH_EXPERT: int(experts > 1), **config.values}),
+        (across, along), _DEGREES, shared if copies > 1 and zero else 0,
+    )  # fmt: skip
+    return Outline(
+        batch, count, schedule, across, along, blocks, (mode,) * len(blocks), zero, offload,
+        **degrees if experts > 1 else {**degrees, "expert_tensor": 0},
+    )  # fmt: skip
 
 
 def _replicas(config: Configuration, num_devices: int, per_replica: int) -> tuple[int, int]:
@@ -109,9 +152,6 @@ def _replicas(config: Configuration, num_devices: int, per_replica: int) -> tupl
             sharing, f"the degrees' product is {per_replica * copies * shares}, but must be the {num_devices} devices "
             "of the cluster; give the cluster that it runs on, by --cluster and --hosts",
         )  # fmt: skip
-    if copies > 1 and shares > 1:
-        why = f"{copying} is {copies} beside shares of {shares}, which isn't planned; make one of them 1"
-        raise config.wrong(copying, why)
     return copies, shares
 
 
@@ -177,14 +217,14 @@ def _schedule(config: Configuration, chunks: int, stages: int, count: int, path:
 
 
 def _mode(config: Configuration) -> str:
-    """Returns what is computed again: none, selective (where it is cheap) or full."""
+    """Returns what is computed again, as a plan says it: "none", "selective" (where it is cheap) or "layer"."""
     mode = config.one_of("activation_checkpoint.mode", ("none", "selective", "full"), "selective")
     option = config.get("activation_checkpoint.selective_ac_option")
     if mode == "selective" and option == "1":  # of every first block
-        return "full"
+        return "layer"
     if mode == "selective" and option != "op":
         raise config.must_be("activation_checkpoint.selective_ac_option", "'op' to be planned, or another mode")
-    return mode
+    return "layer" if mode == "full" else mode
 
 
 def _blocks_of_parts(parts: Any, num_blocks: int) -> tuple[int, ...]:

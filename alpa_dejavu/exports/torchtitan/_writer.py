@@ -18,6 +18,7 @@ NAMES = {
     "dualpipe_v": "DualPipeV",
 }  # fmt: skip
 """Schedules that PyTorch has by a name; others are loaded from the CSV."""
+_CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "layer": "FullAC.Config()"}
 
 
 def torchtitan_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
@@ -44,6 +45,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     is_llama = (
         sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.qk_norm
         and not sizes.num_experts and not sizes.latent_rank and sizes.head_size * sizes.num_heads == sizes.hidden
+        and not sizes.unusual
     )  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",
@@ -53,6 +55,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
     pipelined, scaled = outline.pipeline > 1, sizes.rotary_scaling > 1
+    shared = (outline.sharded or outline.data_parallel) if outline.zero else 1
     scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if scaled else ""
     llama = filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
     return commented(lines) + filled(
@@ -60,13 +63,13 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         outline=outline,
         sizes=sizes,
         spec=llama if is_llama else filled("torchtitan_own_model"),
-        replicate=1 if outline.zero else outline.data_parallel,
-        shard=outline.data_parallel if outline.zero else 1,
+        replicate=outline.data_parallel // shared,
+        shard=shared // outline.context_parallel if outline.zero else 1,
         reshard="always" if outline.zero == 3 else "never",
         stages=_stages(outline) if pipelined else "",
         passes=", in one pass through the pipeline" if pipelined else "",
         local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),
-        checkpoint="FullAC.Config()" if outline.remat[0] else "None",
+        checkpoint=_CHECKPOINTS[outline.remat[0]],
         compiled=plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp",
     )
 

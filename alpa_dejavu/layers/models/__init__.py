@@ -1,4 +1,4 @@
-"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken and standard transformers beside it.
+"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken beside it, and the decoders that people train today.
 
 Each is a function that takes a batch size and returns a train step, or a step without gradients.
 
@@ -16,27 +16,35 @@ from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
     forward_function,
     is_marked,
+    is_served,
     known_models,
+    known_name,
     model_function,
     model_size,
+    model_title,
     num_parameters,
     tokens_of_sample,
     transformer_size,
 )
+from alpa_dejavu.layers.models._training_choices import OPTIMIZERS
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers.models._kraken import KrakenModule
 
 __all__ = [
+    "OPTIMIZERS",
     "Kraken",
     "KrakenModule",
     "Transformer",
     "forward_function",
     "is_marked",
+    "is_served",
     "known_models",
+    "known_name",
     "model_function",
     "model_size",
+    "model_title",
     "num_parameters",
     "tokens_of_sample",
     "transformer_size",

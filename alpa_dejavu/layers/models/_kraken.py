@@ -29,7 +29,7 @@ from alpa_dejavu.layers.models._training import (
     log_likelihood,
     train_step_of,
 )
-from alpa_dejavu.layers.models._transformer import past_mask
+from alpa_dejavu.layers.models._transformer import mixed_values, past_mask
 
 _HALF = jnp.float16
 _SPREAD = 0.02
@@ -65,10 +65,9 @@ class KrakenBlock(nn.Module):
         # Query, key and value change fastest, so that devices which cut this dimension have whole heads.
         qkv = qkv.reshape(batch, sequence, self.num_heads, hidden // self.num_heads, 3)
         query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // self.num_heads), key)
-        weight = nn.softmax(scores + past_mask(sequence, x.dtype), axis=-1)
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
-        return self._dense("out", hidden, self.residual_spread)(mixed)
+        query = query / math.sqrt(hidden // self.num_heads)
+        mixed = mixed_values(query, key, value, past_mask(sequence, x.dtype))
+        return self._dense("out", hidden, self.residual_spread)(mixed.reshape(x.shape))
 
     def _norm(self, name: str, x: jax.Array) -> jax.Array:
         return _layer_norm(dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)

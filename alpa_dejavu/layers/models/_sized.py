@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
+from alpa_dejavu.layers.models._sizes import T5, ViT
 from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
@@ -27,14 +28,22 @@ from alpa_dejavu.layers.models._training import (
     abstract,
     abstract_state,
     abstract_tokens,
+    adafactor,
     adamw,
     log_likelihood,
+    momentum,
     train_step_of,
 )
 from alpa_dejavu.layers.models._transformer import mixture_of_experts, past_mask
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
+_OPTIMIZERS = {"adamw": adamw, "adam": adamw, "sgd": momentum, "adafactor": adafactor}
 _DTYPES = {"bfloat16": jnp.float16, "float16": jnp.float16, "float32": jnp.float32}
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu, "gelu": jax.nn.gelu, "relu": jax.nn.relu, "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+}  # fmt: skip
+_NORMS = {"ahead": "norm", "behind": "norm_behind"}
+"""How the names of norms end by where they are."""
 _GROUP = 2048
 """So many tokens share the places of experts."""
 _ORIGINAL, _LOW, _HIGH = 8192, 1.0, 4.0
@@ -45,8 +54,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     """Returns the train step of a transformer, and its abstract arguments: state, tokens and labels.
 
     Raises:
-        ValueError: the transformer has what isn't written here: latent attention, blocks without experts among those
-            with experts, or a precision below half.
+        ValueError: the transformer has what isn't written here, as `Transformer.untraced` says.
     """
     _check(size)
 
@@ -60,7 +68,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
 
         return frozen, train_step_of(loss, optimizer)(trained, batch)
 
-    shapes, optimizer = sized_shapes(size), adamw()
+    shapes, optimizer = sized_shapes(size), _OPTIMIZERS[size.optimizer]()
     first, dtype = len(shapes) - 1 - size.train_last if size.train_last else 0, _DTYPES[size.precision]
     trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
     batch = abstract_tokens(size, batch_size, "tokens", "labels")
@@ -88,30 +96,27 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
 
 
 def _check(size: Transformer) -> None:
-    precision = "" if size.precision in _DTYPES else size.precision
-    strange = {"latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision}
-    for name, value in strange.items():
-        if value:
-            raise ValueError(
-                f"{size.text}: {name} is {value!r}, which models that are traced in JAX don't have; give the runtime "
-                "that trains it, such as megatron or torchtitan, or your own model function"
-            )
+    for name, value in size.untraced.items():
+        raise ValueError(
+            f"{size.text}: {name} is {value!r}, which models that are traced in JAX don't have; give the runtime "
+            "that trains it, as --runtime megatron or torchtitan, or your own model function"
+        )
 
 
 def sized_shapes(size: Transformer) -> list[Shapes]:
     """Returns the shapes of the parameters: embeddings, blocks, the head."""
     hidden, vocabulary = size.hidden, size.vocabulary
-    first = {"tokens": (vocabulary, hidden)} | ({} if size.rotary else {"positions": (size.sequence, hidden)})
+    first = {"tokens": (vocabulary, hidden)} | ({"positions": (rows, hidden)} if (rows := size.position_rows) else {})
     last = _norm_shapes(size, "norm", hidden) | ({} if size.tied else {"head": (hidden, vocabulary)})
-    return [first, *[_block_shapes(size)] * size.num_blocks, last]
+    return [first, *(_block_shapes(size, number) for number in range(size.num_blocks)), last]
 
 
-def _block_shapes(size: Transformer) -> Shapes:
+def _block_shapes(size: Transformer, number: int) -> Shapes:
     hidden, wide, heads = size.hidden, size.feed_forward, size.num_heads * size.head_size
     keys = size.kv_heads * size.head_size
+    norms = [f"{half}{end}" for where, end in _NORMS.items() if size.normed(where) for half in ("attention_", "")]
     shapes: dict[str, tuple[int, ...]] = {
-        **_norm_shapes(size, "attention_norm", hidden),
-        **_norm_shapes(size, "norm", hidden),
+        **{name: shape for norm in norms for name, shape in _norm_shapes(size, norm, hidden).items()},
         "query": (hidden, heads), "key": (hidden, keys), "value": (hidden, keys), "out": (heads, hidden),
     }  # fmt: skip
     if size.biased("qkv"):
@@ -119,23 +124,26 @@ def _block_shapes(size: Transformer) -> Shapes:
     if size.biased("out"):
         shapes |= {"out_bias": (hidden,)}
     if size.qk_norm:
-        shapes |= {"query_scale": (size.head_size,), "key_scale": (size.head_size,)}
+        widths = (heads, keys) if size.wide_qk_norm else (size.head_size, size.head_size)
+        shapes |= {"query_scale": widths[:1], "key_scale": widths[1:]}
+    if size.sinks:
+        shapes |= {"sinks": (size.num_heads,)}
     enters = ("wide", "gate") if size.gated else ("wide",)
-    if size.num_experts:
+    if size.has_experts(number):
         experts = {"router": (hidden, size.num_experts), "leave": (size.num_experts, wide, hidden)}
         shapes |= experts | {f"enter_{name}": (size.num_experts, hidden, wide) for name in enters}
-    if wide := size.shared_feed_forward if size.num_experts else wide:
+    if wide := size.dense_width(number):
         shapes |= dict.fromkeys(enters, (hidden, wide)) | {"narrow": (wide, hidden)}
         if size.biased("feed_forward"):
             shapes |= {f"{name}_bias": (wide,) for name in enters} | {"narrow_bias": (hidden,)}
-    if size.shared_gate:
+    if size.shared_gate and size.has_experts(number):
         shapes |= {"shared_gate": (hidden, 1)}
     return shapes
 
 
 def _norm_shapes(size: Transformer, name: str, width: int) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {name: (width,)}
-    return shapes if size.rms_norm else shapes | {f"{name}_shift": (width,)}
+    return shapes | {f"{name}_shift": (width,)} if size.norm_bias and not size.rms_norm else shapes
 
 
 def _normalised(
@@ -144,55 +152,85 @@ def _normalised(
     """The normalised activations after the last block; `ended` is called with those between layers."""
     first, *blocks, last = groups
     x = jnp.take(first["tokens"], tokens, axis=0)
-    if not size.rotary:
+    if "positions" in first:
         x = x + first["positions"][: tokens.shape[1]]
-    for block in blocks:
-        x = _block(block, ended(x), size)
-    return _norm(last, "norm", ended(x))
+    for number, block in enumerate(blocks):
+        x = _block(block, ended(x), size, size.window_of(number))
+    return _norm(last, "norm", ended(x), size)
 
 
 def _logits(size: Transformer, groups: list[Group], x: jax.Array) -> jax.Array:
-    return jnp.dot(x, groups[0]["tokens"].T if size.tied else groups[-1]["head"])
+    return _capped(jnp.dot(x, groups[0]["tokens"].T if size.tied else groups[-1]["head"]), size.logit_cap)
 
 
-@functools.partial(jax.jit, static_argnums=2, inline=True)
-def _block(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
-    x = x + _attention(weights, _norm(weights, "attention_norm", x), size)
-    inner = _norm(weights, "norm", x)
-    fed = _experts(weights, inner, size) if size.num_experts else 0
-    dense = _feed_forward(weights, inner) if "narrow" in weights else 0
+def _capped(x: jax.Array, most: float) -> jax.Array:
+    return most * jnp.tanh(x / most) if most else x
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+def _block(weights: Group, x: jax.Array, size: Transformer, window: int) -> jax.Array:
+    mixed = _attention(weights, _norm(weights, "attention_norm", x, size), size, window)
+    x = x + _norm(weights, "attention_norm_behind", mixed, size)
+    inner = _norm(weights, "norm", x, size)
+    fed = _experts(weights, inner, size) if "router" in weights else 0
+    dense = _feed_forward(weights, inner, size) if "narrow" in weights else 0
     if "shared_gate" in weights:
         dense = jax.nn.sigmoid(inner @ weights["shared_gate"]) * dense
-    return x + fed + dense
+    return x + _norm(weights, "norm_behind", fed + dense, size)
 
 
-def _attention(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
+def _attention(weights: Group, x: jax.Array, size: Transformer, window: int) -> jax.Array:
     batch, sequence, _ = x.shape
+    products = {name: _product(weights, name, x) for name in ("query", "key", "value")}
+    if size.wide_qk_norm:
+        products |= {name: _rms(products[name]) * weights[f"{name}_scale"] for name in ("query", "key")}
     query, key, value = (
-        _product(weights, name, x).reshape(batch, sequence, heads, size.head_size)
+        products[name].reshape(batch, sequence, heads, size.head_size)
         for name, heads in (("query", size.num_heads), ("key", size.kv_heads), ("value", size.kv_heads))
     )
-    if size.qk_norm:
+    if size.qk_norm and not size.wide_qk_norm:
         query, key = _rms(query) * weights["query_scale"], _rms(key) * weights["key_scale"]
     if size.rotary:
         query, key = _rotated(query, size), _rotated(key, size)
-    mixed = _mixed(query.reshape(batch, sequence, size.kv_heads, -1, size.head_size), key, value)
+    query = query.reshape(batch, sequence, size.kv_heads, -1, size.head_size)
+    mixed = _mixed(query, key, value, weights.get("sinks"), size, window)
     return _product(weights, "out", mixed.reshape(batch, sequence, -1))
 
 
-@jax.checkpoint
-def _mixed(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+@functools.partial(jax.checkpoint, static_argnums=(4, 5))
+def _mixed(
+    query: jax.Array, key: jax.Array, value: jax.Array, sinks: jax.Array | None, size: Transformer, window: int
+) -> jax.Array:
     """The values that each token looks at, shape (batch, sequence, keys' heads, queries of each, head)."""
-    scores = jnp.einsum("bqgrd,bkgd->bgrqk", query / math.sqrt(query.shape[-1]), key)
-    weight = jax.nn.softmax(scores + past_mask(query.shape[1], scores.dtype), axis=-1)
-    return jnp.einsum("bgrqk,bkgd->bqgrd", weight, value)
+    tokens = query.shape[1]
+    scores = _capped(jnp.einsum("bqgrd,bkgd->bgrqk", query / math.sqrt(query.shape[-1]), key), size.attention_cap)
+    mask = past_mask(tokens, scores.dtype)
+    if window < tokens:
+        mask = jnp.where(jnp.tri(tokens, k=-window, dtype=bool), jnp.finfo(scores.dtype).min, mask)
+    if size.alibi:
+        mask = mask + _slopes(size).astype(scores.dtype)[:, :, None, None] * jnp.arange(tokens, dtype=scores.dtype)
+    scores = scores + mask
+    if sinks is not None:
+        sinks = jnp.broadcast_to(sinks.reshape(size.kv_heads, -1, 1, 1), (*scores.shape[:-1], 1))
+        scores = jnp.concatenate([scores, sinks], axis=-1)
+    weight = jax.nn.softmax(scores, axis=-1)
+    return jnp.einsum("bgrqk,bkgd->bqgrd", weight[..., :tokens], value)
+
+
+def _slopes(size: Transformer) -> jax.Array:
+    """How much more a head looks at a token for each step that it is nearer, shape (keys' heads, queries of each)."""
+    return (2.0 ** (-8 * jnp.arange(1, size.num_heads + 1) / size.num_heads)).reshape(size.kv_heads, -1)
 
 
 def _rotated(x: jax.Array, size: Transformer) -> jax.Array:
     """Queries or keys turned by their positions, shape (batch, sequence, heads, head)."""
+    if 0 < size.rotated < x.shape[-1]:
+        return jnp.concatenate([_rotated(x[..., : size.rotated], size), x[..., size.rotated :]], axis=-1)
     half = x.shape[-1] // 2
     wavelengths = float(size.rotary_base) ** (jnp.arange(half) / half)
-    if size.rotary_scaling > 1:
+    if size.rotary_scaling_kind == "linear":
+        wavelengths = wavelengths * size.rotary_scaling
+    elif size.rotary_scaling > 1:
         turns = _ORIGINAL / (2 * math.pi * wavelengths)
         as_it_is = jnp.clip((turns - _LOW) / (_HIGH - _LOW), 0, 1)
         wavelengths = wavelengths / (as_it_is + (1 - as_it_is) / size.rotary_scaling)
@@ -202,18 +240,18 @@ def _rotated(x: jax.Array, size: Transformer) -> jax.Array:
     return jnp.concatenate([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
 
 
-def _feed_forward(weights: Group, x: jax.Array) -> jax.Array:
-    wide = _product(weights, "wide", x)
-    inner = jax.nn.silu(_product(weights, "gate", x)) * wide if "gate" in weights else jax.nn.gelu(wide)
+def _feed_forward(weights: Group, x: jax.Array, size: Transformer | T5 | ViT) -> jax.Array:
+    wide, activation = _product(weights, "wide", x), _ACTIVATIONS[size.activation]
+    inner = activation(_product(weights, "gate", x)) * wide if "gate" in weights else activation(wide)
     return _product(weights, "narrow", inner)
 
 
 def _experts(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
     def inner(entering: jax.Array) -> jax.Array:
-        wide = jnp.einsum("egcm,emh->egch", entering, weights["enter_wide"])
+        wide, activation = jnp.einsum("egcm,emh->egch", entering, weights["enter_wide"]), _ACTIVATIONS[size.activation]
         if not size.gated:
-            return jax.nn.gelu(wide)
-        return jax.nn.silu(jnp.einsum("egcm,emh->egch", entering, weights["enter_gate"])) * wide
+            return activation(wide)
+        return activation(jnp.einsum("egcm,emh->egch", entering, weights["enter_gate"])) * wide
 
     places = functools.partial(_places, best=size.experts_per_token)
     return mixture_of_experts(x, _GROUP, weights["router"], places, inner, weights["leave"])
@@ -238,11 +276,13 @@ def _product(weights: Group, name: str, x: jax.Array) -> jax.Array:
     return product + weights[f"{name}_bias"] if f"{name}_bias" in weights else product
 
 
-def _norm(weights: Group, name: str, x: jax.Array) -> jax.Array:
-    """The normalised activations, their statistics in single precision."""
+def _norm(weights: Group, name: str, x: jax.Array, size: Transformer | T5 | ViT) -> jax.Array:
+    """The normalised activations, their statistics in single precision; as they are where there is no such norm."""
+    if name not in weights:
+        return x
     shift = weights.get(f"{name}_shift")
     precise = x.astype(jnp.float32)
-    normal = _rms(precise) if shift is None else _rms(precise - precise.mean(-1, keepdims=True))
+    normal = _rms(precise) if size.rms_norm else _rms(precise - precise.mean(-1, keepdims=True))
     scaled = normal * weights[name]
     return (scaled if shift is None else scaled + shift).astype(x.dtype)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import ClassVar, final
+
+from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.problem.limits import MOST_LAYERS, at_most
 
 
 @final
@@ -25,11 +28,11 @@ class GPT:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class BERT:
+class BERT(TextSizes):
     """The sizes of a BERT, an encoder of equal transformer blocks, trained to fill in words that are left out.
 
-    Feed-forward layers are four times as wide as the hidden state; `sequence` is the number of tokens in a sample, and
-    of learned positions; `kinds` is the number of kinds of segments.
+    `feed_forward` is the width of feed-forward layers, 0 for four times that of the hidden state; `sequence` is the
+    number of tokens in a sample, and of learned positions; `kinds` is the number of kinds of segments.
     """
 
     hidden: int
@@ -38,6 +41,78 @@ class BERT:
     vocabulary: int = 30522
     sequence: int = 512
     kinds: int = 2
+    feed_forward: int = 0
+
+    def __post_init__(self) -> None:
+        self._fill_in()
+
+    def _derived(self) -> dict[str, int]:
+        return {"feed_forward": 4 * self.hidden}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ViT(TextSizes):
+    """The sizes of a ViT, an encoder of the patches of an image, trained to tell the image's class.
+
+    `image` and `patch` are the height and width of images and patches in pixels; `feed_forward` is the width of
+    feed-forward layers, 0 for four times that of the hidden state.
+    """
+
+    hidden: int
+    num_blocks: int
+    num_heads: int
+    patch: int = 16
+    image: int = 224
+    classes: int = 1000
+    feed_forward: int = 0
+    rms_norm: ClassVar[bool] = False
+    activation: ClassVar[str] = "gelu"
+
+    def __post_init__(self) -> None:
+        self._fill_in()
+        self._divides("patch", "image")
+
+    def _derived(self) -> dict[str, int]:
+        return {"feed_forward": 4 * self.hidden}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class T5(TextSizes):
+    """The sizes of a T5, an encoder and a decoder whose blocks all look at the encoder's result.
+
+    `num_blocks` are those of the encoder, and `decoder_blocks` those of the decoder, 0 for as many. `sequence` is the
+    number of tokens that the encoder reads of a sample, and `targets` of those that the decoder writes. `gated` and
+    `tied` are as of T5 1.1 and Flan-T5: whether feed-forward layers have a gate, and logits are made by the table of
+    embeddings. Blocks share a bias for each head and each of 32 distances of two tokens.
+    """
+
+    hidden: int
+    num_blocks: int
+    num_heads: int
+    feed_forward: int
+    head_size: int = 64
+    vocabulary: int = 32128
+    sequence: int = 512
+    targets: int = 128
+    decoder_blocks: int = 0
+    gated: bool = False
+    tied: bool = True
+    rms_norm: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._fill_in()
+        blocks = self.num_blocks + self.decoder_blocks
+        at_most("t5: its blocks", blocks, MOST_LAYERS - 3, "plan fewer: each is a layer")
+
+    def _derived(self) -> dict[str, int]:
+        return {"decoder_blocks": self.num_blocks}
+
+    @property
+    def activation(self) -> str:
+        """Returns the function between the products of feed-forward layers, as `Transformer` has it."""
+        return "gelu" if self.gated else "relu"
 
 
 @final

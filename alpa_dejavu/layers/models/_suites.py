@@ -5,7 +5,7 @@ Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown 
 Learners, NeurIPS 2020, table 2.1.
 
 bert-base and bert-large are those of Devlin et al., with the head that fills in words; resnet-50 is that of He et al.,
-for the 1000 classes of ImageNet; llama-7b, -13b and -70b are Llama 2 of Touvron et al., with 4096 tokens a sample.
+for the 1000 classes of ImageNet; the decoders that people train today are in `_decoders.py`.
 
 Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
 ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
@@ -22,13 +22,16 @@ import difflib
 import functools
 import importlib
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models._decoders import DECODERS, SPELLINGS
+from alpa_dejavu.layers.models._sizes import BERT, GPT, T5, Kraken, MoE, ViT, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
-Size = GPT | MoE | WideResNet | Kraken | BERT | Transformer
+Size = GPT | MoE | WideResNet | Kraken | BERT | T5 | ViT | Transformer
 
 SUITES: dict[str, Size] = {
     "gpt-125m": GPT(768, 12, 12),
@@ -68,14 +71,26 @@ SUITES: dict[str, Size] = {
     "bert-base": BERT(768, 12, 12),
     "bert-large": BERT(1024, 24, 16),
     "resnet-50": WideResNet(64, 1, classes=1000),
-    "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
-    "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
-    "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
+    "t5-small": T5(512, 6, 8, 2048),
+    "t5-base": T5(768, 12, 12, 3072),
+    "t5-large": T5(1024, 24, 16, 4096),
+    "t5-3b": T5(1024, 24, 32, 16384, head_size=128),
+    "t5-11b": T5(1024, 24, 128, 65536, head_size=128),
+    "flan-t5-small": T5(512, 8, 6, 1024, gated=True, tied=False),
+    "flan-t5-base": T5(768, 12, 12, 2048, gated=True, tied=False),
+    "flan-t5-large": T5(1024, 24, 16, 2816, gated=True, tied=False),
+    "flan-t5-xl": T5(2048, 24, 32, 5120, gated=True, tied=False),
+    "flan-t5-xxl": T5(4096, 24, 64, 10240, gated=True, tied=False),
+    "vit-b16": ViT(768, 12, 12),
+    "vit-l16": ViT(1024, 24, 16),
+    "vit-h14": ViT(1280, 32, 16, patch=14),
+    **DECODERS,
 }
 
 
 _FAMILIES: dict[type, tuple[str, str]] = {
     Transformer: ("_sized", "sized"), WideResNet: ("_wresnet", "wresnet"), Kraken: ("_kraken", "kraken"),
+    T5: ("_encoders", "t5"), ViT: ("_encoders", "vit"),
     BERT: ("_transformer", "bert"), GPT: ("_transformer", "transformer"), MoE: ("_transformer", "transformer"),
 }  # fmt: skip
 """For each kind of sizes the module of its models, which imports jax, and how its functions' names begin there."""
@@ -88,8 +103,36 @@ def _of_family(size: Size, kind: str) -> Callable[..., Any]:
     return functools.partial(function, size)
 
 
+def _spelled(name: str) -> str:
+    return re.sub(r"([a-z])-(?=\d)", r"\1", name.lower())
+
+
+_BY_SPELLING = {_spelled(name): name for name in SUITES} | {_spelled(other): name for other, name in SPELLINGS.items()}
+
+
+def known_name(name: str) -> str | None:
+    """Returns the name of a known model that somebody writes in capitals, or without a dash ahead of a number, or by
+    another name, and the full text that a text of sizes stands for; None if it isn't known.
+
+    >>> [known_name("Gemma2-9B"), known_name("llama-2-7b"), known_name("module:function")]
+    ['gemma-2-9b', 'llama-7b', None]
+    >>> known_name("bert:heads=2,hidden=8,blocks=1,kinds=2")
+    'bert:hidden=8,blocks=1,heads=2'
+    """
+    listed = _BY_SPELLING.get(_spelled(name))
+    if listed is None and (size := _size_of_text(name)) is not None:
+        return size.text
+    return listed
+
+
 def _size_of(name: str) -> Size | None:
-    return SUITES.get(name.lower()) or Transformer.of_text(name)
+    listed = _BY_SPELLING.get(_spelled(name))
+    return _size_of_text(name) if listed is None else SUITES[listed]
+
+
+def _size_of_text(name: str) -> T5 | ViT | BERT | Transformer | None:
+    sizes = (kind.of_text(name) for kind in (Transformer, BERT, T5, ViT))
+    return next((size for size in sizes if size is not None), None)
 
 
 def transformer_size(name: str) -> Transformer | None:
@@ -119,17 +162,63 @@ def tokens_of_sample(name: str) -> int | None:
     return getattr(_size_of(name), "sequence", None)
 
 
+def model_title(name: str) -> str:
+    """Returns a short title for the model that a name or text stands for. Sizes as text are titled by the known model
+    from which they differ in few fields, else by their number of parameters.
+
+    >>> model_title(dataclasses.replace(SUITES["llama-7b"], sequence=8192).text)
+    'llama-7b (sequence=8192)'
+    >>> model_title("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4")
+    'a transformer of 2,344 parameters'
+    """
+    size = Transformer.of_text(name)
+    if size is None:
+        return name or "a model"
+    parts = _parts(size)
+    transformers = {model: _parts(other) for model, other in SUITES.items() if isinstance(other, Transformer)}
+    nearest = [
+        (model, [f"{field}={value}" for field, value in parts.items() if other.get(field) != value])
+        for model, other in transformers.items()
+        if other.keys() <= parts.keys()
+    ]
+    model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
+    if not model or len(changed) > _FEW:
+        return f"a transformer of {units.many(size.num_parameters)} parameters"
+    return f"{model} ({', '.join(changed)})" if changed else model
+
+
+def _parts(size: Transformer) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in size.text.split(":", 1)[1].split(","))
+
+
+_FEW = 3
+"""In so many fields a transformer may differ from a known one whose name it is titled by."""
+
+
 def is_marked(name: str) -> bool:
-    """Returns whether the model that a name or text stands for marks where its layers end: at a transformer's blocks.
+    """Returns whether the model that a name or text stands for marks where its layers end: at its blocks.
 
     >>> [is_marked("llama-7b"), is_marked("gpt-1.3b"), is_marked("module:function")]
     [True, False, False]
     """
-    return isinstance(_size_of(name), Transformer)
+    return isinstance(_size_of(name), (Transformer, T5))
+
+
+def is_served(name: str) -> bool:
+    """Returns whether the model that a name or text stands for may be planned for inference, as those that write a text
+    on, token by token.
+
+    >>> [is_served("llama-7b"), is_served("t5-base"), is_served("module:function")]
+    [True, False, False]
+    """
+    size = _size_of(name)
+    if isinstance(size, Transformer):
+        return not size.untraced and not size.num_experts
+    return isinstance(size, (GPT, MoE, Kraken))
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
+    """Returns the names of all known models, by family and by size."""
     return list(SUITES)
 
 
@@ -140,7 +229,7 @@ def model_function(name: str) -> Callable[[int], Any]:
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    return _of_family(Transformer.of_text(name) or model_size(name), "step")
+    return _of_family(model_size(name), "step")
 
 
 def forward_function(name: str | Kraken | Transformer, sequence: int | None = None) -> Callable[[int], Any]:
@@ -157,10 +246,12 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
     Raises:
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
-    size = (Transformer.of_text(name) or model_size(name)) if isinstance(name, str) else name
-    if isinstance(size, (WideResNet, BERT)):
-        language = [model for model, other in SUITES.items() if not isinstance(other, (WideResNet, BERT))]
-        raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(language)}")
+    size = model_size(name) if isinstance(name, str) else name
+    if isinstance(size, (WideResNet, BERT, T5, ViT)):
+        raise ValueError(
+            f"name is {name!r}, but must be that of a language model; take gpt-125m or another that `alpa-dejavu "
+            "models` lists with serving"
+        )
     if sequence is not None:
         if sequence < 1:
             raise ValueError(f"sequence is {sequence}, but must be at least 1; give the number of tokens in a prompt")
@@ -169,19 +260,20 @@ def forward_function(name: str | Kraken | Transformer, sequence: int | None = No
 
 
 def model_size(name: str) -> Size:
-    """Returns a known model's sizes by name: its width, number of blocks and the like.
+    """Returns the sizes of the model that a name or text stands for: its width, number of blocks and the like.
 
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    if name.lower() not in SUITES:
+    size = _size_of(name)
+    if size is None:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`alpa-dejavu models` lists all."
         raise ValueError(
             f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
             "Face has beside its weights, or as 'module:function'."
         )
-    return SUITES[name.lower()]
+    return size
 
 
 def num_parameters(name: str) -> int:

@@ -105,7 +105,7 @@ def bert_shapes(size: BERT) -> list[Shapes]:
     last = {
         "transform": (hidden, hidden), "transform_bias": (hidden,), **_scales(hidden), "head_bias": (size.vocabulary,)
     }  # fmt: skip
-    blocks = [_block_shapes(hidden, 4 * hidden)] * size.num_blocks
+    blocks = [_block_shapes(hidden, size.feed_forward)] * size.num_blocks
     return [{name: (rows, hidden) for name, rows in tables.items()} | _scales(hidden), *blocks, last]
 
 
@@ -169,13 +169,19 @@ def _attention(weights: Group, x: jax.Array, num_heads: int, causal: bool) -> ja
     batch, sequence, hidden = x.shape
     qkv = (x @ weights["qkv"] + weights["qkv_bias"]).reshape(batch, sequence, num_heads, hidden // num_heads, 3)
     query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // num_heads), key)
-    if causal:
-        # Added to the scores, as Alpa's GPT does it, a mask needn't be kept for the backward pass.
-        scores = scores + past_mask(sequence, x.dtype)
-    weight = jax.nn.softmax(scores, axis=-1)
-    together = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
-    return together @ weights["out"] + weights["out_bias"]
+    # Added to the scores, as Alpa's GPT does it, a mask needn't be kept for the backward pass.
+    mask = past_mask(sequence, x.dtype) if causal else None
+    mixed = mixed_values(query / math.sqrt(hidden // num_heads), key, value, mask)
+    return mixed.reshape(x.shape) @ weights["out"] + weights["out_bias"]
+
+
+def mixed_values(query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Returns the values that each token looks at; all are of shape (batch, tokens, heads, head), and what is added to
+    scores of one that they can be broadcast to, (batch, heads, query's tokens, key's tokens).
+    """
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    weight = jax.nn.softmax(scores if bias is None else scores + bias, axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weight, value)
 
 
 def past_mask(sequence: int, dtype: Any) -> jax.Array:

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, final
 
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.layers.models._training_choices import (
+    FROZEN_BYTES,
+    LORA_TARGETS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SHORT_PRECISIONS,
+    Optimizer,
+    Precision,
+)
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem.limits import MOST_LAYERS, MOST_PARAMETERS, MOST_WIDTH, at_most
+from alpa_dejavu.problem.limits import MOST_PARAMETERS, at_most
 
 __all__ = ["BIASES", "Transformer"]
 
-_PREFIX = "transformer:"
 BIASES = {
     "none": (), "qkv": ("qkv",), "attention": ("qkv", "out"), "feed_forward": ("feed_forward",),
     "all": ("qkv", "out", "feed_forward"),
 }  # fmt: skip
 """Which products of a block have a bias, by a name: those ahead of attention, the one behind it, the feed-forward's."""
-PRECISIONS = ("bfloat16", "float16", "float8", "float32")
-"""The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
+NORMS = {"pre": ("ahead",), "post": ("behind",), "sandwich": ("ahead", "behind")}
+"""Where attention and feed-forward layers have a norm, by a name: ahead of them, or of the sum behind them."""
+ACTIVATIONS = ("silu", "gelu", "relu", "relu2")
+"""The functions between the products of a feed-forward layer; "relu2" is the square of "relu"."""
+ROTARY_SCALINGS = ("llama3", "linear", "yarn", "longrope", "dynamic")
+"""The ways in which wavelengths are made longer; only what they are called tells them apart for planning."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Transformer:
-    """The sizes of a decoder-only transformer of equal blocks, which are normalised before attention and feed-forward.
+class Transformer(TextSizes):
+    """The sizes of a decoder-only transformer of blocks alike, but for those without experts or with a window.
 
     Attributes:
         hidden, num_blocks, num_heads, vocabulary: its width, its blocks, a block's heads, and its tokens.
@@ -38,10 +51,18 @@ class Transformer:
         rms_norm: whether norms are root mean squares, else they centre, too.
         biases: which products of a block have a bias, by one of the names in `BIASES`.
         qk_norm: whether queries and keys are normalised, head by head.
+        wide_qk_norm: whether they are normalised over all heads at once instead (OLMo 2); goes with `qk_norm`.
         tied: whether logits are made by the table of embeddings.
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
+        imbalance: the tokens of the busiest device over the mean, where experts are divided among devices.
+        capacity: the tokens that each expert takes over the mean: fewer are padded to as many, and further ones
+            dropped; 0: each takes all that come.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
+        lora: the rank of adapters that are trained in these blocks in place of what the model has; 0: there are none.
+        lora_targets: the products that have adapters: those of "attention", or "all" products but the routers'.
+        frozen: the width in which products that aren't trained are kept: "8bit", "4bit" or "bf16"; empty: as computed.
+        optimizer: which one updates what is trained, one of `OPTIMIZERS`.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
             feed-forward layers.
         latent_rank: the width of the one latent vector that a token's keys and values are made of (multi-head latent
@@ -49,10 +70,28 @@ class Transformer:
         query_rank: with latent attention the width that queries are made of; 0: they are made of the hidden state.
         rotary_size, value_size: with latent attention the further width of a head of queries and keys that positions
             rotate, and the width of a head of values; 0: as `head_size`.
-        precision: the dtype of the products of blocks, one of `PRECISIONS`.
+        precision: the precision that it computes in, one of `PRECISIONS`.
+        gather: "fp8" where weights of products in 8 bits are gathered in 8 bits, and not kept in 16; else empty.
         rotary_base: the base of the wavelengths by which positions rotate.
         rotary_scaling: the factor by which long wavelengths are longer still, as in Llama 3.1; 1: they aren't.
         shared_gate: whether a gate, by one product to a number, scales the result of the shared expert.
+        window, global_every: how many tokens a token attends to, itself and those right before it; 0: all of them.
+            With `global_every` every so-manieth block attends to all of them nevertheless; 0: none does.
+        norms: where norms are, by one of the names in `NORMS`.
+        norm_bias: whether norms that centre add a bias.
+        activation: the function between the products of feed-forward layers, one of `ACTIVATIONS`; empty: "silu" with
+            a gate, else "gelu".
+        attention_cap, logit_cap: the values that scores of attention, and logits, are softly kept below; 0: they
+            aren't.
+        experts_every: every so-manieth block has experts, and those between are as the dense ones.
+        router_bias, expert_biases: whether a bias is added to the scores of experts, and to the products of each.
+        sinks: whether each head has a learned score that takes a part of its attention (gpt-oss).
+        rotated: how many elements of a head positions rotate; 0: all.
+        rotary_scaling_kind: how wavelengths are made longer, one of `ROTARY_SCALINGS`.
+        alibi: whether positions are biases of scores (ALiBi), without a table.
+        positions: the rows of a learned table of positions; 0: as many as the sequence has tokens.
+        predicted: how many further tokens are predicted, each by a block of its own behind the last one, with norms
+            and a product from twice the hidden width (DeepSeek-V3). They are in the head's layer and share its table.
 
     Raises ValueError for sizes below 1 or beyond the limits of planning, and numbers that must divide others and don't.
 
@@ -76,6 +115,8 @@ class Transformer:
     tied: bool = False
     num_experts: int = 0
     experts_per_token: int = 0
+    imbalance: float = 1.0
+    capacity: float = 0.0
     shared_feed_forward: int = 0
     train_last: int = 0
     dense_blocks: int = 0
@@ -88,30 +129,50 @@ class Transformer:
     rotary_base: int = 10000
     rotary_scaling: float = 1.0
     shared_gate: bool = False
+    wide_qk_norm: bool = False
+    window: int = 0
+    global_every: int = 0
+    norms: str = "pre"
+    norm_bias: bool = True
+    activation: str = ""
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
+    experts_every: int = 1
+    router_bias: bool = False
+    expert_biases: bool = False
+    sinks: bool = False
+    rotated: int = 0
+    rotary_scaling_kind: str = "llama3"
+    alibi: bool = False
+    positions: int = 0
+    predicted: int = 0
+    optimizer: str = "adamw"
+    lora: int = 0
+    lora_targets: str = "attention"
+    frozen: str = ""
+    gather: str = ""
 
     def __post_init__(self) -> None:
-        at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
-        for field in dataclasses.fields(self):
-            if field.type == "int":
-                at_most(f"transformer: {field.name}", getattr(self, field.name), MOST_WIDTH, "mend the sizes")
-        for name in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
-            checks.count("transformer", name, getattr(self, name))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
-        checks.one_of("transformer", "precision", self.precision, PRECISIONS)
-        if self.head_size == 0:
-            self._divides("num_heads", self.num_heads, "hidden", self.hidden)
-        for name, derived in self._derived().items():
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, derived)
-            checks.count("transformer", name, getattr(self, name))
-        checks.count("transformer", "rotary_base", self.rotary_base)
-        turned = "rotary_size" if self.latent_rank else "head_size"
+        checks.one_of("transformer", "precision", self.precision, (*PRECISIONS, *SHORT_PRECISIONS))
+        object.__setattr__(self, "precision", SHORT_PRECISIONS.get(self.precision, self.precision))
+        checks.one_of("transformer", "optimizer", self.optimizer, tuple(OPTIMIZERS))
+        checks.one_of("transformer", "lora_targets", self.lora_targets, LORA_TARGETS)
+        checks.one_of("transformer", "frozen", self.frozen, ("", *FROZEN_BYTES))
+        checks.one_of("transformer", "gather", self.gather, ("", "fp8"))
+        checks.one_of("transformer", "norms", self.norms, tuple(NORMS))
+        checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
+        self._fill_in()
+        checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
+        for name, value, right, what in self._bounds():
+            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
+        turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
         _refuse_if(
             self.rotary and getattr(self, turned) % 2 > 0,
             f"{turned} is {getattr(self, turned)}, but must be even where positions rotate pairs of elements; give an "
             "even one, or rotary=no",
         )
-        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        self._divides("kv_heads", "num_heads")
         _refuse_if(
             bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
             f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
@@ -131,8 +192,9 @@ class Transformer:
             f"rotary_scaling is {self.rotary_scaling!r}, but must be from 1 to 1e6, and 1 where positions don't "
             "rotate; mend the sizes",
         )
+        lacking = bool(self.dense_blocks or self.experts_every > 1)
         _refuse_if(
-            bool(self.dense_blocks) != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks,
+            lacking != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks,
             f"dense_blocks is {self.dense_blocks} and dense_feed_forward {self.dense_feed_forward}, but both must be "
             f"0, or above it with at most {self.num_blocks} blocks; mend the sizes",
         )
@@ -152,18 +214,74 @@ class Transformer:
             f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
             "out to train the whole model",
         )
+        _refuse_if(
+            self.lora > self.hidden,
+            f"lora is {self.lora}, but must be at most the hidden width, {self.hidden}; give a smaller rank",
+        )
+        _refuse_if(
+            self.lora_targets != LORA_TARGETS[0] and not self.lora,
+            f"lora_targets is {self.lora_targets!r}, but must be left out where there are no adapters; give lora=RANK",
+        )
+        _refuse_if(
+            self.frozen and self.trains_all,
+            f"frozen is {self.frozen!r}, but must be left out where the whole model is trained; give lora=RANK or "
+            "train_last=BLOCKS with it",
+        )
+        if self.frozen == "bf16" and self.computes_in.usual != "float32":
+            object.__setattr__(self, "frozen", "")  # which is the same
+        _refuse_if(
+            self.gather and self.computes_in.products != "float8",
+            f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
+        )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
-    def _divides(self, field: str, value: int, other: str, of: int) -> None:
-        if of % value:
-            raise ValueError(f"transformer: {field} is {value}, but must divide {other}, {of}; mend the sizes")
+    def _bounds(self) -> Iterator[tuple[str, object, bool, str]]:
+        """Yields fields with their values, whether these are right beside the others, and what they must be."""
+        yield "window", self.window, self.window >= 0, "0, or the number of tokens"
+        every = self.global_every
+        yield "global_every", every, every == 0 or (every > 1 and self.window > 0), "0, or above 1 with a window"
+        yield "wide_qk_norm", self.wide_qk_norm, self.qk_norm or not self.wide_qk_norm, "no where qk_norm is"
+        plain = not self.rms_norm
+        yield "norm_bias", self.norm_bias, plain or self.norm_bias, "yes where norms don't centre"
+        for name in ("attention_cap", "logit_cap"):
+            yield name, getattr(self, name), 0 <= getattr(self, name) <= 1e6, "from 0 to 1e6"
+        every = self.experts_every
+        yield (
+            "experts_every",
+            every,
+            every == 1 or (1 < every <= self.num_blocks and self.num_experts > 0),
+            (f"1, or with experts at most the {self.num_blocks} blocks"),
+        )
+        for name in ("router_bias", "expert_biases"):
+            yield name, getattr(self, name), bool(self.num_experts) or not getattr(self, name), "no without experts"
+        most = max(self.num_experts, 1)
+        yield "imbalance", self.imbalance, 1 <= self.imbalance <= most, f"from 1 to the number of experts, {most}"
+        all_tokens = self.num_experts / max(self.experts_per_token, 1)
+        yield (
+            "capacity",
+            self.capacity,
+            0 <= self.capacity <= all_tokens,
+            f"from 0 to {all_tokens:g}, with which each expert takes all tokens",
+        )
+        yield "sinks", self.sinks, not (self.sinks and self.latent_rank), "no with latent attention"
+        most = self.head_size if self.rotary and not self.latent_rank else 0
+        yield "rotated", self.rotated, 0 <= self.rotated <= most, f"from 0 to {most}"
+        yield "alibi", self.alibi, not (self.alibi and self.rotary), "no where positions rotate"
+        learned = not (self.rotary or self.alibi)
+        yield (
+            "positions",
+            self.positions,
+            self.positions == 0 or (learned and self.positions >= self.sequence),
+            (f"0, or at least the {self.sequence} tokens of a sample with a learned table"),
+        )
+        yield "predicted", self.predicted, 0 <= self.predicted <= self.num_blocks, "from 0 to the number of blocks"
 
-    def _derived(self) -> dict[str, int]:
+    def _derived(self) -> dict[str, Any]:
         """The sizes that follow from others where they aren't given."""
         heads, head_size = self.num_heads, self.head_size or self.hidden // self.num_heads
         return {
             "kv_heads": heads, "head_size": self.hidden // heads, "feed_forward": 4 * self.hidden,
-            "value_size": head_size,
+            "value_size": head_size, "activation": "silu" if self.gated else "gelu",
         }  # fmt: skip
 
     @property
@@ -174,23 +292,42 @@ class Transformer:
     @property
     def num_parameters(self) -> int:
         """Returns the number of its parameters."""
-        ends = self.hidden * (self.vocabulary * (1 if self.tied else 2) + (0 if self.rotary else self.sequence))
-        blocks = self.dense_blocks * self.block_parameters(0) if self.dense_blocks else 0
-        return ends + self._norm + blocks + (self.num_blocks - self.dense_blocks) * self.block_parameters(-1)
+        ends = self.hidden * (self.vocabulary * (1 if self.tied else 2) + self.position_rows) + self.norm_parameters
+        blocks = (count * self.block_parameters(number) for number, count in Counter(self._first_alike).items())
+        return ends + sum(blocks) + sum(map(self.block_parameters, self.predicting))
+
+    @property
+    def position_rows(self) -> int:
+        """Returns the rows of the learned table of positions; 0 where there is none."""
+        return 0 if self.rotary or self.alibi else self.positions or self.sequence
+
+    @property
+    def predicting(self) -> range:
+        """Returns the numbers of the blocks that predict further tokens."""
+        return range(self.num_blocks, self.num_blocks + self.predicted)
+
+    def blocks_of(self, layer: int) -> range:
+        """Returns the numbers of the blocks in a layer of `num_layers`; those that predict are in the last."""
+        return self.predicting if layer == self.num_layers - 1 else range(max(layer - 1, 0), layer)
 
     def block_parameters(self, number: int, experts: bool | None = None) -> int:
         """Returns the number of parameters of a block: all, only its routed experts', or only all others."""
-        routed = 0
-        if self.has_experts(number):
-            routed = self.num_experts * (2 + self.gated) * self.hidden * self.feed_forward
+        routed, has_experts, products = 0, self.has_experts(number), (2 + self.gated) * self.hidden
+        if has_experts:
+            biases = (1 + self.gated) * self.feed_forward + self.hidden if self.expert_biases else 0
+            routed = self.num_experts * (products * self.feed_forward + biases)
         if experts:
             return routed
         dense = self.dense_width(number)
-        fed = (2 + self.gated) * self.hidden * dense
+        fed = products * dense
         if self.biased("feed_forward") and dense:
             fed += (1 + self.gated) * dense + self.hidden
-        fed += self.hidden * (self.num_experts + self.shared_gate) * self.has_experts(number)
-        return 2 * self._norm + self._attention_parameters + fed + (0 if experts is False else routed)
+        if has_experts:
+            fed += self.hidden * (self.num_experts + self.shared_gate) + self.num_experts * self.router_bias
+        if number in self.predicting:
+            fed += 2 * self.hidden**2 + 3 * self.norm_parameters
+        norms = 2 * len(NORMS[self.norms]) * self.norm_parameters
+        return norms + self._attention_parameters + fed + (0 if experts is False else routed)
 
     @property
     def alike_layers(self) -> list[int]:
@@ -200,9 +337,98 @@ class Transformer:
         >>> Transformer(8, 4, 2, 16, 4, **experts).alike_layers
         [0, 1, 2, 2, 2, 5]
         """
-        first = 1 + self.dense_blocks if self.num_experts else 1
-        blocks = [1 if number <= self.dense_blocks else first for number in range(1, self.num_blocks + 1)]
-        return [0, *blocks, self.num_blocks + 1]
+        return [0, *(1 + number for number in self._first_alike), self.num_blocks + 1]
+
+    @property
+    def _first_alike(self) -> list[int]:
+        """For each block the number of the first one that is like it."""
+        first: dict[tuple[bool, int, str], int] = {}
+        return [
+            first.setdefault((self.has_experts(number), self.window_of(number), self.trained(number + 1)), number)
+            for number in range(self.num_blocks)
+        ]
+
+    @property
+    def computes_in(self) -> Precision:
+        """Returns the dtypes that it computes in."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def updated_by(self) -> Optimizer:
+        """Returns what its optimizer keeps and does."""
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def trains_all(self) -> bool:
+        """Returns whether nothing of it is frozen."""
+        return not self.lora and not self.train_last
+
+    @property
+    def first_trained(self) -> int:
+        """Returns the number of the first layer that has something to train: backward passes end there."""
+        return self.num_blocks + 1 - self.train_last if self.train_last else int(self.lora > 0)
+
+    def trained(self, layer: int) -> str:
+        """Returns what is trained of a layer, by its number: "all" of it, its "adapters", or "nothing"."""
+        if layer < self.first_trained or (self.lora and layer > self.num_blocks):
+            return "nothing"
+        return "adapters" if self.lora else "all"
+
+    def keeps_operands(self, layer: int, target: str) -> bool:
+        """Returns whether gradients of weights, or adapters, take the operands of a layer's products of "attention" or
+        "feed_forward".
+        """
+        trained = self.trained(layer)
+        return trained == "all" or (trained == "adapters" and self.lora_targets in (target, "all"))
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Returns the bytes of a parameter of a block's products that isn't trained."""
+        return FROZEN_BYTES[self.frozen] if self.frozen else 4.0 if self.computes_in.usual == "float32" else 2.0
+
+    def window_of(self, number: int) -> int:
+        """Returns to how many tokens at most a token attends in a block of a number."""
+        whole = self.global_every and (number + 1) % self.global_every == 0
+        whole = whole or not self.window or number >= self.num_blocks
+        return self.sequence if whole else min(self.window, self.sequence)
+
+    def pairs(self, number: int) -> float:
+        """Returns how many scores a head computes of a sample in a block of a number, half of those of a token itself
+        left out as for a triangle.
+
+        >>> [Transformer(8, 1, 2, 16, 8, window=window).pairs(0) for window in (0, 8, 2)]
+        [32.0, 32.0, 14.0]
+        """
+        window = self.window_of(number)
+        return window * self.sequence - window**2 / 2
+
+    def normed(self, where: str) -> bool:
+        """Returns whether attention and feed-forward layers have a norm "ahead" or "behind"."""
+        return where in NORMS[self.norms]
+
+    @property
+    def unusual(self) -> dict[str, object]:
+        """Returns the fields, with their values, that few frameworks' configurations say; empty if it has none."""
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        names = list(usual)[list(usual).index("wide_qk_norm") : list(usual).index("predicted") + 1]
+        usual["activation"] = self._derived()["activation"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != usual[name]}
+
+    @property
+    def untraced(self) -> dict[str, object]:
+        """Returns the fields, with their values, that the model's form in JAX hasn't; empty if it has all."""
+        names = {
+            "latent_rank": 0, "predicted": 0, "router_bias": False, "expert_biases": False, "imbalance": 1.0,
+            "capacity": 0.0, "lora": 0, "frozen": "",
+        }  # fmt: skip
+        strange = {name: getattr(self, name) for name, usual in names.items() if getattr(self, name) != usual}
+        if self.precision not in ("bfloat16", "float16", "float32"):
+            strange["precision"] = self.precision
+        if self.optimizer not in ("adamw", "adam", "sgd", "adafactor"):
+            strange["optimizer"] = self.optimizer
+        if self.rotary_scaling > 1 and self.rotary_scaling_kind not in ("llama3", "linear"):
+            strange["rotary_scaling_kind"] = self.rotary_scaling_kind
+        return strange
 
     def biased(self, products: str) -> bool:
         """Returns whether some products of a block have a bias: "qkv", "out" or "feed_forward"."""
@@ -210,17 +436,18 @@ class Transformer:
 
     def has_experts(self, number: int) -> bool:
         """Returns whether a block, which is given by its number, has experts."""
-        return bool(self.num_experts) and number % self.num_blocks >= self.dense_blocks
+        return bool(self.num_experts) and number >= self.dense_blocks and (number + 1) % self.experts_every == 0
 
     def dense_width(self, number: int) -> int:
         """Returns the width of the feed-forward layer that all tokens go through in a block of a number; 0: none."""
         if self.has_experts(number):
             return self.shared_feed_forward
-        return self.dense_feed_forward if self.dense_blocks else self.feed_forward
+        return self.dense_feed_forward or self.feed_forward
 
     @property
-    def _norm(self) -> int:
-        return self.hidden * (1 if self.rms_norm else 2)
+    def norm_parameters(self) -> int:
+        """Returns the number of parameters of a norm of the hidden state."""
+        return self.hidden * (2 if self.norm_bias and not self.rms_norm else 1)
 
     @property
     def _attention_parameters(self) -> int:
@@ -231,55 +458,9 @@ class Transformer:
             count += hidden * (self.latent_rank + self.rotary_size) + self.latent_rank
             return count + heads * (self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden)
         queries, keys = heads * self.head_size, self.kv_heads * self.head_size
-        count = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
+        normed = queries + keys if self.wide_qk_norm else 2 * self.head_size
+        count = hidden * (2 * queries + 2 * keys) + normed * self.qk_norm + heads * self.sinks
         return count + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
-
-    @property
-    def text(self) -> str:
-        """Returns the sizes as a text, which stands for the model wherever a model's name does."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)} | self._derived()
-        values = {alias: getattr(self, name) for alias, name in _ALIASES.items()}
-        shown = {alias: value for alias, value in values.items() if value != defaults[_ALIASES[alias]]}
-        words = {True: "yes", False: "no"}
-        texts = (f"{alias}={words[value] if isinstance(value, bool) else value}" for alias, value in shown.items())
-        return _PREFIX + ",".join(texts)
-
-    @staticmethod
-    def of_text(text: str) -> Transformer | None:
-        """Returns the sizes that a text stands for; None if it isn't such a text.
-
-        Raises:
-            ValueError: it names a size that there isn't, or one twice, or isn't followed by a number.
-
-        >>> Transformer.of_text("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4").feed_forward
-        32
-        """
-        if not text.startswith(_PREFIX) or "=" not in text:  # else it is a function of the user's own module
-            return None
-        sizes: dict[str, Any] = {}
-        for part in text.removeprefix(_PREFIX).split(","):
-            alias, _, value = part.partition("=")
-            if alias not in _ALIASES or _ALIASES[alias] in sizes:
-                listed = ", ".join(_ALIASES)
-                raise ValueError(
-                    f"model has {part!r}, but must have one of {listed}, each once{near(alias, _ALIASES)}; mend "
-                    "its text"
-                )
-            sizes[_ALIASES[alias]] = _read(alias, value)
-        needed = ("hidden", "blocks", "heads", "vocabulary", "sequence")
-        missing = [alias for alias in needed if _ALIASES[alias] not in sizes]
-        if missing:
-            raise ValueError(f"model is {text!r}, but must say {', '.join(missing)}, too; add them as {missing[0]}=N")
-        return Transformer(**sizes)
-
-
-_FIRST = "hidden num_blocks num_heads kv_heads head_size feed_forward vocabulary sequence".split()
-_TYPES = {field.name: field.type for field in dataclasses.fields(Transformer)}
-_ALIASES = {
-    {"num_blocks": "blocks", "num_heads": "heads", "num_experts": "experts"}.get(name, name): name
-    for name in dict.fromkeys([*_FIRST, *_TYPES])
-}
-"""The fields of `Transformer` by the names that they have in a text, in the order in which they stand there."""
 
 
 def _refuse_if(wrong: object, message: str) -> None:
@@ -287,15 +468,5 @@ def _refuse_if(wrong: object, message: str) -> None:
         raise ValueError(f"transformer: {message}")
 
 
-def _read(alias: str, value: str) -> int | float | bool | str:
-    kind = _TYPES[_ALIASES[alias]]
-    if kind == "str":
-        return value
-    if kind == "bool" and value in ("yes", "no"):
-        return value == "yes"
-    if kind == "int" and value.isascii() and value.isdigit():
-        return int(value)
-    if kind == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
-        return float(value)
-    wanted = {"bool": "yes or no", "float": "a number"}.get(str(kind), "a whole number")
-    raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")
+def _word(value: object) -> object:
+    return ("no", "yes")[value] if isinstance(value, bool) else value

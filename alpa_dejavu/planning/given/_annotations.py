@@ -9,7 +9,6 @@ from typing import TypeAlias, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.search_watch import current_watch, is_stopped
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
@@ -60,21 +59,6 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
 
 def _noted(plan: Plan, notes: Iterable[str]) -> Plan:
     return dataclasses.replace(plan, notes=(*plan.notes, *notes))
-
-
-def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with a note on each part of its work that is predicted though nothing like it was measured."""
-    from alpa_dejavu.planning.given.footing import footings
-
-    best = chosen.candidates[0]
-    notes = [
-        f"{part.work} ({part.share:.0%} of the stages' work) are {part.rests_on}: none was measured, and with 90 % "
-        f"their seconds are within a factor of {math.exp(REACH_90 * part.spread):.1f}"
-        for part in footings(best.table, best.costs.space, best.stages, best.run)
-        if part.unmeasured and part.share >= _LEAST_SHARE
-    ]
-    chosen.clock.lap("confidence")
-    return _noted(plan, notes)
 
 
 def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
@@ -199,7 +183,7 @@ def with_notes_of_model(plan: Plan, chosen: Chosen) -> Plan:
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (
-    with_notes_of_model, with_early_stop, with_confidence, with_unmeasured, with_unrated_dtypes, with_unknown_devices,
+    with_notes_of_model, with_early_stop, with_confidence, with_unrated_dtypes, with_unknown_devices,
     with_unhandy_batch, with_unused_hosts, with_plans_for_losses, with_memory_risk,
 )  # fmt: skip
 """In the order in which a plan's notes are to be read."""

@@ -43,11 +43,6 @@ class Footing:
     share: float  # its share of the seconds for which the stages compute and run collectives
     spread: float  # how far off its seconds may be: the spread of log(actual / predicted), of what fits leave out
 
-    @property
-    def unmeasured(self) -> bool:
-        """Returns whether a fitted model predicts what nothing like was measured of."""
-        return self.rests_on.startswith(_FITTED)
-
 
 def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice], run: Run) -> tuple[Footing, ...]:
     """Returns what a plan's seconds rest on, the largest part first; transfers and starts of programs are left out."""

@@ -16,7 +16,7 @@ from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers import trusted_model
-from alpa_dejavu.planning.given._annotations import with_confidence, with_unmeasured
+from alpa_dejavu.planning.given._annotations import with_confidence
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.given_stages import PRICED_OPTIONS, GivenStage, GivenStages, given_stages
@@ -58,7 +58,7 @@ def estimate(
         margin=COUNTED,
         priced_by=priced.named(),
     )
-    return plan(task, annotations=(with_confidence, with_unmeasured))
+    return plan(task, annotations=(with_confidence,))
 
 
 @final

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, is_marked, model_size
+from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, known_name, model_size
 from alpa_dejavu.problem import Cluster, Model
 
 HALF = "float16"
@@ -118,9 +118,9 @@ def decoder(model: str | Kraken | Transformer | StepFunction, cache_bytes_per_to
             f"cache_bytes_per_token is {cache_bytes_per_token!r}, but must be above 0 and at most {_MOST_CACHE:g}; "
             "give 2 x layers x width of keys x bytes of an element"
         )
-    if isinstance(model, str) and (":" not in model or is_marked(model)):
+    if isinstance(model, str) and (":" not in model or known_name(model)):
         forward_function(model)  # says which models have none
-        return _known(Transformer.of_text(model) or model_size(model), model, cache_bytes_per_token)
+        return _known(model_size(model), model, cache_bytes_per_token)
     if isinstance(model, Kraken | Transformer):
         name = f"a transformer of {units.counted(model.num_blocks, 'layer')}"
         return _known(model, name, cache_bytes_per_token)

@@ -225,6 +225,7 @@ def _stage(
         context_parallel=config.context_parallel,
         expert_parallel=config.expert_parallel,
         sharded=config.sharded,
+        expert_tensor=config.expert_tensor,
         memory_parts=parts,
     )
 

@@ -61,10 +61,11 @@ def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialMo
     import jax
 
     from alpa_dejavu.layers import resolve
-    from alpa_dejavu.layers.models import known_models
+    from alpa_dejavu.layers.models import known_name
 
-    if isinstance(model, str) and model.lower() in known_models():
-        is_of_pictures = model.lower().startswith(("wresnet", "resnet"))
+    listed = known_name(model) if isinstance(model, str) else None
+    if listed is not None:
+        is_of_pictures = listed.startswith(("wresnet", "resnet", "vit"))
         return stand_in("digits-cnn" if is_of_pictures else "text-gpt", f"{model} is known by its shapes alone")
     function = resolve(model)
     name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")

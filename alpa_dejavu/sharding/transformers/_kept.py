@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import final
 
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._execution import PLAIN
+from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, PLAIN, RING
 
 _STATISTICS = 4.0
 """The bytes of a row's statistics that fused attention keeps."""
@@ -50,62 +50,86 @@ class KeptBytes:
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     execution, size, zero = work.execution, work.size, work.degrees.zero
-    own = work.own_parameters(layer)
-    divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]
-    resident, states = (divided[zero != 3], divided[not zero])
-    block = 0 < layer < size.num_layers - 1
-    activations = dict(_activations(work, layer)) if block else {}
-    whole = sum(activations.values())
-    stays = {"none": whole, "selective": _selected(work, activations), "layer": 0.0}[remat] if block else 0.0
-    hidden = work.width * work.hidden
-    logits = execution.logit_bytes * work.tokens * work.vocabulary if layer == size.num_layers - 1 else 0.0
+    own, goes_back = work.parameter_bytes(layer), work.goes_back(layer)
+    blocks, is_last = size.blocks_of(layer) if goes_back else range(0), layer == size.num_layers - 1
+    activations = [dict(_activations(work, number)) for number in blocks]
+    whole = [sum(block.values()) for block in activations]
+    stays = [
+        {"none": total, "selective": _selected(work, block), "layer": 0.0}[remat]
+        for total, block in zip(whole, activations, strict=True)
+    ]
+    hidden = work.width * work.hidden * goes_back
+    # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
+    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0
+    logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
     return KeptBytes(
-        weights=execution.weight_bytes * resident,
-        gradients=execution.gradient_bytes * resident,
-        states=execution.state_bytes * states,
-        activations=stays if layer < size.num_layers - 1 else hidden,
+        weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
+        gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
+        states=sum(work.shared((kind.states for kind in own), zero > 0)),
+        activations=sum(stays) + ends,
         entering=hidden if layer else 0.0,
         logits=logits,
-        working=(whole - stays if block else 0.0) + _going_backward(work, layer),
-        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+        working=max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
+        + _going_backward(work, blocks),
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
     )
 
 
-def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
-    """Yields what a block keeps for its backward pass, beside what it takes in: the operands of products, of attention,
-    of norms and of activation functions.
+def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
+    """Yields what a block of a number keeps for its backward pass, beside what it takes in: the operands of products,
+    of attention, of norms and of activation functions.
     """
     size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
     hidden, heads, frees = work.width * work.hidden, size.num_heads / tensor, work.execution.frees_activations
-    yield "attention's norm", 0.0 if frees else hidden
+    norms = {
+        half: _operand(work, number, half, work.hidden) * size.normed("ahead") + hidden * size.normed("behind")
+        for half in ("attention", "feed_forward")
+    }
+    yield "attention's norms", norms["attention"]
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
-        keys = 2 * max(size.kv_heads / tensor, 1.0)
-        yield "queries, keys and values", work.width * tokens * (heads + keys) * size.head_size
-    yield "attention", work.width * tokens * heads * size.value_size
+        yield "queries, keys and values", work.width * tokens * (heads + 2 * work.keys) * size.head_size
+        if size.qk_norm and not frees:
+            yield "queries and keys ahead of norms", work.width * tokens * (heads + work.keys) * size.head_size
+    mixed = tokens * heads * size.value_size
+    yield "attention", work.width * mixed
+    if work.execution.narrow_operands and size.computes_in.operand_bytes:
+        yield "attention in fewer bits", _operand(work, number, "attention", mixed)
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
     else:
         yield "statistics", _STATISTICS * tokens * heads
     yield "residual", hidden
-    yield "feed-forward's norm", 0.0 if frees else hidden
-    if width := size.dense_width(layer - 1):
-        yield from _fed("feed-forward", work, tokens, width / tensor)
-    if size.has_experts(layer - 1):
-        routed = tokens * size.experts_per_token
-        yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", work.width * routed * size.hidden
-        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+    yield "feed-forward's norms", norms["feed_forward"]
+    if width := size.dense_width(number):
+        yield from _fed("feed-forward", work, number, tokens, width / tensor)
+    if size.has_experts(number):
+        yield "router", _STATISTICS * tokens * size.num_experts / work.cut
+        yield "routed tokens", work.width * work.routed * size.hidden
+        yield from _fed("experts", work, number, work.routed, size.feed_forward / work.degrees.expert_tensor)
+    if size.trained(number + 1) == "adapters":
+        adapted = [of for of in work.block_products(number) if of.has_adapters(size)]
+        yield "adapters", work.width * sum(of.tokens * size.lora * len(of.parts) for of in adapted)
 
 
-def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
+def _fed(name: str, work: LayerWork, number: int, tokens: float, width: float) -> Iterator[tuple[str, float]]:
     entering = work.width * tokens * width * (1 + work.size.gated)
     yield f"{name}, wide", entering
-    yield f"{name}, activated", 0.0 if work.execution.frees_activations else work.width * tokens * width
+    yield f"{name}, activated", _operand(work, number, "feed_forward", tokens * width)
+
+
+def _operand(work: LayerWork, number: int, target: str, elements: float) -> float:
+    """Returns what is kept of the operand of products, a norm's or an activation function's result, whose weights'
+    gradients take it.
+    """
+    if work.execution.frees_activations or not work.size.keeps_operands(number + 1, target):
+        return 0.0
+    narrow = work.size.computes_in.operand_bytes if work.execution.narrow_operands else 0.0
+    return (narrow or work.width) * elements
 
 
 def _selected(work: LayerWork, activations: dict[str, float]) -> float:
@@ -117,18 +141,35 @@ def _selected(work: LayerWork, activations: dict[str, float]) -> float:
     return always + _EVERY_SECOND * (whole - always)
 
 
-def _going_backward(work: LayerWork, layer: int) -> float:
-    """Returns the bytes of gradients of activations that live at a time while a layer goes backward."""
+def _going_backward(work: LayerWork, blocks: range) -> float:
+    """Returns the bytes of gradients of activations that live at a time while a layer of these blocks goes backward, or
+    of what attention takes while devices share tokens, if that is more.
+    """
     size, hidden = work.size, work.width * work.hidden
-    if not 0 < layer < size.num_layers - 1:
-        return 2 * hidden
-    widths = [size.dense_width(layer - 1) * work.tokens]
-    if size.has_experts(layer - 1):
-        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return work.width * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+    elements = [size.dense_width(number) * work.tokens / work.degrees.tensor for number in blocks]
+    if any(map(size.has_experts, blocks)):
+        elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
+    going = work.width * max(elements, default=0.0) * (2 + size.gated) + 2 * hidden
+    return max(going, _exchanging(work) if blocks else 0.0)
+
+
+def _exchanging(work: LayerWork) -> float:
+    """Returns the bytes that attention takes while devices share tokens: by all-to-all another copy of what is sent,
+    gathered all keys and values with their gradients, and in a ring those of each step with the results.
+    """
+    size, context = work.size, work.degrees.context
+    if context == 1:
+        return 0.0
+    keys = work.keys * (size.head_size + size.rotary_size + size.value_size)
+    heads = size.num_heads / work.degrees.tensor
+    elements = {
+        ALL_TO_ALL: keys + heads * (size.head_size + size.rotary_size),
+        RING: context * (keys + heads * size.value_size),
+    }.get(work.execution.context, 2 * context * keys)
+    return work.width * work.tokens * elements
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution, own = work.execution, sum(work.own_parameters(layer))
-    ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
-    return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
+    ahead = work.execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
+    shared = zip(work.parameter_bytes(layer), work.shares, strict=True)
+    return sum(own.gathered * ahead + own.reduced for own, share in shared if share > 1)

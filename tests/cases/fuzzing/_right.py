@@ -125,7 +125,7 @@ def _write_foreign() -> None:
     """The files of other programs that are read."""
     for name, text in FOREIGN.items():
         pathlib.Path(name).write_text(text, encoding="utf-8")
-    plan = Outline(16, 4, "1f1b", 2, 1, (4, 4), (True, True), 2).plan(example_cluster(1, 4), SIZES)
+    plan = Outline(16, 4, "1f1b", 2, 1, (4, 4), ("layer", "layer"), 2).plan(example_cluster(1, 4), SIZES)
     for name, written in TARGETS["torchtitan"].writer.write(plan, SIZES).items():
         path = pathlib.Path("job.py" if name == "torchtitan_plan.py" else name)
         path.write_bytes(written if isinstance(written, bytes) else written.encode())

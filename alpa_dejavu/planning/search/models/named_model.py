@@ -23,6 +23,10 @@ from alpa_dejavu.slicing import Slicer
 
 __all__ = ["SizedTransformer", "attention_on", "model_source", "sized_transformer"]
 
+_DIVIDES_TOKENS = ("jax",)
+"""The training frameworks in which a program may have any shardings, so that tensor-parallel devices can divide norms
+and residuals by tokens: Alpa's own pass never does so."""
+
 
 @final
 class SizedTransformer(ModelSource):
@@ -98,7 +102,7 @@ def sized_transformer(
     cache: ModelCache | None = None,
 ) -> SizedTransformer | None:
     """Returns the source of the transformer that a model's name stands for, where a training framework is known to run
-    it in its own way; None for other models, for those of which a part is frozen, and for Alpa.
+    it in its own way; None for other models, and for Alpa.
 
     Args:
         model: the name of a model, or a transformer's sizes as text.
@@ -110,7 +114,7 @@ def sized_transformer(
     """
     execution = _execution(runtime)
     size = transformer_size(model) if isinstance(model, str) and execution else None
-    if execution is None or size is None or size.train_last:
+    if execution is None or size is None:
         return None
     execution = execution.with_attention(attention)
     if not sequence_parallel:
@@ -163,7 +167,8 @@ def model_source(
         kept = chosen_cache(cache)
         described = sized_transformer(model, runtime, first, attention, cache=kept)
         usual = "fused" if _execution(runtime) else PLAIN
-        return described or TracedModel(model, first, kept, lap, attention or usual)
+        divided = runtime.partition("+")[0] in _DIVIDES_TOKENS
+        return described or TracedModel(model, first, kept, lap, attention or usual, divided)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

@@ -14,7 +14,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.runtime import CostModels
-from alpa_dejavu.layers.models import Transformer, known_models
+from alpa_dejavu.layers.models import known_name
 from alpa_dejavu.planning.search.models._sharding import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.search.models.cached_prices import CachedPrices
 from alpa_dejavu.planning.search.models.model_cache import Key, ModelCache, code_digest
@@ -45,6 +45,7 @@ class TracedModel(ModelSource):
         cache: the cache of models; None: nothing is read from a cache or written to one.
         lap: a function that is called with the name of what has just been done: "import", "trace", "features", "cache".
         attention: how attention that is written out is computed: "plain", as XLA compiles it, or "fused".
+        sequence_parallel: whether tensor-parallel devices may divide norms and residuals, by tokens.
 
     Raises:
         ValueError: a micro-batch without samples; and, once the model has to be traced, a function that can't be.
@@ -59,10 +60,12 @@ class TracedModel(ModelSource):
         cache: ModelCache | None = None,
         lap: Callable[[str], None] = lambda name: None,
         attention: str = "plain",
+        sequence_parallel: bool = False,
     ) -> None:
         self._model, self._cache, self._lap, self._attention = model, cache, lap, attention
+        self._options: dict[str, Any] = {"attention": attention, "sequence_parallel": sequence_parallel}
         self.micro_batch = checked_micro_batch(micro_batch)
-        self._known_name = _known_name(model)
+        self._known_name = known_name(model) if isinstance(model, str) else None
         self._steps: dict[int, TracedStep] = {}
         self._keys: dict[int, Key] = {}
         self._models: dict[tuple[int, int], Model] = {}
@@ -163,10 +166,8 @@ class TracedModel(ModelSource):
                 from alpa_dejavu import layers
 
                 name = layers.step_digest(self._step(micro_batch))
-            code, attention = code_digest(), self._attention
-            self._keys[micro_batch] = {
-                "model": name, "code": code, "micro_batch": micro_batch, "attention": attention,
-            }  # fmt: skip
+            key = {"model": name, "code": code_digest(), "micro_batch": micro_batch, **self._options}
+            self._keys[micro_batch] = key
         return {**self._keys[micro_batch], "num_layers": num_layers}
 
     def _facts(self) -> _ModelFacts:
@@ -191,7 +192,7 @@ class TracedModel(ModelSource):
             step = self._step(micro_batch)
             from alpa_dejavu import sharding
 
-            return sharding.solver_of_step(step, num_layers, attention=self._attention)
+            return sharding.solver_of_step(step, num_layers, **self._options)
 
         make = partial(model_of_entry, num_layers=num_layers, solve=lambda *mesh: solver()(*mesh))
         model = self._cache.read(self._key(micro_batch, num_layers), make)
@@ -205,7 +206,7 @@ class TracedModel(ModelSource):
         phase(f"cutting the model into {num_layers} layers")
         from alpa_dejavu import sharding
 
-        model = remembering(sharding.model_of_step(traced, num_layers, attention=self._attention))
+        model = remembering(sharding.model_of_step(traced, num_layers, **self._options))
         self._lap("features")
         return model
 
@@ -236,11 +237,3 @@ class _ModelFacts:
             "attention": list(dataclasses.astuple(self.attention)),
             "most_layers": {str(key): most for key, most in self.most_layers.items()},
         }
-
-
-def _known_name(model: str | Callable[..., Any]) -> str | None:
-    """The name that says all of a model: a known one's, or a transformer's sizes."""
-    if not isinstance(model, str):
-        return None
-    sizes = Transformer.of_text(model)
-    return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text

@@ -1,0 +1,33 @@
+"""The figures of a planned step that are read first: its seconds, tokens, utilisation and price.
+
+In: a planning result. Out: texts with their names, which the command line and reports show.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import tokens_of_sample
+from alpa_dejavu.planning.result import PlanningResult
+
+__all__ = ["figures"]
+
+
+def figures(planned: PlanningResult) -> list[tuple[str, str]]:
+    """Returns a plan's step, its rates, its utilisation, and its price where hosts have one, each with its name."""
+    plan, rates = planned.plan, list[str]()
+    length, devices = tokens_of_sample(plan.model), plan.num_devices
+    if planned.samples_per_s is not None and length is not None:
+        tokens_per_s = length * planned.samples_per_s
+        rates = [units.token_rate(tokens_per_s), f"{units.token_rate(tokens_per_s / devices)} a device"]
+    elif planned.samples_per_s is not None:
+        rates = [units.sample_rate(planned.samples_per_s)]
+    rate = units.flop_rate(planned.model_flop / plan.step_s / devices)
+    facts = [
+        ("iteration time", ", ".join([units.seconds(plan.step_s), *rates])),
+        ("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} % ({rate} a device)"),
+    ]
+    if (price := planned.price_per_step) is not None:
+        facts.append(("price of a step", units.price(price)))
+        if plan.batch is not None and length is not None:
+            facts.append(("price of 10^9 tokens", units.price(price / plan.batch / length * 1e9)))
+    return facts
