@@ -66,7 +66,10 @@ def test_a_script_as_people_write_it(tmp_path):
         ("--micro-batch-size 2", "", "--micro-batch-size is missing"),
         ("--vocab-size 128", "", "--vocab-size is missing.*or give --model"),
         ("# a run of ours", "echo 'open", "line 2: it can't be read: No closing quotation"),
-        ("--recompute-method uniform", "--recompute-method block", "line 17: 1 blocks of each stage are"),
+        (
+            "--recompute-method uniform --recompute-num-layers 1", "--recompute-method block --recompute-num-layers 0",
+            "line 17: 0 blocks of each stage are",
+        ),
         ("--swiglu", "--optimizer-cpu-offload --optimizer-offload-fraction 2", "line 13: .*a share from 0 to 1"),
     ],
 )

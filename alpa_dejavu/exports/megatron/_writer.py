@@ -94,7 +94,9 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
         }),
         (outline.remat[0] == "selective", {"recompute-granularity": "selective"}),
         (outline.remat[0] == "layer", {
-            "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1",
+            "recompute-granularity": "full",
+            **({"recompute-method": "uniform", "recompute-num-layers": "1"} if outline.remat_share == 1 else
+               {"recompute-method": "block", "recompute-num-layers": str(outline.num_again)}),
         }),
         (offloads, {
             "optimizer-cpu-offload": None, "optimizer-offload-fraction": repr(outline.offload.optimizer),
@@ -125,7 +127,10 @@ def _where_from(outline: Outline) -> list[str]:
             "Context and expert parallel devices are among the data parallel ones, as the plan has them; instances of",
             "the distributed optimizer are the groups whose devices share what ZeRO shares.",
         ]),
-        (outline.remat[0] == "layer", ["Recomputing: the plan's remat, of each block in all stages."]),
+        (outline.remat[0] == "layer" and outline.remat_share == 1, [
+            "Recomputing: the plan's remat, of each block in all stages.",
+        ]),
+        (outline.remat_share < 1, ["Recomputing: the plan's remat, of the first blocks of each stage."]),
         (outline.remat[0] == "selective", ["Recomputing: the plan's selective remat, of the core of attention."]),
         (outline.offload.any, [
             "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.",

@@ -52,6 +52,7 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
+    remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
     # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
     trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
@@ -96,6 +97,8 @@ class Runtime:
                 return f"{name} is {value}, which its files can't say"
         if stage.remat not in self.remat:
             return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if stage.remat_share < 1 and not self.remat_of_some:
+            return f"remat_share is {stage.remat_share!r}, but must be 1"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
             return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
         tensor = math.prod(others)
@@ -180,6 +183,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
@@ -381,7 +385,7 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat != stage.remat, "remat"),
+            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed:
