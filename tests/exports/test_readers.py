@@ -210,7 +210,7 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .* is 8, but must be a divisor of the 4"),
         ({"zero_optimization": {"stage": 2, "mics_shard_size": 2}}, "_size is 2, but must be .* with ZeRO stage 3"),
         ({"zero_optimization": {"stage": 3, "stag3_x": 8}}, "line 6: zero_optimization.stag3_x isn't known"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be Adam"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be one of AdamW, SGD"),
         ({"fp16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
         ({"bf16": {"enabled": "auto"}}, "bf16.enabled is 'auto', but must be true or false"),
         ({"data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum_dtype is 'fp32', but must be bf16"),
