@@ -66,8 +66,8 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
     again = max(outline.again)
     if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
         raise ValueError(
-            f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number in "
-            "each; plan again with --remat"
+            f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number "
+            "in each; plan again with --remat"
         )
     offloads, sharded, muon = outline.offload.any, outline.zero == 3, sizes.optimizer == "muon"
     if muon and (sharded or offloads or outline.sharded):
