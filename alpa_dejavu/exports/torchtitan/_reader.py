@@ -237,8 +237,8 @@ def _mode(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
         return "layer", 1 / every
     if option != "op":
         raise config.must_be(
-            "activation_checkpoint.selective_ac_option", f"'op', or divide the {min(blocks)} to {max(blocks)} blocks of "
-            "each stage, to be planned, or another mode",
+            "activation_checkpoint.selective_ac_option", f"'op', or divide the {min(blocks)} to {max(blocks)} blocks "
+            "of each stage, to be planned, or another mode",
         )  # fmt: skip
     return mode, 1.0
 
