@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_stop
-from alpa_dejavu.cli.models import model_text
+from alpa_dejavu.cli.models import has_own_length, model_text, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -30,6 +31,7 @@ from alpa_dejavu.cli.parameters import (
     ScheduleName,
     checkpoint_option,
     communication_option,
+    division_options,
     hosts_option,
     layers_option,
     memory_margin_option,
@@ -65,13 +67,9 @@ from alpa_dejavu.cli.working import working
     required=True,
     help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
 )
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
-@click.option(
-    "--train-last",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
-)
+@click.option("--sequence", type=click.IntRange(min=1),
+              help="Tokens of a sample, of a transformer by its sizes.  [default: as many as it may have]")  # fmt: skip
+@training_options
 @click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
 @hosts_option
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -93,6 +91,7 @@ from alpa_dejavu.cli.working import working
 @click.option("--objective", type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
               help="What is least.")  # fmt: skip
 @saving_options
+@division_options
 @offload_option
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
@@ -116,7 +115,7 @@ from alpa_dejavu.cli.working import working
 def plan(
     model: str,
     sequence: int | None,
-    train_last: int | None,
+    training: Mapping[str, Any],
     cluster: str,
     hosts: int,
     batch: int,
@@ -158,13 +157,15 @@ def plan(
         # What takes long to import comes once something is shown.
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+        from alpa_dejavu.layers.models import tokens_of_sample
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.planning.rivals import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
         from alpa_dejavu.schedules.schedule_file import schedule_text
 
         check_outputs(*paths, *kept_beside(json_path))
-        model = model_text(model, sequence, train_last)
+        by_itself = sequence is None and has_own_length(model)
+        model = model_text(model, sequence, training)
         check_sizes(batch, layers, micro_batches, hosts)
         check_copies(host_fails_every, copy_every)
         whole = asked_steps(steps, samples, tokens, batch, model)
@@ -196,6 +197,9 @@ def plan(
     lacking = ""
     try:
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
+        if by_itself:
+            most = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
+            to.fact("a sample has", most)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

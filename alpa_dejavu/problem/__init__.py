@@ -29,12 +29,14 @@ from alpa_dejavu.problem._mesh import (
     EXPERT_REPLICATED,
     EXPERT_SHARDED,
     EXPERT_TENSOR,
+    REMAT,
     REPLICATED,
     SHARDED,
     TENSOR,
     MeshConfig,
     SearchSpace,
     Submesh,
+    blocks_again,
 )
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
@@ -60,6 +62,7 @@ __all__ = [
     "OFFLOADED",
     "OFFLOAD_PLACES",
     "PHASES",
+    "REMAT",
     "REPLICATED",
     "SHARDED",
     "TENSOR",
@@ -111,6 +114,7 @@ __all__ = [
     "StridedReads",
     "Submesh",
     "Tensor",
+    "blocks_again",
     "counted_name",
     "host_kinds",
     "recomputed_layers",

@@ -66,7 +66,10 @@ def test_a_script_as_people_write_it(tmp_path):
         ("--micro-batch-size 2", "", "--micro-batch-size is missing"),
         ("--vocab-size 128", "", "--vocab-size is missing.*or give --model"),
         ("# a run of ours", "echo 'open", "line 2: it can't be read: No closing quotation"),
-        ("--recompute-method uniform", "--recompute-method block", "line 17: 1 blocks of each stage are"),
+        (
+            "--recompute-method uniform --recompute-num-layers 1", "--recompute-method block --recompute-num-layers 0",
+            "line 17: 0 blocks of each stage are",
+        ),
         ("--swiglu", "--optimizer-cpu-offload --optimizer-offload-fraction 2", "line 13: .*a share from 0 to 1"),
     ],
 )
@@ -107,6 +110,8 @@ def test_a_strategy_of_galvatrons(tmp_path):
     twos = STRATEGY["tp_sizes_enc"]
     parts = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2}).outline
     assert (parts.data_parallel, parts.replicas, parts.context_parallel, parts.expert_parallel) == (2, 1, 2, 2)
+    some = galvatron(tmp_path, {"checkpoint": "1,0,0,1,1,1,1,0"}).outline
+    assert (some.again, some.remat_share) == ((3, 2), 3 / 5)
     assert galvatron(tmp_path, {"tp_consecutive_flags": "0,0,0,0,0,0,0,0"}, devices=4).outline.data_parallel == 1
 
 
@@ -118,7 +123,7 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"tp_sizes_enc": "0,0,0,0,0,0,0,0"}, "line 3: tp_sizes_enc has 0, but must have at least 1"),
         ({"pp_deg": 0}, "line 2: pp_deg is 0, but must be a whole number of at least 1"),
         ({"chunks": 3}, "line 7: 3 chunks on 2 replicas must divide a batch of 8"),
-        ({"checkpoint": "1,0,1,1,1,0,0,0"}, "line 11: checkpoint isn't alike in the blocks of stage 0"),
+        ({"checkpoint": "1,0,1,1,1,0,0,1"}, r"line 11: checkpoint has \[4, 1\] blocks of stages, but must have one"),
         ({"pipeline_type": "zb"}, "line 9: pipeline_type is 'zb', but must be pipedream_flush or gpipe"),
         ({"dp_types_enc": "0,0,0,0,0,0,0,1"}, "line 5: dp_types_enc and embed_sdp must be alike"),
         ({"pp_deg": 3}, "line 2: 3 stages of 2 tensor-parallel devices must divide"),
@@ -207,7 +212,7 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .* is 8, but must be a divisor of the 4"),
         ({"zero_optimization": {"stage": 2, "mics_shard_size": 2}}, "_size is 2, but must be .* with ZeRO stage 3"),
         ({"zero_optimization": {"stage": 3, "stag3_x": 8}}, "line 6: zero_optimization.stag3_x isn't known"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be Adam"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be one of AdamW, SGD"),
         ({"fp16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
         ({"bf16": {"enabled": "auto"}}, "bf16.enabled is 'auto', but must be true or false"),
         ({"data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum_dtype is 'fp32', but must be bf16"),
@@ -314,18 +319,27 @@ def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expecte
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "mistral", "sliding_window": 2048}, "line 11: sliding_window is 2048 in layers from 0, but"),
-        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True}, "512 in layers from 28"),
-        ({"model_type": "qwen3", "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]},
-         "512 in layers from 1,.* give --sequence 512 or fewer"),
+        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True},
+         r"line 11: sliding_window is 512 in layers \[28, 29, 30, 31\] of 32, but must be in all, or in all but every"),
+        ({"model_type": "qwen3", "sliding_window": 512,
+          "layer_types": ["full_attention", "sliding_attention"] * 16}, "give --sequence 512 or fewer"),
         ({"layer_types": ["linear_attention"]}, "layer_types has other layers than"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "line 11: rope_scaling is .*, but must be as Llama 3.1"),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0, "low_freq_factor": 2}},
+         "line 11: rope_scaling is .*, but must be as Llama 3.1"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2.0}}, "rotary_scaling_kind is 'ntk', but must be one of"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "new_width": 3}}, "rope_scaling is .*, but must be an"),
         ({"rope_theta": "big"}, "rope_theta is 'big', but must be a whole number"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype is 'float8_e4m3fn', but must be one of bfloat16"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu', but must be silu"),
-        ({"quantization_config": {"bits": 4}}, "line 11: quantization_config is of another model"),
+        ({"hidden_act": "tanh"}, "line 11: hidden_act is 'tanh', but must be one of"),
+        ({"quantization_config": {"bits": 4}}, "line 11: quantization_config is .*, which isn't planned"),
+        ({"num_experts_of_heads": 4}, "line 11: num_experts_of_heads isn't known, so it may change what is planned"),
+        ({"kv_lora_rank": 4}, "line 11: kv_lora_rank isn't known"),
+        ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers is 1, which isn't planned"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is .*, but must be that of a ...ForCau"),
         ({"attention_bias": [1]}, r"attention_bias is \[1\], but must be true or false"),
+        ({"model_type": "mpt", "attn_config": {"alibi": False}}, "attn_config has alibi False, but must have True"),
+        ({"model_type": "gemma3", "text_config": 3}, "text_config is 3, but must be an object of sizes"),
+        ({"model_type": "gemma_2"}, "line 2: model_type is 'gemma_2', .* did you mean 'gemma2'"),
         ({"model_type": "lama"}, "line 2: model_type is 'lama', .* did you mean 'llama'"),
         ({"hidden_size": "big"}, "line 3: hidden_size is 'big', but must be a whole number"),
         ({"num_hidden_layers": 10**7}, "num_blocks is 10000000, but must be at most 254"),

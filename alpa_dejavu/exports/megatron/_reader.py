@@ -20,10 +20,10 @@ from alpa_dejavu.exports._command_line import (
 from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments
+from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments, training_of
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import NO_OFFLOAD, Offload
+from alpa_dejavu.problem import NO_OFFLOAD, Offload, blocks_again
 
 _MOST_NAMES, _LONGEST = 10, 60
 """So many names does an error list, and so many characters of each."""
@@ -42,6 +42,8 @@ _STRATEGY: Final = "data-parallel-sharding-strategy"
 _LEVELS: Final = {"no_shard": 0, "optim": 2, "optim_grads": 2, "optim_grads_params": 3}
 _ENDS: Final = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 _COUNTED: Final = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_EXCHANGE: Final = "cp-comm-type"
+_GROUPS: Final = "moe-router-group-topk"
 _PLAIN: Final = ("unfused", "local")
 """Backends of attention that keep its scores."""
 _VIRTUAL: Final = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")
@@ -51,11 +53,11 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
     """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
     line = command_line_of(path, _TELLING)
     config = _configuration(path, line)
-    sizes = sizes_of_arguments(config) if model is None else dataclasses.replace(model, precision=precision_of(config))
+    sizes = sizes_of_arguments(config) if model is None else dataclasses.replace(model, **training_of(config))
     check_processes(path, line, num_devices)
     outline = _outline(config, num_devices, sizes.num_blocks)
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
-    return Foreign(outline, sizes, config.ignored, _priced_by(config), sequence_parallel=divided)
+    return Foreign(outline, sizes, config.ignored, _priced_by(config), _otherwise(config), divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -128,6 +130,18 @@ def _check(path: pathlib.Path, argument: ShellArgument, strange: Sequence[ShellA
         raise wrong_line(path, line, f"{shown} must have {'one' if setting.words else 'no'} value; mend it")
 
 
+def _otherwise(config: Configuration) -> tuple[str, ...]:
+    """Returns what of the command line is priced otherwise."""
+    kind, groups = config.one_of(_EXCHANGE, ("p2p", "allgather", "a2a"), "p2p"), config.number(_GROUPS, 0)
+    sentences = {
+        f"--{_EXCHANGE} {kind} is priced as p2p: keys and values go round a ring":
+            kind != "p2p" and config.number("context-parallel-size", 1) > 1,
+        f"--{_GROUPS} {groups} is priced as if a token's experts were in any groups: all-to-alls send no more":
+            groups > 0 and config.number("expert-model-parallel-size", 1) > 1,
+    }  # fmt: skip
+    return tuple(sentence for sentence, applies in sentences.items() if applies)
+
+
 def _priced_by(config: Configuration) -> dict[str, str]:
     """Returns how the command line's choices are priced, by the names of `PlanEstimator`'s arguments."""
     choices = {}
@@ -135,7 +149,7 @@ def _priced_by(config: Configuration) -> dict[str, str]:
         choices["attention"] = "plain"
     name = "grad-reduce-in-bf16"
     if name in config:
-        if precision_of(config) not in ("bfloat16", "float8"):
+        if "bf16" not in config:
             raise config.wrong(name, f"--{name} is without --bf16, which isn't priced; add --bf16, or leave it out")
         choices["runtime"] = "nemo"  # the same with gradients in half precision
     if "overlap-grad-reduce" not in config and _FULLY_SHARDED.isdisjoint(config.values):
@@ -161,11 +175,12 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
         raise config.must_be("global-batch-size", whole)
     blocks, chunks = _blocks(config, num_blocks, stages)
     schedule = "1f1b" if chunks == 1 else "interleaved" if chunks == 2 else f"interleaved_{chunks}"
-    count, remat = batch // micro // replicas, (_remat(config, blocks),) * len(blocks)
+    count, (remat, share) = batch // micro // replicas, _remat(config, blocks)
     zero = _zero(config) if across > 1 else 0
     return Outline(
-        batch, count, schedule, across, along, blocks, remat, zero, _offload(config),
+        batch, count, schedule, across, along, blocks, (remat,) * len(blocks), zero, _offload(config),
         **degrees_of(config, (across, along), DEGREE_ARGUMENTS, _sharded(config, across) if zero else 0),
+        remat_share=share,
     )  # fmt: skip
 
 
@@ -233,7 +248,7 @@ def _chunks(config: Configuration, whole: int, stages: int) -> int:
 
 def _laid_out(config: Configuration, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
     try:
-        blocks = blocks_of_layout(str(config.get(LAYOUT)))
+        blocks = blocks_of_layout(str(config.get(LAYOUT)), config.number("mtp-num-layers", 0))
     except ValueError as error:
         raise config.wrong(LAYOUT, str(error)) from None
     if sum(blocks) != num_blocks or len(blocks) % stages:
@@ -244,24 +259,28 @@ def _laid_out(config: Configuration, num_blocks: int, stages: int) -> tuple[tupl
     return blocks, len(blocks) // stages
 
 
-def _remat(config: Configuration, blocks: Sequence[int]) -> str:
+def _remat(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
+    """Returns what is computed again, and of which share of each stage's blocks."""
     if "checkpoint-activations" in config:  # the old name for all of them
-        return "layer"
+        return "layer", 1.0
     if "recompute-activations" in config:
-        return "selective"
+        return "selective", 1.0
     if "recompute-granularity" not in config:
-        return "none"
+        return "none", 1.0
     if config.one_of("recompute-granularity", ("full", "selective")) == "selective":
-        return "selective"
+        return "selective", 1.0
     method, number = config.get("recompute-method"), config.number("recompute-num-layers", 0)
     if method == "uniform" and number > 1:
         raise config.must_be("recompute-num-layers", "1 to be planned")
-    if method == "block" and number < max(blocks):
+    if method != "block" or number >= max(blocks):
+        return "layer", 1.0
+    share = number / max(blocks)
+    if not number or any(blocks_again(share, of) != min(number, of) for of in blocks):
         raise config.wrong(
-            "recompute-method", f"{number} blocks of each stage are computed again, but must be all of its "
-            f"{max(blocks)}, or none; read it with one of these",
+            "recompute-method", f"{number} blocks of each stage are computed again, but must be the same share of all "
+            f"stages, which have {min(blocks)} to {max(blocks)}; read it with another number",
         )  # fmt: skip
-    return "layer"
+    return "layer", share
 
 
 def _zero(config: Configuration) -> int:
@@ -269,7 +288,8 @@ def _zero(config: Configuration) -> int:
         return 3
     if not _FULLY_SHARDED.isdisjoint(config.values):
         return _LEVELS[config.one_of(_STRATEGY, _LEVELS, "optim_grads_params")]
-    return 2 if "use-distributed-optimizer" in config else 0
+    layers = "use-layer-wise-distributed-optimizer" in config or config.get("optimizer") == "dist_muon"
+    return 2 if layers or "use-distributed-optimizer" in config else 0
 
 
 def _offload(config: Configuration) -> Offload:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
+from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
 
@@ -51,11 +52,14 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
-    frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
+    remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
+    # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
+    trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
-    models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
+    models: Sequence[Mapping[str, Sequence[object]]] = ()
     lacks: str = ""  # the property of `Transformer` with those fields, and their values, that no file of it can say
+    says: tuple[str, ...] = ()  # fields of these that its files can say nevertheless
 
     def has(self, schedule: str) -> bool:
         """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
@@ -65,13 +69,20 @@ class Runtime:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
         return self.zero if num_stages > 1 else (0, 2, 3)
 
-    def why_not_frozen(self, model: str) -> str:
-        """Returns why it can't train a model of a name, of which a part is frozen; empty if it can, or nothing is."""
-        sizes = None if self.frozen else transformer_size(model)
-        if sizes is None or not sizes.train_last:
-            return ""
-        blocks = units.counted(sizes.num_blocks, "block")
-        return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
+    def why_not_trained(self, model: str) -> Hindrance | None:
+        """Returns why its files can't say how a model of a name is trained, and what would do; None if they can."""
+        sizes = transformer_size(model)
+        if sizes is None:
+            return None
+        for field, option in _TRAINING.items():
+            value = getattr(sizes, field)
+            if value not in self.trains.get(field, _USUAL[field]):
+                blocks = units.counted(sizes.num_blocks, "block")
+                words = {
+                    "train_last": f"only the last {value} of {blocks} train", "lora": "adapters alone are trained",
+                }.get(field, f"{field} is {value!r}")  # fmt: skip
+                return Hindrance(f"its files can't say that {words}", f"plan without {option}")
+        return None
 
     def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
         """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
@@ -86,6 +97,8 @@ class Runtime:
                 return f"{name} is {value}, which its files can't say"
         if stage.remat not in self.remat:
             return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if stage.remat_share < 1 and not self.remat_of_some:
+            return f"remat_share is {stage.remat_share!r}, but must be 1"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
             return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
         tensor = math.prod(others)
@@ -108,9 +121,10 @@ class Runtime:
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
         for name, value in getattr(model, self.lacks).items() if self.lacks else ():
-            return f"{name} is {value!r}, but must be left out"
+            if name not in self.says:
+                return f"{name} is {value!r}, but must be left out"
         unlike: list[list[str]] = [
-            [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
+            [f"{name} is {value!r}, but must be {_either(values)}" for name, values in kind.items()
              if (value := getattr(model, name)) not in values]
             for kind in self.models
         ]  # fmt: skip
@@ -127,10 +141,37 @@ class Runtime:
         return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
+def _either(values: Sequence[object]) -> str:
+    return "above 0" if isinstance(values, range) else " or ".join(map(repr, values))
+
+
+_TRAINING = {
+    "train_last": "--train-last", "lora": "--lora", "optimizer": "--optimizer", "gather": "gather in --precision",
+}  # fmt: skip
+"""The fields of a transformer that say how it is trained, with the options that set them."""
+_USUAL: Mapping[str, tuple[object, ...]] = {
+    "train_last": (0,), "lora": (0,), "optimizer": ("adamw", "adam"), "gather": ("",),
+}  # fmt: skip
+_PRECISIONS = ("bfloat16", "float16", "float32", "float8", "fp8-blockwise", "mxfp8", "nvfp4")
+_MEGATRON = [
+    {**feeds, **biases, **positions, "precision": _PRECISIONS}
+    for feeds in (
+        {"gated": (True,), "activation": ("silu",)}, {"gated": (False,), "activation": ("gelu", "relu2")},
+    )
+    for biases in ({"biases": ("none", "qkv")}, {"biases": ("all",), "num_experts": (0,)})
+    for positions in (
+        {"rotary_scaling": (1.0,)}, {"latent_rank": (0,), "rotary_scaling_kind": ("llama3",)},
+        {"latent_rank": range(1, 10**9), "rotary_scaling_kind": ("yarn",)},
+    )
+]  # fmt: skip
+"""The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
-_LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
-    "shared_feed_forward": (0,), "rotary_scaling": (1.0, 8.0), "precision": ("bfloat16", "float32"),
+_BY_MAXTEXT: Mapping[str, Sequence[object]] = {
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8", "mxfp8"),
+}  # fmt: skip
+_LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
+    **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
+    "predicted": (0,), "rotary_scaling": (1.0, 8.0), "rotary_scaling_kind": ("llama3",),
 }  # fmt: skip
 RUNTIMES = {
     "alpa": Runtime(
@@ -138,10 +179,11 @@ RUNTIMES = {
         unlike_submeshes=True,
         unlike_zero=True,
         streams=False,
-        frozen=True,
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor"), "train_last": range(MOST_LAYERS)},
         lacks="untraced",
     ),
     "megatron": Runtime(
+        remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
@@ -149,16 +191,19 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon"), "gather": ("", "fp8")},
         lacks="unusual",
-        models=(
-            {"latent_rank": (0,), "biases": ("none", "qkv")},
-            {"latent_rank": (0,), "biases": ("all",), "num_experts": (0,)},
+        says=(
+            "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
+            "rotary_scaling_kind", "router_bias",
         ),
+        models=_MEGATRON,
     ),
     "deepspeed": Runtime(
         degrees=("context_parallel", "sharded"),
         context_in_pipeline=False,
         hybrid_zero=(3,),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon")},
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
@@ -167,6 +212,7 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        remat_of_some=True,
         degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
@@ -181,7 +227,8 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
-        models=({"precision": ("bfloat16", "float32")},),
+        trains={"gather": ("", "fp8")},
+        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8")},),
     ),
     "maxtext": Runtime(
         degrees=("context_parallel", "expert_parallel", "sharded"),
@@ -196,20 +243,33 @@ RUNTIMES = {
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
         lacks="unusual",
+        says=("router_bias", "predicted", "rotary_scaling_kind"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon")},
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
+            *({
+                **_BY_MAXTEXT, "latent_rank": range(1, 10**9), "num_experts": range(1, 10**9), "biases": ("none",),
+                "qk_norm": (False,), **scaling,
+            } for scaling in ({"rotary_scaling": (1.0,)}, {"rotary_scaling_kind": ("yarn",)})),
             {
-                "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,), "biases": ("all",),
-                "qk_norm": (False,), "num_experts": (0,), "precision": ("bfloat16", "float32"),
+                **_BY_MAXTEXT, "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,),
+                "biases": ("all",), "qk_norm": (False,), "num_experts": (0,), "predicted": (0,),
             },
         ),
     ),
-    "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
+    "jaxpp": Runtime(
+        remat_of_some=True,
+        schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
+    ),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
-WITHOUT_FROZEN = "plan without --train-last"
-"""The remedy where a framework's files can't say that a part of the model is frozen."""
+_ALIKE = {
+    "nemo": RUNTIMES["megatron"],
+    "fsdp": Runtime(degrees=("sharded",), tensor_parallel=False, remat=("none", "selective", "layer")),
+}
+"""Frameworks that no plan is written for, but that run transformers by their sizes."""
 
 
 def runtimes_of(plan: Plan) -> dict[str, str]:
@@ -237,6 +297,12 @@ def runtimes_text(plan: Plan) -> str:
         by_reason.setdefault(why, []).append(name)
     can = ", ".join(by_reason.pop("")) or "none"
     return "; ".join([can, *(f"not {', '.join(names)}: {why}" for why, names in by_reason.items())])
+
+
+def limits_of(runtime: str) -> Runtime | None:
+    """Returns the limits of a training framework by the name of a runtime profile; None where they aren't known."""
+    name = runtime.partition("+")[0]
+    return RUNTIMES.get(name) or _ALIKE.get(name)
 
 
 def schedules_of(runtime: str) -> tuple[str, ...]:
@@ -285,8 +351,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
-    if why := limits.why_not_frozen(plan.model):
-        yield Hindrance(why, WITHOUT_FROZEN)
+    if untrained := limits.why_not_trained(plan.model):
+        yield untrained
     for n, stage in enumerate(plan.stages):
         if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
             yield Hindrance(f"stage {n}: {reason}", again)
@@ -321,7 +387,7 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat != stage.remat, "remat"),
+            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed:
