@@ -123,4 +123,20 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
             f"model is {model!r}, but must be a transformer of known sizes: a known name such as gpt-39b, a "
             "config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
         )
-    return sizes if sequence is None else dataclasses.replace(sizes, sequence=sequence)
+    if sequence is None:
+        return sizes
+    longer = dataclasses.replace(sizes, sequence=sequence)
+    if has_own_length(model) and sequence > sizes.sequence:
+        raise ValueError(
+            f"sequence is {sequence}, but must be at most {sizes.sequence}, the tokens that {model} may have; give "
+            f"fewer, or its sizes without that limit, --model '{longer.text}'"
+        )
+    return longer
+
+
+def has_own_length(model: str) -> bool:
+    """Returns whether a model says by itself how many tokens a sample may have: a named decoder, or a config.json."""
+    from alpa_dejavu.layers.models import Transformer, known_name, model_size
+
+    name = known_name(model)
+    return model.endswith(".json") or (name is not None and isinstance(model_size(name), Transformer))

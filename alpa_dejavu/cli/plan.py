@@ -22,7 +22,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_stop
-from alpa_dejavu.cli.models import model_text
+from alpa_dejavu.cli.models import has_own_length, model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -65,7 +65,8 @@ from alpa_dejavu.cli.working import working
     required=True,
     help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
 )
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
+@click.option("--sequence", type=click.IntRange(min=1),
+              help="Tokens of a sample, of a transformer by its sizes.  [default: as many as it may have]")  # fmt: skip
 @click.option(
     "--train-last",
     type=click.IntRange(min=1),
@@ -158,12 +159,14 @@ def plan(
         # What takes long to import comes once something is shown.
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+        from alpa_dejavu.layers.models import tokens_of_sample
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.planning.rivals import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
         from alpa_dejavu.schedules.schedule_file import schedule_text
 
         check_outputs(*paths, *kept_beside(json_path))
+        by_itself = sequence is None and has_own_length(model)
         model = model_text(model, sequence, train_last)
         check_sizes(batch, layers, micro_batches, hosts)
         check_copies(host_fails_every, copy_every)
@@ -196,6 +199,9 @@ def plan(
     lacking = ""
     try:
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
+        if by_itself:
+            tokens = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
+            to.fact("a sample has", tokens)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._settings import Configuration, settings_of
+from alpa_dejavu.exports._settings import Configuration, settings_of, short, unknown_setting
 from alpa_dejavu.exports.megatron import megatron_sizes
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem.limits import MOST_LAYERS, at_most
 
-_REMEDY = "give the config.json of a Llama, Mistral, Mixtral, Qwen or GPT-2, as Hugging Face has it"
-_SILU, _GELU = ("silu", "swish"), ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
+_LOGGER = logging.getLogger(__name__)
+_REMEDY = "give a config.json as Hugging Face has it, or the sizes as 'transformer:hidden=N,...'"
+_ACTIVATIONS: Final = dict.fromkeys(
+    ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python"), "gelu"
+) | {"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2"}  # fmt: skip
 _PRECISIONS = ("bfloat16", "float16", "float32")
 _SETTINGS: Final = settings_of("hugging_face")
-"""By kinds of models what the class of each has where a key is missing; "" has the keys of other models than are
-planned.
-"""
+"""By kinds of models what a reader does with each key; "" has the keys of all kinds."""
 _KINDS: Final = [kind for kind in _SETTINGS if kind]
+_FACTS: Final[dict[str, dict[str, Any]]] = {
+    "gemma2": {"norms": "sandwich"},
+    "gemma3_text": {"norms": "sandwich", "qk_norm": True},
+    "olmo2": {"norms": "post", "qk_norm": True, "wide_qk_norm": True},
+    "qwen3": {"qk_norm": True},
+    "qwen3_moe": {"qk_norm": True},
+    "gpt_oss": {"sinks": True, "router_bias": True, "expert_biases": True},
+    "deepseek_v3": {"router_bias": True},
+    "nemotron": {"gated": False, "rms_norm": False},
+}
+"""What a kind's class has whatever its config says."""
+_EXPERTS: Final = {
+    "mixtral": "num_local_experts", "gpt_oss": "num_local_experts", "qwen2_moe": "num_experts",
+    "qwen3_moe": "num_experts", "deepseek_v2": "n_routed_experts", "deepseek_v3": "n_routed_experts",
+}  # fmt: skip
+_NO_BIASES = ("mistral", "mixtral", "phi3")
+"""The kinds whose classes don't read that there are biases."""
+_SCALED: Final = {
+    "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
+    "mscale", "mscale_all_dim", "short_mscale", "long_mscale", "short_factor", "long_factor", "attention_factor",
+    "original_max_position_embeddings", "truncate", "finetuned", "partial_rotary_factor",
+}  # fmt: skip
 
 
 def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Transformer:
@@ -28,7 +54,7 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
     has.
 
     `sequence` is the tokens of a sample; None: as many as the file says. Raises ValueError if the file can't be read,
-    or describes a model of another kind; says which key is wrong.
+    describes a model of another kind, or one of fewer tokens; says which key is wrong.
     """
     file = pathlib.Path(path)
     if file.suffix == ".json":
@@ -38,25 +64,42 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
 
 
 def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Transformer:
-    data = file.data
+    data, outer = file.data, tuple[str, ...]()
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in _KINDS:
-        why = f"model_type is {kind!r}, but must be one of {', '.join(_KINDS)}{near(str(kind), _KINDS)}"
+        why = f"model_type is {short(kind)}, but must be one of {', '.join(_KINDS)}{near(str(kind), _KINDS)}"
         raise file.problem(("model_type",), why)
-    for key, setting in _SETTINGS[""].items():
-        if not setting.leaves(data.get(key)):
-            raise file.problem((key,), f"{key} is of another model than one of blocks alike, which alone is planned")
-    heads = data.get("architectures") or []
-    if not isinstance(heads, list) or not all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in heads):
-        raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
-    usual = {key: setting.default for key, setting in _SETTINGS[kind].items()}
-    config = Configuration(usual | data, lambda name, why: file.problem((name,) if name else (), why))
+    _check_keys(file, kind, data, outer)
+    if kind == "gemma3":
+        _LOGGER.warning("%s: its language model alone is planned, without the encoder of images", file.path)
+        inner, outer, kind = data.get("text_config"), ("text_config",), "gemma3_text"
+        if not isinstance(inner, dict):
+            raise file.problem(outer, f"text_config is {short(inner)}, but must be an object of sizes")
+        _check_keys(file, kind, inner, outer)
+        data = {key: data[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in data} | inner
+    usual = {key: setting.default for key, setting in _SETTINGS[kind].items() if setting.use == "default"}
+    config = Configuration(usual | data, lambda name, why: file.problem((*outer, name) if name else (), why))
     try:
-        return _gpt2(config, sequence) if kind == "gpt2" else _llama(config, kind, sequence)
+        return {"gpt2": _gpt2, "mpt": _mpt}.get(kind, _decoder)(config, kind, sequence)
     except ValueError as error:
         if str(error).startswith("transformer: "):
             raise config.wrong("", str(error).removeprefix("transformer: ")) from None
         raise
+
+
+def _check_keys(file: CheckedFile[dict[str, Any]], kind: str, data: dict[str, Any], outer: tuple[str, ...]) -> None:
+    """Checks that each key is known, and that none is of what isn't planned."""
+    settings = {**_SETTINGS[""], **_SETTINGS[kind]}
+    for key, value in data.items():
+        setting = settings.get(key)
+        if setting is None and value is not None:
+            raise file.problem((*outer, key), unknown_setting(key, key, settings))
+        if setting is not None and setting.use == "off" and not setting.leaves(value):
+            raise file.problem((*outer, key), f"{key} is {short(value)}, which isn't planned; leave it out")
+    heads = data.get("architectures") or []
+    endings = ("ForCausalLM", "LMHeadModel", *(("ForConditionalGeneration",) if kind == "gemma3" else ()))
+    if not isinstance(heads, list) or not all(str(name).endswith(endings) for name in heads):
+        raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
 
 
 def _precision(config: Configuration) -> str:
@@ -68,107 +111,184 @@ def _precision(config: Configuration) -> str:
     return value
 
 
-def _check_activation(config: Configuration, key: str, allowed: tuple[str, ...]) -> None:
-    """Checks the function between the products of feed-forward layers."""
-    if config.get(key) not in (None, *allowed):
-        raise config.must_be(key, f"{allowed[0]} to be planned")
+def _activation(config: Configuration, default: str, *keys: str) -> str:
+    """Returns the function between the products of feed-forward layers, which one of some keys says."""
+    key = next((key for key in keys if config.get(key) is not None), keys[0])
+    return _ACTIVATIONS[config.one_of(key, _ACTIVATIONS, default)]
 
 
-def _llama(config: Configuration, kind: str, sequence: int | None) -> Transformer:
-    experts = config.number("num_local_experts", 0) or config.number("num_experts", 0)
+def _tokens(config: Configuration, key: str, sequence: int | None) -> int:
+    """Returns the tokens of a sample: as many as the model may have, where no fewer are asked for."""
+    most = config.number(key)
+    if sequence is not None and sequence > most:
+        raise config.must_be(
+            key, f"at least the {sequence} tokens asked for; give --sequence {most} or fewer, or raise it in the file"
+        )
+    return sequence or most
+
+
+def _decoder(config: Configuration, kind: str, sequence: int | None) -> Transformer:
     blocks, wide = config.number("num_hidden_layers"), config.number("intermediate_size")
-    dense = config.get("mlp_only_layers", [])
-    if experts and dense != [*range(len(dense) if isinstance(dense, list) else 0)]:
-        raise config.must_be("mlp_only_layers", "the first blocks alone")
-    _check_activation(config, "hidden_act", _SILU)
-    tokens = sequence or config.number("max_position_embeddings")
-    _check_window(config, kind, tokens, blocks)
-    base, scaling = _rotary(config)
-    shared = config.number("shared_expert_intermediate_size", 0) if experts else 0
+    at_most("transformer: num_blocks", blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
+    heads, hidden = config.number("num_attention_heads"), config.number("hidden_size")
+    tokens, experts = _tokens(config, "max_position_embeddings", sequence), 0
+    window, every = _window(config, kind, tokens, blocks)
+    fields: dict[str, Any] = {"kv_heads": config.number("num_key_value_heads", 0), "feed_forward": wide}
+    head = config.number("head_dim", 0)
+    if kind.startswith("deepseek"):
+        fields |= _latent(config, heads)
+        head = fields["head_size"]
+    if kind in _EXPERTS and (experts := config.number(_EXPERTS[kind], 0)):
+        fields |= _experts(config, kind, experts, wide)
+    facts = _FACTS.get(kind, {})
     return Transformer(
-        hidden=config.number("hidden_size"),
-        num_blocks=blocks,
-        num_heads=config.number("num_attention_heads"),
-        vocabulary=config.number("vocab_size"),
-        sequence=tokens,
-        kv_heads=config.number("num_key_value_heads", 0),
-        head_size=config.number("head_dim", 0),
-        feed_forward=config.number("moe_intermediate_size", wide) if experts else wide,
+        hidden, blocks, heads, config.number("vocab_size"), tokens,
+        **{"head_size": head} | fields | facts,
         biases=_biases(config, kind),
-        qk_norm=kind in ("qwen3", "qwen3_moe"),
         tied=config.flag("tie_word_embeddings"),
-        num_experts=experts,
-        experts_per_token=config.number("num_experts_per_tok", 2) if experts else 0,
-        shared_feed_forward=shared,
-        shared_gate=kind == "qwen2_moe" and shared > 0,
-        dense_blocks=len(dense) if experts else 0,
-        dense_feed_forward=wide if experts and dense else 0,
-        rotary_base=base,
-        rotary_scaling=scaling,
+        activation=_activation(config, "silu", "hidden_activation", "hidden_act"),
+        window=window,
+        global_every=every,
+        attention_cap=_number(config, "attn_logit_softcapping"),
+        logit_cap=_number(config, "final_logit_softcapping"),
+        predicted=config.number("num_nextn_predict_layers", 0),
         precision=_precision(config),
-    )
+        **_rotary(config, head or hidden // heads, tokens),
+    )  # fmt: skip
+
+
+def _number(config: Configuration, name: str) -> float:
+    value = config.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise config.must_be(name, "a number, or null")
+    return float(value)
+
+
+def _experts(config: Configuration, kind: str, experts: int, wide: int) -> dict[str, Any]:
+    """The fields that say which blocks have which experts."""
+    each = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
+    listed = config.get("mlp_only_layers", [])
+    if not isinstance(listed, list) or listed != [*range(len(listed))]:
+        raise config.must_be("mlp_only_layers", "the first blocks alone")
+    dense = len(listed) or config.number("first_k_dense_replace", 0)
+    every = config.number("decoder_sparse_step", 1)
+    shared = config.number("n_shared_experts", 0) * each if kind.startswith("deepseek") else (
+        config.number("shared_expert_intermediate_size", 0) if kind == "qwen2_moe" else 0
+    )  # fmt: skip
+    return {
+        "feed_forward": each, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
+        "shared_feed_forward": shared, "shared_gate": kind == "qwen2_moe" and shared > 0, "dense_blocks": dense,
+        "experts_every": every, "dense_feed_forward": wide if dense or every > 1 else 0,
+    }  # fmt: skip
+
+
+def _latent(config: Configuration, heads: int) -> dict[str, Any]:
+    """The fields of multi-head latent attention, in which each head has keys of its own."""
+    keys = {"head_size": "qk_nope_head_dim", "rotary_size": "qk_rope_head_dim", "value_size": "v_head_dim",
+            "latent_rank": "kv_lora_rank"}  # fmt: skip
+    ranks = {field: config.number(key) for field, key in keys.items()}
+    return ranks | {"query_rank": config.number("q_lora_rank", 0), "kv_heads": heads}
 
 
 def _biases(config: Configuration, kind: str) -> str:
     """Which products have a bias: what a kind's class doesn't read changes nothing."""
     if kind in ("qwen2", "qwen2_moe"):
         return "qkv" if kind == "qwen2" or config.flag("qkv_bias", True) else "none"
-    attention = kind in ("llama", "qwen3", "qwen3_moe") and config.flag("attention_bias")
-    if kind == "llama" and config.flag("mlp_bias"):
+    if kind in _NO_BIASES:
+        return "none"
+    attention = config.flag("attention_bias")
+    if kind in ("llama", "nemotron") and config.flag("mlp_bias"):
         return "all" if attention else "feed_forward"
     return "attention" if attention else "none"
 
 
-def _check_window(config: Configuration, kind: str, tokens: int, blocks: int) -> None:
-    """Checks that each token sees all before it: windows of attention aren't planned."""
-    if kind in ("mistral", "mixtral"):
-        first = 0
-    elif kind.startswith("qwen") and config.flag("use_sliding_window"):
-        first = config.number("max_window_layers", 0)
+def _window(config: Configuration, kind: str, tokens: int, blocks: int) -> tuple[int, int]:
+    """The tokens of a window that is shorter than a sample, and every how many blocks one has none; 0 for none."""
+    window = config.number("sliding_window", 0)
+    if kind.startswith("qwen"):
+        first = config.number("max_window_layers", 0, least=0) if config.flag("use_sliding_window") else blocks
+        local = [number >= first for number in range(blocks)]
     else:
-        first = blocks
+        every = config.number("sliding_window_pattern", 0)
+        has_any = kind in ("mistral", "mixtral", "phi3") or every > 0
+        local = [has_any and not (every and (number + 1) % every == 0) for number in range(blocks)]
     types = config.get("layer_types")
     if types is not None:
-        if not isinstance(types, list) or not all(layer in ("full_attention", "sliding_attention") for layer in types):
+        if not isinstance(types, list) or not set(types) <= {"full_attention", "sliding_attention"}:
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
-        first = types.index("sliding_attention") if "sliding_attention" in types else blocks
-    window = config.number("sliding_window", 0)
-    if window and first < blocks and tokens > window:
+        local = [of == "sliding_attention" for of in types]
+    if not window or window >= tokens or not any(local):
+        return 0, 0
+    every = 0 if all(local) else local.index(False) + 1
+    if local != [not every or (number + 1) % every > 0 for number in range(blocks)] or every == 1:
         raise config.wrong(
             "sliding_window",
-            f"sliding_window is {window} in layers from {first}, but must be at least a sample's {tokens} tokens, "
-            f"since windows of attention aren't planned: give --sequence {window} or fewer, or shorter prompts",
+            f"sliding_window is {window} in layers {_listed(local)} of {blocks}, but must be in all, or in all but "
+            f"every so-manieth, to be planned; give --sequence {window} or fewer",
         )
+    return window, every
 
 
-def _rotary(config: Configuration) -> tuple[int, float]:
-    """The base of the wavelengths by which positions rotate, and the factor of long ones, as Llama 3.1 has it."""
+def _listed(local: Sequence[bool]) -> str:
+    return short([number for number, is_local in enumerate(local) if is_local])
+
+
+def _rotary(config: Configuration, head: int, tokens: int) -> dict[str, Any]:
+    """The fields that say how positions rotate heads of a width."""
     key = "rope_scaling" if config.get("rope_parameters") is None else "rope_parameters"
     scaling = config.get(key) or {}
-    if not isinstance(scaling, dict):
-        raise config.must_be(key, "an object, or null")
+    if isinstance(scaling, dict) and isinstance(scaling.get("full_attention"), dict):
+        scaling = scaling["full_attention"]
+    if not isinstance(scaling, dict) or not set(scaling) <= _SCALED:
+        raise config.must_be(key, f"an object with none but {', '.join(sorted(_SCALED))}, or null")
     base = scaling.get("rope_theta", config.get("rope_theta"))
     if isinstance(base, bool) or not isinstance(base, int | float) or base < 1 or base != int(base):
-        raise config.wrong("rope_theta", f"rope_theta is {base!r}, but must be a whole number of at least 1")
+        raise config.wrong("rope_theta", f"rope_theta is {short(base)}, but must be a whole number of at least 1")
+    share = scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise config.must_be("partial_rotary_factor", "above 0 and at most 1", 1.0)
+    fields: dict[str, Any] = {"rotary_base": int(base), "rotated": int(head * share) if share < 1 else 0}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
-        return int(base), 1.0
+        return fields
+    kind = {"su": "longrope"}.get(kind, kind)
     usual = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
-    factor = scaling.get("factor")
-    if kind != "llama3" or any(scaling.get(name, value) != value for name, value in usual.items()):
+    if kind == "llama3" and any(scaling.get(name, value) != value for name, value in usual.items()):
         raise config.must_be(key, "as Llama 3.1 has it, or null, to be planned")
+    factor = scaling.get("factor")
+    if kind == "longrope" and factor is None:
+        before = config.number("original_max_position_embeddings", config.number("max_position_embeddings"))
+        factor = max(config.number("max_position_embeddings") / before, 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float):
-        raise config.wrong(key, f"{key} has the factor {factor!r}, but must have a number")
-    return int(base), float(factor)
+        raise config.wrong(key, f"{key} has the factor {short(factor)}, but must have a number")
+    return fields | {"rotary_scaling": float(factor), "rotary_scaling_kind": kind}
 
 
-def _gpt2(config: Configuration, sequence: int | None) -> Transformer:
-    _check_activation(config, "activation_function", _GELU)
+def _gpt2(config: Configuration, kind: str, sequence: int | None) -> Transformer:
     rows = config.number("n_positions")
-    if sequence is not None and sequence > rows:
-        raise config.must_be("n_positions", f"at least the {sequence} tokens asked for")
+    tokens = _tokens(config, "n_positions", sequence)
     return Transformer(
         config.number("n_embd"), config.number("n_layer"), config.number("n_head"), config.number("vocab_size"),
-        sequence or rows, feed_forward=config.number("n_inner", 0), gated=False, rotary=False, rms_norm=False,
-        biases="all", tied=config.flag("tie_word_embeddings", True), precision=_precision(config),
+        tokens, feed_forward=config.number("n_inner", 0), gated=False, rotary=False, rms_norm=False, biases="all",
+        tied=config.flag("tie_word_embeddings", True), precision=_precision(config),
+        activation=_activation(config, "gelu_new", "activation_function"), positions=0 if rows == tokens else rows,
+    )  # fmt: skip
+
+
+def _mpt(config: Configuration, kind: str, sequence: int | None) -> Transformer:
+    attention = config.get("attn_config", {})
+    if not isinstance(attention, dict):
+        raise config.must_be("attn_config", "an object")
+    usual = {"attn_type": "multihead_attention", "alibi": True, "qk_ln": False}
+    for name, value in usual.items():
+        if attention.get(name, value) not in (value, "grouped_query_attention" if name == "attn_type" else value):
+            why = f"attn_config has {name} {short(attention[name])}, but must have {value!r} to be planned"
+            raise config.wrong("attn_config", why)
+    hidden, no_bias = config.number("d_model"), config.flag("no_bias", True)
+    return Transformer(
+        hidden, config.number("n_layers"), config.number("n_heads"), config.number("vocab_size"),
+        _tokens(config, "max_seq_len", sequence), kv_heads=attention.get("kv_n_heads", 0),
+        feed_forward=config.number("expansion_ratio") * hidden, gated=False, rotary=False, alibi=True, rms_norm=False,
+        norm_bias=not no_bias, biases="none" if no_bias else "all", tied=config.flag("tie_word_embeddings", True),
+        precision=_precision(config),
     )  # fmt: skip

@@ -95,7 +95,7 @@ DECODERS: dict[str, Transformer] = {
     "gemma-2-27b": _GEMMA_2(4608, 46, 32, kv_heads=16, head_size=128, feed_forward=36864),
     "gemma-3-1b": _GEMMA_3(
         1152, 26, 4, kv_heads=1, head_size=256, feed_forward=6912, vocabulary=262144, sequence=32768, window=512,
-        rotary_scaling=1.0,
+        rotary_scaling=1.0, rotary_scaling_kind="llama3",
     ),
     "gemma-3-4b": _GEMMA_3(2560, 34, 8, kv_heads=4, head_size=256, feed_forward=10240),
     "gemma-3-12b": _GEMMA_3(3840, 48, 16, kv_heads=8, head_size=256, feed_forward=15360),
