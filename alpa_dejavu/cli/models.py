@@ -105,25 +105,26 @@ def model_text(model: str, sequence: int | None = None, train_last: int | None =
     """
     if not is_model_file(model) and sequence is None and train_last is None:
         return model
+    if is_model_file(model) and train_last is None:
+        from alpa_dejavu.exports import read_model
+
+        return read_model(model, sequence).text
     sizes = sizes_of_model(model, sequence)
     return (sizes if train_last is None else dataclasses.replace(sizes, train_last=train_last)).text
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
     """Returns the sizes of a named transformer, or of a file's. Raises ValueError if there are none."""
-    if is_model_file(model):
-        from alpa_dejavu.exports import read_model
+    from alpa_dejavu.exports import read_model
+    from alpa_dejavu.layers.models import Transformer, transformer_size
 
-        return read_model(model, sequence)
-    from alpa_dejavu.layers.models import transformer_size
-
-    sizes = transformer_size(model)
-    if sizes is None:
+    sizes = read_model(model, sequence) if is_model_file(model) else transformer_size(model)
+    if not isinstance(sizes, Transformer):
         raise ValueError(
             f"model is {model!r}, but must be a transformer of known sizes: a known name such as gpt-39b, a "
             "config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
         )
-    if sequence is None:
+    if sequence is None or is_model_file(model):
         return sizes
     longer = dataclasses.replace(sizes, sequence=sequence)
     if has_own_length(model) and sequence > sizes.sequence:
