@@ -16,8 +16,9 @@ from alpa_dejavu.layers.features.operator_kinds import kind_of
 
 Labels = tuple[int | None, ...]
 SEVERAL = -1
-_SAME = frozenset({"convert_element_type", "bitcast_convert_type", "copy", "copy_p", "stop_gradient", "name"})
-_RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
+SAME = frozenset({"convert_element_type", "copy", "copy_p", "stop_gradient", "name"})
+"""Primitives whose results have the numbers of their operand, each where it was."""
+RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 def shape_of(atom: core.Atom) -> tuple[int, ...]:
@@ -35,7 +36,7 @@ def is_elementwise(equation: core.JaxprEqn) -> bool:
     shape = shape_of(equation.outvars[0])
     name = equation.primitive.name
     step = Step(name, equation.params, (), tuple(equation.outvars), 1.0)
-    if name not in _SAME and kind_of(step) != "elementwise":
+    if name not in (*SAME, "bitcast_convert_type") and kind_of(step) != "elementwise":
         return False
     return all(_spreads(shape_of(atom), shape) for atom in equation.invars)
 
@@ -53,7 +54,7 @@ def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Label
         return tuple(labels[dim] for dim in equation.params["permutation"])
     if name == "broadcast_in_dim":
         return _put(len(shape), equation.params["broadcast_dimensions"], labels)
-    if name in _RESHAPES:
+    if name in RESHAPES:
         return reshaped(shape_of(equation.invars[place]), labels, shape)
     if "axes" in equation.params and name.startswith("reduce_"):
         return tuple(label for dim, label in enumerate(labels) if dim not in equation.params["axes"])
@@ -72,7 +73,7 @@ def backward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labe
     if name == "broadcast_in_dim":
         dims = equation.params["broadcast_dimensions"]
         return tuple(labels[dim] if size > 1 else None for dim, size in zip(dims, shape, strict=True))
-    if name in _RESHAPES:
+    if name in RESHAPES:
         return reshaped(shape_of(equation.outvars[0]), labels, shape)
     return None
 
