@@ -78,7 +78,7 @@ def _layout(layout: str, layers: int, pipe: int, micro_batches: int) -> None:
     while (one := re.search(r"(.)\*(\d+)", plain)) is not None:
         plain = plain.replace(one[0], one[1] * int(one[2]), 1)
     stages = plain.split("|")
-    assert set(plain) <= set("EtL|"), "unknown letters in the layout"
+    assert set(plain) <= set("EtmL|"), "unknown letters in the layout"
     assert len(stages) % pipe == 0, "stages must be a multiple of the pipeline parallel size"
     assert plain[0] == "E", "the first layer must be the embedding"
     assert plain[-1] == "L", "the last layer must be the loss"

@@ -25,6 +25,7 @@ from alpa_dejavu.costs.kept_prices import KeptPrices
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
+from alpa_dejavu.costs.overlap import PUBLISHED
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
 from alpa_dejavu.problem import PHASES, TENSOR, AxisCollectives, Cluster, Device, Division, MeshConfig, Model, Operators
@@ -58,17 +59,17 @@ class _LayerExchanges:
         every = [division.exchanges(n, phase) for n in range(len(division.variants))]
         different = {id(exchanges): exchanges for exchanges in every}
         places = {key: place for place, key in enumerate(different)}
-        alike: dict[tuple[str, int], list[tuple[int, AxisCollectives]]] = {}
+        alike: dict[tuple[str, int, float], list[tuple[int, AxisCollectives]]] = {}
         for place, exchanges in enumerate(different.values()):
             for sent in exchanges:
-                alike.setdefault((sent.kind, sent.axis), []).append((place, sent))
+                alike.setdefault((sent.kind, sent.axis, sent.behind), []).append((place, sent))
         joined = []
-        for (kind, axis), parts in alike.items():
+        for (kind, axis, behind), parts in alike.items():
             num_bytes, counts = (
                 np.concatenate([getattr(sent, name) for _, sent in parts]) for name in ("num_bytes", "counts")
             )
             of_layers = np.repeat([place for place, _ in parts], [len(sent.counts) for _, sent in parts])
-            joined.append((AxisCollectives(kind, axis, num_bytes, counts), of_layers))
+            joined.append((AxisCollectives(kind, axis, num_bytes, counts, behind), of_layers))
         return cls(tuple(joined), len(different), np.array([places[id(exchanges)] for exchanges in every]))
 
 
@@ -193,7 +194,7 @@ class StageCostModel:
             forward, backward, update = self.computed_s(devices, config)
             ahead, back = self._collective_s(devices, config)
             once = self._combined_s(devices, config, "step")
-            if self.models.runtime.overlap.hides:
+            if self._hides(config):
                 ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
             self._plain[key] = forward, backward, ahead, back, once, update
         return self._plain[key]
@@ -212,10 +213,11 @@ class StageCostModel:
 
     def hidden_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
         """Returns the seconds of collectives that hide behind computing in each stage of layers i..j: in a
-        micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
+        micro-batch's forward pass, in its backward pass, and of a step's synchronising; without overlap only what
+        devices that share tokens pass on while they compute attention.
         """
         overlap, size = self.models.runtime.overlap, self.model.num_layers
-        if not overlap.hides:
+        if not self._hides(config):
             return np.zeros((3, size, size))
         key = devices, config.division_key, config.remat
         if key not in self._hidden:
@@ -236,6 +238,9 @@ class StageCostModel:
             self._hidden[key] = hidden_seconds(forward, backward, summed, gathered, of_stages, overlap)
         return self._hidden[key]
 
+    def _hides(self, config: MeshConfig) -> bool:
+        return self.models.runtime.overlap.hides or config.context_parallel > 1
+
     def _pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> StagePass:
         key = devices, config.division_key, phase
         if key not in self._passes:
@@ -246,7 +251,10 @@ class StageCostModel:
         return self._passes[key]
 
     def _buckets(self, devices: StageDevices, config: MeshConfig, phase: str, kinds: Collection[str]) -> Buckets:
-        """Returns what stages send in a phase for all their layers together, of some kinds of collectives."""
+        """Returns what stages send in a phase for all their layers together, of some kinds of collectives, where a
+        runtime overlaps it.
+        """
+        kinds = kinds if self.models.runtime.overlap.hides else ()
         division, wholes = self.division(config), self.combined(devices, config, phase)
         pairs = zip(wholes, division.shares(phase), strict=True)
         sent = [(s, self.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
@@ -254,16 +262,16 @@ class StageCostModel:
 
     def _hidden_in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
         """Returns the seconds of collectives of activations that hide in a pass of each layer variant, on the device
-        where least does: behind independent operators of its pass.
+        where least does: behind attention, and behind independent operators of its pass.
         """
         division, overlap = self.division(config), self.models.runtime.overlap
+        if config.context_parallel > 1:
+            ring_s = self._behind_attention(devices, config, phase)
+        else:
+            ring_s = np.zeros(len(division.variants))
         if not overlap.streams:
             share = overlap.hidden_tensor_share
-            return (
-                share * self._exchanges_s(devices, config, phase, [TENSOR])
-                if share
-                else np.zeros(len(division.variants))
-            )
+            return ring_s + share * self._exchanges_s(devices, config, phase, [TENSOR]) if share else ring_s
         pairs = [(division.flow(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
         different = {tuple(map(id, pair)): pair for pair in pairs}
         hidden_s = dict.fromkeys(different, 0.0)
@@ -279,6 +287,27 @@ class StageCostModel:
                     for seconds in computed
                 ]
                 hidden_s[key] = max(float(min(sent_s.sum(), *both)), 0.0)
+        return ring_s + np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
+
+    def _behind_attention(self, devices: StageDevices, config: MeshConfig, phase: str) -> Float[FloatArray, " V"]:
+        """Returns the seconds of collectives that hide behind each layer variant's attention, at the published slowdown
+        where a runtime overlaps nothing else.
+        """
+        division, overlap = self.division(config), self.models.runtime.overlap
+        overlap = overlap if overlap.hides else PUBLISHED
+        pairs = [(division.exchanges(n, phase), operators) for n, operators in enumerate(division.operators(phase))]
+        different = {tuple(map(id, pair)): pair for pair in pairs}
+        hidden_s = dict.fromkeys(different, 0.0)
+        for key, (exchanges, operators) in different.items():
+            passed = [sent for sent in exchanges if sent.behind]
+            if not passed:
+                continue
+            sent_s = np.array([sum(float(self.sent_s(devices, config, sent, phase) @ sent.counts) for sent in passed)])
+            is_attention = [record.kind == "attention" for record in operators.records]
+            of_kinds = [self.latency_of(operators, kind).mean_s[is_attention].sum() for kind in devices.kinds]
+            beside_s = np.array([passed[0].behind * min(of_kinds)])
+            both_s = makespan_s(beside_s, sent_s, np.zeros((0, 2), np.int32), overlap)
+            hidden_s[key] = float(beside_s[0] + sent_s[0]) - both_s
         return np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:

@@ -55,26 +55,46 @@ def _value(value: Any) -> str:
 
 
 def _model(sizes: Transformer) -> dict[str, Any]:
+    latent, width = sizes.latent_rank > 0, sizes.feed_forward
+    if sizes.shared_feed_forward % width:
+        raise ValueError(
+            f"shared_feed_forward is {sizes.shared_feed_forward}, but must be a multiple of {width} to be written for "
+            "maxtext; give another model"
+        )
     plain = "qwen3" if sizes.qk_norm else "qwen2" if sizes.biases == "qkv" else "llama2"
     with_experts = "qwen3_moe" if sizes.qk_norm else "mixtral"
     settings: dict[str, Any] = {
-        "decoder_block": "gpt3" if not sizes.gated else with_experts if sizes.num_experts else plain,
+        "decoder_block": "gpt3" if not sizes.gated else "deepseek" if latent
+        else with_experts if sizes.num_experts else plain,
         "base_emb_dim": sizes.hidden,
         "base_num_decoder_layers": sizes.num_blocks,
         "base_num_query_heads": sizes.num_heads,
         "base_num_kv_heads": sizes.kv_heads,
         "head_dim": sizes.head_size,
-        "base_mlp_dim": sizes.feed_forward,
+        "base_mlp_dim": sizes.dense_feed_forward or width,
         "mlp_activations": ["silu", "linear"] if sizes.gated else ["gelu"],
         "vocab_size": sizes.vocabulary,
         "max_target_length": sizes.sequence,
         "logits_via_embedding": sizes.tied,
-        "dtype": sizes.precision,
+        "dtype": "bfloat16" if sizes.precision == "float8" else sizes.precision,
     }
+    settings |= {"quantization": "fp8"} if sizes.precision == "float8" else {}
+    if latent:
+        settings |= {
+            "attention_type": "mla", "q_lora_rank": sizes.query_rank, "kv_lora_rank": sizes.latent_rank,
+            "qk_nope_head_dim": sizes.head_size, "qk_rope_head_dim": sizes.rotary_size, "v_head_dim": sizes.value_size,
+            "base_moe_mlp_dim": width, "first_num_dense_layers": sizes.dense_blocks,
+            "shared_experts": sizes.shared_feed_forward // width, "routed_bias": sizes.router_bias,
+        }  # fmt: skip
+        settings |= {"mtp_num_layers": sizes.predicted} if sizes.predicted else {}
     settings |= {"rope_max_timescale": sizes.rotary_base} if sizes.rotary else {}
-    settings |= {"rope_type": "llama3.1", "rope_use_scale": True} if sizes.rotary_scaling > 1 else {}
+    if sizes.rotary_scaling > 1:
+        settings |= {"rope_type": "yarn", "rope_factor": sizes.rotary_scaling} if latent else {
+            "rope_type": "llama3.1", "rope_use_scale": True,
+        }  # fmt: skip
     if sizes.num_experts:
         settings |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
+        settings |= {"capacity_factor": sizes.capacity, "sparse_matmul": False} if sizes.capacity else {}
     return settings | ({} if sizes.rotary else {"trainable_position_size": sizes.sequence})
 
 
@@ -98,4 +118,5 @@ def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
         inside = next(n for n in range(min(size, per_host), 0, -1) if size % n == 0 and per_host % n == 0)
         settings[f"ici_{name}_parallelism"], settings[f"dcn_{name}_parallelism"] = inside, size // inside
         per_host //= inside
+    settings |= {"context_parallel_strategy": "all_gather"} if outline.context_parallel > 1 else {}
     return settings | ({"shard_optimizer_over_data": True} if outline.zero == 2 else {})

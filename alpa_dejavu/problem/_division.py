@@ -29,13 +29,15 @@ class AxisCollectives:
 
     `kind` is a name such as "all_reduce". The two arrays have one entry for each collective, or for each range of
     layers. `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a
-    reduce-scatter or an all-to-all, and after an all-gather. `counts` says how often each happens.
+    reduce-scatter or an all-to-all, and after an all-gather. `counts` says how often each happens. `behind` is the
+    share of its layer's attention that devices compute meanwhile, whatever else their runtime overlaps.
     """
 
     kind: str
     axis: int
     num_bytes: FloatArray
     counts: FloatArray
+    behind: float = 0.0
 
 
 @final

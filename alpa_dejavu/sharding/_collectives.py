@@ -74,13 +74,14 @@ class SentCollective:
     target: Spec | None = None
 
 
-def collectives(solved: SolvedLayer) -> list[SentCollective]:
-    """Returns all collectives of a layer: the all-reduces within operators, and the resharding of operands.
+def collectives(solved: SolvedLayer) -> tuple[list[SentCollective], dict[tuple[int, Spec], set[bool]]]:
+    """Returns all collectives of a layer: the sums within operators, and the resharding of operands; and for each
+    result and layout that it is brought to, whether the forward pass needs that (True), what follows (False), or both.
 
     A tensor that several operators need resharded in the same way is resharded once.
     """
     sent: list[SentCollective] = []
-    brought: set[tuple[int, Spec]] = set()
+    brought: dict[tuple[int, Spec], set[bool]] = {}
     program, strategies = solved.program, solved.strategies
     outputs = [strategy.output for strategy in strategies]
     batched, ways = program.batched.tolist(), solved.ways.tolist()
@@ -88,11 +89,11 @@ def collectives(solved: SolvedLayer) -> list[SentCollective]:
     for index, (strategy, reads) in enumerate(zip(strategies, program.reads, strict=True)):
         if strategy.all_reduce and index not in shared:
             operator, last = program.operators[index], sums_end.get(index, index)
-            num_bytes = operator.num_bytes / ways[strategy.cut]
-            flags = bool(batched[index]), bool(strategy.cut & 1), last, outputs[last]
+            scattered, whole = strategy.cut & strategy.summed, strategy.cut & ~strategy.summed
+            kind, num_bytes = "reduce_scatter" if scattered else "all_reduce", operator.num_bytes / ways[whole]
+            flags = bool(batched[index]), bool(whole & 1), last, outputs[last]
             sent += [
-                SentCollective(index, "all_reduce", num_bytes, axis, operator.repeats, *flags)
-                for axis in strategy.all_reduce
+                SentCollective(index, kind, num_bytes, axis, operator.repeats, *flags) for axis in strategy.all_reduce
             ]
         for position, source, of_same_rank in reads:
             layout = outputs[source]
@@ -100,11 +101,13 @@ def collectives(solved: SolvedLayer) -> list[SentCollective]:
                 wanted = strategy.inputs[position]
             else:
                 wanted = outputs[index] if of_same_rank else replicated(len(layout))
-            if layout is wanted or layout == wanted or not strategies[source].cut or (source, wanted) in brought:
+            if layout is wanted or layout == wanted or not strategies[source].cut:
                 continue
-            brought.add((source, wanted))
-            sent += brought_to(solved, index, source, wanted, bool(batched[source]), wanted)
-    return sent
+            if (source, wanted) not in brought:
+                brought[source, wanted] = set()
+                sent += brought_to(solved, index, source, wanted, bool(batched[source]), wanted)
+            brought[source, wanted].add(index < program.num_forward)
+    return sent, brought
 
 
 def brought_to(

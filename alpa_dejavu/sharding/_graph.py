@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from alpa_dejavu.sharding._blocks import Blocks, add, affordable, own, remapped, turned
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import ProgramOperator
 from alpa_dejavu.sharding._planning import StrategyTable
+from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._strategies import SitedOperator
 
 logger = logging.getLogger(__name__)
@@ -60,26 +63,35 @@ def roots_of(operators: Sequence[ProgramOperator], sited: Sequence[SitedOperator
 
 
 def build_graph(
-    operators: Sequence[ProgramOperator], sited: Sequence[SitedOperator], roots: Sequence[int], blocks: Blocks
+    facts: Facts, sited: Sequence[SitedOperator], roots: Sequence[int], blocks: Blocks, costs: MeshCosts
 ) -> CostGraph:
     """Builds a program's cost graph, whose nodes are the operators that choose their sharding strategy themselves.
 
-    Operators that follow another one's choice add their costs to that one's. Edges have the costs of resharding.
+    Operators that follow another one's choice add their costs to that one's. Edges have the costs of resharding. With
+    sequence parallelism products that read the same result pay for one copy of it, a node of its own, and products that
+    are added up, however many, for one sum; Alpa has each product pay, and two of them have one sum.
     """
+    operators, chains = facts.operators, costs.options.sequence_parallel
     builder = _GraphBuilder(operators, sited, roots, CostGraph({}, {}), blocks)
+    copied = builder.add_copies(facts.batch_dims, costs) if chains else frozenset[int]()
+    first_product = {index: index for index, operator in enumerate(operators) if operator.kind == "dot"}
     for index, (operator, entry, root) in enumerate(zip(operators, sited, roots, strict=True)):
         if entry.cost is not None or root == index:
             builder.add_cost(root, entry.table.cost if entry.cost is None else entry.cost)
         if entry.is_priced:
             for operand, edge in zip(operator.operands, entry.edges, strict=True):
+                if operand in copied and operator.kind == "dot":
+                    continue
                 if edge is not None and edge.ndim == 1:
                     builder.add_cost(root, edge)
                 elif edge is not None:
                     builder.add(roots[operand], root, edge)
         if operator.alias is not None and operator.kind == "output":
             builder.add_alias(index, operator.alias)
-        if operator.name == "add" and all(operators[i].kind == "dot" for i in operator.operands):
-            builder.add_common_sum(*operator.operands)
+        if operator.name == "add" and all(i in first_product for i in operator.operands):
+            left, right = (first_product[i] for i in operator.operands)
+            builder.add_common_sum(left, right)
+            first_product.update({index: left} if chains else {})
     return builder.graph
 
 
@@ -105,6 +117,33 @@ class _GraphBuilder:
             a, b, matrix = b, a, self.blocks.once(turned, matrix)
         before = self.graph.edges.get((a, b))
         self.graph.edges[a, b] = matrix if before is None else self.blocks.once(add, before, matrix)
+
+    def add_copies(self, batch_dims: Sequence[int | None], costs: MeshCosts) -> frozenset[int]:
+        """Adds a node for the copy of each result with a batch dimension that several products read, which is cut in
+        some way that one of them needs, with the costs of bringing it there and on; returns these results.
+        """
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for index, operator in enumerate(self.operators):
+            for position, operand in enumerate(operator.operands):
+                if operator.kind == "dot" and batch_dims[operand] is not None:
+                    readers.setdefault(operand, []).append((index, position))
+        copied = frozenset(source for source, products in readers.items() if len(products) > 1)
+        for node, source in enumerate(sorted(copied), len(self.operators)):
+            operator, tables = self.operators[source], [self.sited[index].table for index, _ in readers[source]]
+            needs = [
+                tuple(strategy.operand(position, operator.rank) for strategy in table.strategies)
+                for table, (_, position) in zip(tables, readers[source], strict=True)
+            ]
+            copies = tuple(dict.fromkeys(itertools.chain(*needs)))
+            own = self.sited[source]
+            to_copy = costs.matrix(operator.shape, operator.itemsize, own.table.outputs, copies)
+            self.add_cost(node, np.zeros(len(copies)))
+            self.add(self.roots[source], node, operator.repeats * to_copy[own.remap])
+            for (index, _), targets in zip(readers[source], needs, strict=True):
+                reader = self.sited[index]
+                matrix = costs.matrix(operator.shape, operator.itemsize, copies, targets)
+                self.add(node, self.roots[index], self.operators[index].repeats * matrix[:, reader.remap])
+        return copied
 
     def add_alias(self, output: int, parameter: int) -> None:
         """Has an output that takes over a parameter's memory cut like it, where that is possible at all."""

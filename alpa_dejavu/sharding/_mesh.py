@@ -155,6 +155,13 @@ class LogicalMesh:
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * 2 * (n - 1) / n * num_bytes + 0.01
 
+    def reduce_scatter_cost(self, num_bytes: float, axis: int) -> float:
+        """Returns the cost of a reduce-scatter along an axis, before which each device has `num_bytes` bytes."""
+        if self.profile is not None:
+            return self.profile.all_gather(self.groups(axis), num_bytes)
+        n = self.shape[axis]
+        return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.001
+
     def all_to_all_cost(self, num_bytes: float, axis: int) -> float:
         """Returns the cost of an all-to-all along an axis, which then cuts another dimension of a tensor that has
         `num_bytes` bytes before it is cut by that axis.

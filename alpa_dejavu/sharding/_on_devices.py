@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from alpa_dejavu.sharding._collectives import (
     zero_divisions,
 )
 from alpa_dejavu.sharding._flow import flow_of_pass
+from alpa_dejavu.sharding._spec import Spec, axes_of
 from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Lengthened, OneDevice
 from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerFlows, LayerSharding
 
@@ -35,9 +36,12 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
     """
     program, shape = solver.program, solver.mesh.shape
     solved = SolvedLayer(program, solver.strategies(received, sent), shape)
-    causes = collectives(solved)
+    causes, brought = collectives(solved)
+    passes = brought if solver.sequence_parallel else {}
+    kept = _as_read(solved, [read for read, ahead in passes.items() if len(ahead) == 2])
     causes += [cause for place in program.sent for cause in _leaving(solver, solved, place, sent)]
-    moments = undominated_moments(np.concatenate([_alive(solved, "forward"), _alive(solved, "backward")]))
+    alive = [_alive(solved, phase, _as_read(solved, passes)) for phase in ("forward", "backward")]
+    moments = undominated_moments(np.concatenate(alive))
     plain = LayerSharding(
         mesh_shape=shape,
         collectives=(),
@@ -56,7 +60,7 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
             dataclasses.replace(
                 plain,
                 collectives=phased(solved, causes, divisions, zero),
-                memory_parts=np.stack([*_staying(solved, divisions, zero), moments[0]]),
+                memory_parts=np.stack([*_staying(solved, kept, divisions, zero), moments[0]]),
                 update_cuts=_cuts(solved, program.update_records, _further(solved, divisions)),
             )
         )
@@ -72,14 +76,25 @@ def _leaving(solver: Solver, solved: SolvedLayer, place: int, layout: int) -> li
     return brought_to(solved, place, place, wanted, True, None)
 
 
-def _staying(solved: SolvedLayer, divisions: Divisions, zero: int) -> list[FloatArray]:
-    """Returns the bytes of each role of `MEMORY` but the temporaries, in parts."""
+def _as_read(solved: SolvedLayer, brought: Iterable[tuple[int, Spec]]) -> NDArray[np.int64]:
+    """Returns the mesh axes that cut each operator's result in all of its own layout and those it is brought to."""
+    cuts = solved.cut.copy()
+    for place, layout in brought:
+        cuts[place] &= sum(1 << axis for axis in axes_of(layout))
+    return cuts
+
+
+def _staying(solved: SolvedLayer, kept: NDArray[np.int64], divisions: Divisions, zero: int) -> list[FloatArray]:
+    """Returns the bytes of each role of `MEMORY` but the temporaries, in parts; `kept` are the mesh axes that cut each
+    result while it is kept. What both passes gather in the same way is kept gathered: XLA merges both.
+    """
     columns = solved.program.columns
     update = _further(solved, divisions)
     always = update if zero >= 3 else np.zeros_like(update)
     trained, parameters = (columns[role][0].astype(np.intp) for role in ("optimizer", "parameter"))
     further = {"parameter": always[parameters], "optimizer": update[trained], "gradient": always[trained]}
-    parts = (_parts(solved, columns[role], further.get(role, 0)) for role in MEMORY[:-1])
+    cuts = {role: kept if role == "activation" else solved.cut for role in MEMORY[:-1]}
+    parts = (_parts(solved, columns[role], cut, further.get(role, 0)) for role, cut in cuts.items())
     return [np.bincount(part, share, 4).reshape(2, 2).astype(np.float64) for part, share in parts]
 
 
@@ -92,19 +107,23 @@ def _further(solved: SolvedLayer, divisions: Divisions) -> NDArray[np.int64]:
 
 
 def _parts(
-    solved: SolvedLayer, values: FloatArray, further: NDArray[np.int64] | int = 0
+    solved: SolvedLayer, values: FloatArray, cuts: NDArray[np.int64], further: NDArray[np.int64] | int = 0
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Returns the part, 0 to 3, that each value in a column of `LayerProgram` belongs to, and its bytes on a device."""
+    """Returns the part, 0 to 3, that each value in a column of `LayerProgram` belongs to, and its bytes on a device,
+    given the mesh axes that cut each operator's result.
+    """
     places = values[0].astype(np.intp)
-    cut = solved.cut[places] | further
+    cut = cuts[places] | further
     return 2 * solved.program.batched[places] + (cut & 1), values[1] / solved.ways[cut]
 
 
-def _alive(solved: SolvedLayer, phase: str) -> FloatArray:
-    """Returns the bytes of a pass's values that are alive on one device at each moment, shape (moments, 2, 2)."""
+def _alive(solved: SolvedLayer, phase: str, cuts: NDArray[np.int64]) -> FloatArray:
+    """Returns the bytes of a pass's values that are alive on one device at each moment, shape (moments, 2, 2), given
+    the mesh axes that cut each operator's result.
+    """
     values = solved.program.columns[phase]
     first, last = values[2:].astype(np.intp)
-    part, share = _parts(solved, values)
+    part, share = _parts(solved, values, cuts)
     size = 4 * (last.max(initial=-1) + 2)
     steps = np.bincount(4 * first + part, share, size) - np.bincount(4 * last + 4 + part, share, size)
     return np.asarray(np.cumsum(steps.reshape(-1, 2, 2), axis=0).clip(min=0.0))

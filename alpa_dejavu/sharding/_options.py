@@ -27,6 +27,8 @@ class ShardingOptions:
         grad_acc_num_micro_batches: the all-reduce of gradients is paid once in so many micro-batches.
         force_batch_dim_to_mesh_dim: the mesh axis that must cut the batch dimension; -1 for none.
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
+        sequence_parallel: whether partial sums of activations may be reduce-scattered along tokens, so that what is
+            between products is divided, too, and counts as work. Alpa's own pass has nothing like it.
         solver: "ilp" or "relaxed", the solver of the part of the problem that can't be eliminated exactly; Alpa has no
             such option. "relaxed" is experimental: no better than "ilp" in docs/results/slicers.md.
 
@@ -48,6 +50,7 @@ class ShardingOptions:
     grad_acc_num_micro_batches: int = 1
     force_batch_dim_to_mesh_dim: int = -1
     force_simple_heuristic: str = ""
+    sequence_parallel: bool = False
     solver: str = "ilp"
 
     def __post_init__(self) -> None:

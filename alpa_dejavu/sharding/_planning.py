@@ -25,7 +25,8 @@ class ShardingStrategy:
         name: the strategy's name for people.
         output: for each dimension of the result the mesh axes that cut it.
         inputs: likewise for each operand as the operator needs it; empty if operands must be cut like the result.
-        all_reduce: the mesh axes along which partial sums are added up.
+        all_reduce: the mesh axes along which partial sums are added up; where they cut the result, too, each device
+            only gets its part of the sum: a reduce-scatter.
         computation: the cost of computing the same on several devices, and of keeping a tensor whole.
         communication: the cost of the collectives within the operator.
     """

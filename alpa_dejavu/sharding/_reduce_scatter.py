@@ -76,7 +76,7 @@ def find_reduce_scatters(
 def _is_candidate(program: SolvedProgram, index: int, specs: dict[int, Spec]) -> bool:
     """Returns whether an operator adds up parts, and nothing near it has been cut for another one."""
     operator, strategy = program.operators[index], program.strategies[index]
-    if not strategy.all_reduce or index in specs or any(i in specs for i in operator.operands):
+    if not strategy.summed & ~strategy.cut or index in specs or any(i in specs for i in operator.operands):
         return False
     if operator.kind == "reduce":
         return operator.rank == 1

@@ -9,6 +9,10 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._spec import Shape, Spec, num_tiles
 
+_MEMORY = 0.05
+"""The cost of a byte of a result, over that of a byte sent along the fastest axis: memory is about ten times as fast as
+links within a host, and of the results of operators that are compiled together about half go through it."""
+
 
 class MeshCosts:
     """The costs of collectives on a mesh under the user's options, and of resharding by them."""
@@ -39,6 +43,10 @@ class MeshCosts:
             return fixed
         forced = self.mesh.profile is None and self.options.force_batch_dim_to_mesh_dim == axis
         return INFINITY_COST if forced else price(num_bytes, axis)
+
+    def moved(self, num_bytes: np.ndarray) -> np.ndarray:
+        """Returns the cost of computing results of so many bytes on a device, which goes through its memory."""
+        return num_bytes * (0.0 if self.mesh.profile is not None else min(self.mesh.beta) * _MEMORY)
 
     def replication_penalty(self) -> float:
         """Returns a small cost of keeping a tensor whole, so that of equal solutions the one of less memory wins."""

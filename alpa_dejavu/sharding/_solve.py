@@ -107,9 +107,10 @@ def solve(operators: Sequence[ProgramOperator], mesh: LogicalMesh, options: Shar
     check_operators(operators)
     facts = Facts.of(operators)
     blocks = Blocks()
-    sited = SitedOperators(mesh, relaxed(facts, mesh, options), blocks).of(facts)
+    store = SitedOperators(mesh, relaxed(facts, mesh, options), blocks)
+    sited = store.of(facts)
     roots = roots_of(operators, sited)
-    graph = build_graph(operators, sited, roots, blocks)
+    graph = build_graph(facts, sited, roots, blocks, store.costs)
     if options.memory_budget_per_device > 0:
         rows = memory_rows(operators, sited, roots, options.memory_budget_per_device)
         solver = NamedSolver(options.solver)

@@ -102,6 +102,8 @@ class SitedOperators:
             table = make_table(site, [ShardingStrategy("pinned", operator.pinned)])
         else:
             table = _RULES[operator.kind](site)
+        if self.costs.options.sequence_parallel and facts.batch_dims[index] is not None:
+            table = dataclasses.replace(table, cost=table.cost + self.costs.moved(table.memory))
         if around.accumulated:
             table = _paid_once_in(table, self.costs.options.grad_acc_num_micro_batches)
         if operator.repeats != 1:

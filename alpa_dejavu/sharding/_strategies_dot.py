@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -52,6 +53,8 @@ def _product_table(site: Site, places: Sequence[Places], ways: Iterable[tuple[Cu
     """Returns the table of the strategies that cut result, left and right operand by the roles' places in each."""
     each_way = (_strategy(site, places, cuts, summed) for cuts in ways)
     strategies = keep_batch_cut(site, list(dict.fromkeys(strategy for strategy in each_way if strategy is not None)))
+    if site.options.sequence_parallel and site.batch_dim is not None:
+        strategies += [scattered for strategy in strategies for scattered in _scattered(site, strategy)]
     if strategies and not any(
         divides(strategy.output, site.operator.shape, site.mesh_shape) for strategy in strategies
     ):
@@ -63,6 +66,21 @@ def _product_table(site: Site, places: Sequence[Places], ways: Iterable[tuple[Cu
         strategies += [strategy for strategy in partial if strategy is not None]
         strategies.append(whole(site, site.costs.all_reduce(both, axes)))
     return make_table(site, strategies)
+
+
+def _scattered(site: Site, strategy: ShardingStrategy) -> Iterator[ShardingStrategy]:
+    """Yields the strategy that leaves each device a part of the sums, along the first dimension behind the batch: the
+    tokens of a sequence. What is computed of it token by token is then divided like it.
+    """
+    shape, output = site.operator.shape, strategy.output
+    dim = next((dim for dim, size in enumerate(shape) if dim != site.batch_dim and size > 1), None)
+    if dim is None or len(strategy.all_reduce) != 1 or output[dim]:
+        return
+    parts = (*output[:dim], strategy.all_reduce, *output[dim + 1 :])
+    if divides(parts, shape, site.mesh_shape):
+        num_bytes = site.operator.num_bytes / num_tiles(output, site.mesh_shape)
+        cost = site.costs.mesh.reduce_scatter_cost(num_bytes, *strategy.all_reduce)
+        yield dataclasses.replace(strategy, name=f"{strategy.name} scattered", output=parts, communication=cost)
 
 
 def _strategy(site: Site, places: Sequence[Places], cuts: tuple[Cut, ...], summed: str) -> ShardingStrategy | None:

@@ -156,15 +156,15 @@ class BoundarySolver:
         workshop: Workshop | None = None,
     ) -> None:
         operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
-        self.program, self.mesh = program, mesh
+        self.program, self.mesh, self.sequence_parallel = program, mesh, options.sequence_parallel
         self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
         self._blocks, allowed = workshop.blocks, relaxed(program.facts, mesh, options)
         if allowed not in workshop.sited:
             workshop.sited[allowed] = SitedOperators(mesh, allowed, self._blocks)
         self._sited = workshop.sited[allowed].of(program.facts)
         self._roots = roots_of(operators, self._sited)
-        self._graph = build_graph(operators, self._sited, self._roots, self._blocks)
         self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
+        self._graph = build_graph(program.facts, self._sited, self._roots, self._blocks, self._costs)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
         self._complete: dict[tuple[int, int], dict[int, int]] = {}
@@ -316,6 +316,7 @@ class Lengthened:
     def __init__(self, solver: BoundarySolver, mesh: LogicalMesh) -> None:
         self.program, self.mesh, self.layouts, self.costs = solver.program, mesh, solver.layouts, solver.costs
         self.strategies, self.spec, self.objective = solver.strategies, solver.spec, solver.objective
+        self.sequence_parallel = solver.sequence_parallel
         self.shardings: Shardings = {}
 
 
@@ -325,7 +326,7 @@ class OneDevice:
 
     def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
         self.program, self.mesh = program, mesh
-        self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
+        self.layouts, self.sequence_parallel = ((BoundaryLayout(), BoundaryLayout()),), False
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
         self.shardings: Shardings = {}
 

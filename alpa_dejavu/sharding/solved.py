@@ -37,10 +37,13 @@ class SolvedLayers:
         layers: the jaxprs of each of the model's layers.
         workshops: a cache of the solver's cost tables by mesh, which other cuts of the same train step into layers may
             have filled; the tables of these layers are added to it.
+        sequence_parallel: whether partial sums of activations may be reduce-scattered, as `ShardingOptions` has it.
     """
 
-    def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:
-        self._layers = layers
+    def __init__(
+        self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None, sequence_parallel: bool = False
+    ) -> None:
+        self._layers, self._sequence_parallel = layers, sequence_parallel
         self._workshops = workshops
         self._by_mesh: dict[tuple[int, int, bool], list[StageLayers]] = {}
         self._layouts: dict[tuple[Shape, ShardingOptions], LayoutsOfStages] = {}
@@ -54,7 +57,8 @@ class SolvedLayers:
         key = data_parallel, tensor_parallel, batch_forced
         if key not in self._by_mesh:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
-            options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if batch_forced else -1)
+            forced = 0 if batch_forced else -1
+            options = ShardingOptions(force_batch_dim_to_mesh_dim=forced, sequence_parallel=self._sequence_parallel)
             with collector_paused():
                 self._by_mesh[key] = self._solved(mesh, options)
         return self._by_mesh[key]
@@ -102,7 +106,14 @@ def _growing(length: int) -> list[int]:
     return lengths[1:] or lengths
 
 
-def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none", attention: str = "plain") -> Model:
+def model_of_step(
+    traced: TracedStep,
+    num_layers: int | str,
+    *,
+    remat: str = "none",
+    attention: str = "plain",
+    sequence_parallel: bool = False,
+) -> Model:
     """Cuts a traced train step into layers, and returns a `Model` of their operators, tensors and shardings.
 
     The auto-sharding engine solves how a logical mesh divides the layers when that mesh is first asked for.
@@ -112,6 +123,7 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
         num_layers: how many layers there are to be; "auto": as many as Alpa's `AutoLayerOption` would choose.
         remat: "layer" if a layer's backward pass computes its forward pass again; "none" if not.
         attention: "fused" if attention that is written out runs as fused kernels; "plain" if as XLA compiles it.
+        sequence_parallel: whether partial sums may be reduce-scattered, as `ShardingOptions` has it.
 
     Raises:
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
@@ -120,17 +132,20 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
     model = describe(
         layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
     )
-    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced)))
+    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced, sequence_parallel)))
 
 
-def solver_of_step(traced: TracedStep, num_layers: int, *, attention: str = "plain") -> SolvedLayers:
+def solver_of_step(
+    traced: TracedStep, num_layers: int, *, attention: str = "plain", sequence_parallel: bool = False
+) -> SolvedLayers:
     """Cuts a traced train step into layers, and returns the solver of their auto-sharding on any logical mesh.
 
-    `attention` is as for `model_of_step`.
+    `attention` and `sequence_parallel` are as for `model_of_step`.
     """
-    return _solver(with_attention(cut_into_layers(traced, num_layers), attention), traced)
+    return _solver(with_attention(cut_into_layers(traced, num_layers), attention), traced, sequence_parallel)
 
 
-def _solver(layered: LayeredStep, traced: TracedStep) -> SolvedLayers:
+def _solver(layered: LayeredStep, traced: TracedStep, sequence_parallel: bool) -> SolvedLayers:
     layers = layered.forward, layered.backward, layered.updates, layered.accumulators
-    return SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch, layered.gradients), traced.workshops)
+    of_layers = layers_of(*layers, layered.data, traced.micro_batch, layered.gradients)
+    return SolvedLayers(of_layers, traced.workshops, sequence_parallel)

@@ -41,6 +41,7 @@ class Job:
         measured_bytes: the largest allocation on a device; None: it wasn't measured.
         reduced_bytes: of a gradient while devices add it up; None: as the framework has it. fms-fsdp's own setting is
             half precision.
+        context: how devices that share tokens exchange keys and values; empty: as the framework does it.
     """
 
     name: str
@@ -56,12 +57,14 @@ class Job:
     measured_s: float
     measured_bytes: float | None = None
     reduced_bytes: float | None = None
+    context: str = ""
 
     @property
     def execution(self) -> Execution:
         """How the framework runs the model."""
         usual = EXECUTIONS[self.runtime.name.partition("+")[0]]
-        return usual if self.reduced_bytes is None else dataclasses.replace(usual, reduced_bytes=self.reduced_bytes)
+        reduced_bytes = usual.reduced_bytes if self.reduced_bytes is None else self.reduced_bytes
+        return dataclasses.replace(usual, reduced_bytes=reduced_bytes, context=self.context or usual.context)
 
     @property
     def model_flop(self) -> float:
@@ -164,7 +167,7 @@ def measured_job(row: Row) -> Job:
     return Job(
         name, "megatron-b200", gpu, size, _cluster(gpu, gpus, pipeline, ""), (config,),
         Run(max(batch // (data // context) // micro_batch, 1)), pipeline, batch, runtime_profile("megatron", "none"),
-        _step_s(row), float(row["peak_gib"]) * 2**30,
+        _step_s(row), float(row["peak_gib"]) * 2**30, context="all_to_all",
     )  # fmt: skip
 
 

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.costs import CostModels, Overlap, StageCostModel
 from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
 from alpa_dejavu.costs.overlap import NO_OVERLAP, PUBLISHED, named_overlap
 from alpa_dejavu.costs.runtime import ALPA, runtime_profile, with_overlap
 from alpa_dejavu.costs.stage_costs import COST_KINDS
 from alpa_dejavu.layers import trace
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, Submesh
 from alpa_dejavu.sharding import model_of_step
+from alpa_dejavu.sharding.transformers import execution, transformer_model
 from alpa_dejavu.testing import example_cluster
 from models import chain
 from parallel_layers import kraken, megatron
@@ -302,3 +305,25 @@ def test_a_mesh_of_both_axes_hides_both():
     whole, hidden = alone.seconds(devices, config), costs.hidden_s(devices, config)
     assert (hidden[:, 0, 2] > 0).all()
     assert costs.seconds(devices, config)[2:5] == pytest.approx(whole[2:5] - hidden, abs=1e-12)
+
+
+@pytest.mark.parametrize(("overlap", "slowdown"), [("none", 1.3), ("gradients:1.2:1.2", 1.2)])
+@pytest.mark.parametrize("bytes_per_s", [2e10, 4e11])
+def test_a_ring_hides_behind_the_steps_of_attention_but_the_last(overlap, slowdown, bytes_per_s):
+    size = Transformer(1024, 2, 8, 1024, 32768, kv_heads=2)
+    link, device = Link(1e-5, bytes_per_s), gpu_of("H100-SXM-80GB").device()
+    cluster = Cluster.uniform("8", ["a"], device, 8, link, link)
+    costs = StageCostModel(
+        transformer_model(size, execution("megatron"), 1), cluster,
+        CostModels.named(runtime=runtime_profile("megatron", overlap)),
+    )  # fmt: skip
+    devices, mesh = costs.places.on_submesh(Submesh(1, 8)), MeshConfig((8, 1), 8, 1, {}, context_parallel=8)
+    operators = costs.division(mesh).operators("forward")[1]
+    is_attention = [record.kind == "attention" for record in operators.records]
+    beside_s = 7 / 8 * costs.latency_of(operators, devices.kinds[0]).mean_s[is_attention].item()
+    (exchange,) = costs.division(mesh).exchanges(1, "forward")
+    sent_s = costs.sent_s(devices, mesh, exchange, "forward").item()
+    assert (sent_s < beside_s) == (bytes_per_s > 1e11)
+    hidden = (2 - slowdown) * min(sent_s, beside_s)
+    assert costs.hidden_s(devices, mesh)[0, 1, 1] == pytest.approx(hidden)
+    assert costs.seconds(devices, mesh)[2, 1, 1] == pytest.approx(sent_s - hidden)

@@ -1,8 +1,11 @@
 """Megatron's arguments are applied, refused by their line, or without effect on model, division, memory and price."""
 
+import dataclasses
+
 import pytest
 
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
+from alpa_dejavu.layers.models import transformer_size
 
 RUN = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
@@ -44,11 +47,48 @@ def read(tmp_path, more, old="", new="", devices=8):
             "--moe-shared-expert-gate",
             {"shared_feed_forward": 512, "shared_gate": True},
         ),
+        (
+            "--bf16 --num-experts 8 --disable-bias-linear --moe-layer-freq '([0,1]*12)'",
+            {"dense_blocks": 0, "experts_every": 2, "dense_feed_forward": 4096},
+        ),
+        (
+            "--bf16 --num-experts 8 --disable-bias-linear --moe-expert-capacity-factor 1.5 "
+            "--moe-pad-expert-input-to-capacity", {"capacity": 1.5},
+        ),
+        ("--bf16 --window-size 127,0 --window-attn-skip-freq 6", {"window": 128, "global_every": 6}),
+        ("--bf16 --window-size '(511,0)' --window-attn-skip-freq '[1,1,0]*8'", {"window": 512, "global_every": 3}),
+        ("--bf16 --softmax-type learnable --squared-relu", {"sinks": True, "activation": "relu2", "gated": False}),
+        ("--bf16 --position-embedding-type rope --rotary-percent 0.5", {"rotated": 32}),
     ],
-)
+)  # fmt: skip
 def test_what_makes_the_model_is_applied(tmp_path, more, expected):
     model = read(tmp_path, more).model
     assert {name: getattr(model, name) for name in expected} == expected
+
+
+DEEPSEEK = """\
+torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --bf16 --use-distributed-optimizer --sequence-parallel \\
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --expert-model-parallel-size 16 \\
+  --expert-tensor-parallel-size 1 --pipeline-model-parallel-layout "Et*15|t*16|t*16|t*14mL" \\
+  --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --vocab-size 129280 \\
+  --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --mtp-num-layers 1 \\
+  --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 \\
+  --v-head-dim 128 --qk-layernorm --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 --kv-channels 128 \\
+  --num-experts 256 --moe-router-topk 8 --moe-layer-freq '([0]*3+[1]*58)' --moe-ffn-hidden-size 2048 \\
+  --moe-shared-expert-intermediate-size 2048 --moe-router-enable-expert-bias --moe-router-score-function sigmoid \\
+  --moe-router-num-groups 8 --moe-router-group-topk 4 --disable-bias-linear --normalization RMSNorm --swiglu \\
+  --untie-embeddings-and-output-weights --position-embedding-type rope --recompute-granularity selective
+"""
+
+
+def test_a_run_of_deepseek_as_people_write_it(tmp_path):
+    (tmp_path / "run.sh").write_text(DEEPSEEK)
+    foreign = TARGETS["megatron"].reader(tmp_path / "run.sh", 64)
+    assert foreign.model == dataclasses.replace(transformer_size("deepseek-v3"), sequence=4096)
+    outline = foreign.outline
+    assert (outline.blocks, outline.replicas, outline.remat) == ((15, 16, 16, 14), 8, ("selective",) * 4)
+    assert outline.degrees == {"context_parallel": 1, "expert_parallel": 16, "expert_tensor": 1, "sharded": 0}
+    assert foreign.otherwise[0].startswith("--moe-router-group-topk 4 is priced as if")
 
 
 @pytest.mark.parametrize(
@@ -94,13 +134,18 @@ def test_embedding_and_loss_count_as_blocks(tmp_path):
         ("--expert-model-parallel-size 16", "--expert-model-parallel-size is 16, but must divide the 8 data"),
         ("--expert-tensor-parallel-size 3", "-size is 1 and --expert-tensor-parallel-size 3, but their"),
         ("--use-distributed-optimizer --num-distributed-optimizer-instances 3", "must be a divisor of the 8 data"),
-        ("--window-size 128,0", "'--window-size 128,0' is of another model"),
+        ("--window-size 128,64", "--window-size is '128,64', but must be as 'N,0'"),
+        ("--window-attn-skip-freq 2", "--window-attn-skip-freq is without --window-size; add that, or leave it out"),
+        ("--window-size 127,0 --window-attn-skip-freq '[1,0,0]*8'", "must be N, or a list of 24 in which every Nth"),
         ("--encoder-num-layers 4", "'--encoder-num-layers 4' is of another model"),
         ("--language-model-type x", "is of another model"),
-        ("--multi-latent-attention --q-lora-rank 4", "'--multi-latent-attention' is of another model"),
-        ("--mtp-num-layers 1", "'--mtp-num-layers 1' isn't planned; make it 0"),
+        ("--multi-latent-attention --q-lora-rank 4", "latent attention without norms of its vectors isn't planned"),
+        ("--kv-lora-rank 512", "--kv-lora-rank is without --multi-latent-attention; add that, or leave it out"),
+        ("--moe-expert-capacity-factor 1.5", "is planned with --moe-pad-expert-input-to-capacity alone; give both"),
+        ("--moe-router-topk 4", "--moe-router-topk is without --num-experts; add that, or leave it out"),
+        ("--mtp-num-layers 25", "predicted is 25, but must be from 0 to the number of blocks"),
         ("--optimizer sgd", "'--optimizer sgd' isn't planned; make it adam"),
-        ("--rotary-percent 0.5", "'--rotary-percent 0.5' isn't planned; make it 1.0"),
+        ("--position-embedding-type rope --rotary-percent x", "--rotary-percent is 'x', but must be a number"),
         ("--position-embedding-type relative", "--position-embedding-type is 'relative', but must be"),
         ("--num-experts 8", "experts with biases aren't planned; add --disable-bias-linear"),
         ("--num-experts 8 --disable-bias-linear --moe-layer-freq 2", "--moe-layer-freq is 2, but must be 1 or as"),

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from alpa_dejavu.exports import TARGETS, export
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.megatron._writer import blocks_of_layout, layout_of
 from alpa_dejavu.exports.testing import check_target
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.problem.run import schedule_form
@@ -32,6 +33,7 @@ def models(draw):
         gated=draw(st.booleans()), rotary=draw(st.booleans()), rms_norm=draw(st.booleans()),
         biases=draw(st.sampled_from(["none", "qkv", "all"])), qk_norm=draw(st.booleans()), tied=draw(st.booleans()),
         num_experts=experts[0], experts_per_token=experts[1], shared_feed_forward=experts[2],
+        capacity=draw(st.sampled_from([0.0, 1.25])) if experts[0] else 0.0,
         precision=draw(st.sampled_from(["bfloat16", "float16", "float32", "float8"])),
     )  # fmt: skip
 
@@ -93,6 +95,7 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
             model = dataclasses.replace(
                 model, num_blocks=24, shared_feed_forward=0, rotary=gated, rms_norm=gated, precision="bfloat16",
                 biases="none" if gated else "all", qk_norm=model.qk_norm and gated,
+                capacity=model.capacity * gated,
                 num_experts=model.num_experts * gated, experts_per_token=model.experts_per_token * gated,
             )  # fmt: skip
         if data.draw(st.booleans()):
@@ -176,7 +179,9 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("megatron", {"latent_rank": 128, "kv_heads": 32}, "latent_rank is 128, but must be 0 to be written for megat"),
+        ("megatron", {"norms": "sandwich"}, "norms is 'sandwich', but must be left out to be written for megatron"),
+        ("megatron", {"latent_rank": 128, "kv_heads": 32, "rotary_size": 64}, "rotary_scaling is 8.0, but must be 1.0"),
+        ("maxtext", {"window": 128}, "window is 128, but must be left out to be written for maxtext"),
         ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
         ("torchtitan", {"precision": "float8"}, "precision is 'float8', but must be 'bfloat16' or 'float32'"),
         ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
@@ -192,6 +197,29 @@ def test_a_writer_refuses_what_its_runtime_has_not(name, changes, said):
         TARGETS[name].writer.write(plan, model)
 
 
+DECODERS = {  # by name what Megatron's arguments don't say of them
+    **dict.fromkeys(("llama-3.2-1b", "qwen2.5-0.5b", "qwen3-235b-a22b", "mixtral-8x7b", "phi-3-mini"), ""),
+    **dict.fromkeys(("deepseek-v2", "deepseek-v3", "nemotron-4-15b"), ""),
+    "gemma-2-9b": "norms", "gpt-oss-20b": "expert_biases", "olmo-2-7b": "wide_qk_norm", "mpt-7b": "norm_bias",
+    "phi-4-mini": "rotary_scaling",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "refused"), DECODERS.items())
+def test_decoders_of_today_are_written_for_megatron_and_read_or_refused(name, refused, tmp_path):
+    model = transformer_size(name)
+    stages = (1, model.num_blocks - 1)
+    plan = made(Outline(8, 4, "1f1b", 2, 1, stages, ("none", "none"), 2), model)
+    if refused:
+        with pytest.raises(ValueError, match=f"{refused} is .* to be written for megatron"):
+            export(plan, "megatron", tmp_path, model=model)
+        return
+    written = TARGETS["megatron"].writer.write(plan, model)
+    RULES["megatron"](written, plan)
+    foreign = TARGETS["megatron"].reader(export(plan, "megatron", tmp_path, model=model)[0], 4, None)
+    assert (foreign.model, foreign.outline.blocks) == (model, stages)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_a_layout_says_its_blocks_again(blocks):
@@ -201,13 +229,28 @@ def test_a_layout_says_its_blocks_again(blocks):
 def test_layouts_of_megatrons_documentation():
     assert blocks_of_layout("Et*3|(tt|)*29,tL") == (3, *[2] * 29, 1)
     assert blocks_of_layout("E|(t|)*3tL") == (0, 1, 1, 1, 1)
+    assert blocks_of_layout("Et|ttmmL", 2) == (1, 2)
     for layout, said in (
-        ("Et*3|(tt|)*29,m|L", "'m': multi-token prediction isn't planned"),
+        ("Et*3|(tt|)*29,m|L", "must end with mL in one stage, by --mtp-num-layers"),
+        ("Et*3|txL", "must have the letters E, t, m and L alone, not 'x'"),
         ("t|EL", "must begin with the one E"),
         ("Et*99999999|tL", "letters|at most"),
     ):
         with pytest.raises(ValueError, match=said):
-            blocks_of_layout(layout)
+            blocks_of_layout(layout, layout.count("m"))
+
+
+def test_maxtext_has_deepseeks_blocks():
+    model = dataclasses.replace(transformer_size("deepseek-v3"), precision="float8")
+    outline = dataclasses.replace(DIVIDED, blocks=(61,), expert_parallel=8)
+    data = yaml.safe_load(TARGETS["maxtext"].writer.write(made(outline, model), model)["maxtext_plan.yml"])
+    expected = {
+        "decoder_block": "deepseek", "attention_type": "mla", "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "base_mlp_dim": 18432, "base_moe_mlp_dim": 2048, "first_num_dense_layers": 3, "shared_experts": 1,
+        "mtp_num_layers": 1, "quantization": "fp8", "dtype": "bfloat16", "ici_expert_parallelism": 8,
+        "ici_fsdp_parallelism": 1,
+    }  # fmt: skip
+    assert {name: data[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

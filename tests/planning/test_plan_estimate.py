@@ -34,7 +34,7 @@ def traced(monkeypatch):
         return Traced(name=model)
 
     monkeypatch.setattr(layers, "trace", trace)
-    monkeypatch.setattr(sharding, "model_of_step", lambda traced, num_layers, attention: MODEL)
+    monkeypatch.setattr(sharding, "model_of_step", lambda traced, num_layers, **options: MODEL)
     monkeypatch.setattr(layers, "step_digest", lambda traced: traced.name)
     return asked
 

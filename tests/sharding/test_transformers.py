@@ -46,6 +46,7 @@ DEEPSEEK = Transformer(
     rotary_size=64, value_size=128,
 )  # fmt: skip
 MEGATRON = execution("megatron")
+BY_HEADS = dataclasses.replace(MEGATRON, context="all_to_all")
 
 
 def config(data=1, tensor=1, zero=2, remat="none", **more):
@@ -127,14 +128,33 @@ def test_tensor_parallel_devices_gather_and_scatter_the_hidden_state_and_gather_
     assert sent(without.exchanges(1, "backward")) == {("all_reduce", TENSOR): 2 * hidden}
 
 
-def test_devices_that_share_tokens_pass_keys_and_values_around_or_exchange_heads():
-    mesh = config(4, context_parallel=4)
-    keys = 2 * 8192 * 2 * 8 * 128
-    assert sent(division(LLAMA, mesh).exchanges(1, "forward")) == {("all_gather", CONTEXT): keys}
-    by_heads = dataclasses.replace(MEGATRON, context="all_to_all")
-    queries = 2 * 8192 * 32 * 128
-    total = sum(sent(division(LLAMA, mesh, by_heads).exchanges(1, "forward")).values())
-    assert total == (2 * queries + keys) / 4  # a device's quarter of the tokens
+def test_a_ring_passes_keys_and_values_on_and_their_gradients_back_beside_equal_work():
+    """Four devices with 2048 of 8192 tokens in two chunks each; keys and values of 8 heads of 128 go round three times,
+    and going backward their gradients do, too.
+    """
+    mesh, keys = config(4, context_parallel=4), 2 * 2048 * 2 * 8 * 128
+    ring = division(LLAMA, mesh)
+    assert sent(ring.exchanges(1, "forward")) == {("all_gather", CONTEXT): 4 * keys}  # of which each receives 3
+    back = {("all_gather", CONTEXT): 4 * keys, ("reduce_scatter", CONTEXT): 4 * keys}
+    assert sent(ring.exchanges(1, "backward")) == back
+    assert {exchange.behind for exchange in ring.exchanges(1, "backward")} == {3 / 4}
+    gathered = division(LLAMA, mesh, execution("torchtitan"))
+    assert {exchange.behind for exchange in gathered.exchanges(1, "backward")} == {0.0}
+    for runs, shapes in ((MEGATRON, (1, 2048, 32, 128)), (BY_HEADS, (1, 8192, 8, 128))):
+        records = division(LLAMA, mesh, runs).operators("forward")[1].records
+        attention = next(record for record in records if record.kind == "attention")
+        assert attention.input_shapes[0] == shapes
+        assert attention.flop * attention.count == 4 * 32 * 8192**2 * 128 / 2 / 4
+
+
+@pytest.mark.parametrize(("kv_heads", "keys_of_each"), [(8, 8), (2, 4)])
+def test_all_to_all_gives_each_device_some_heads_of_all_tokens_and_keys_to_each(kv_heads, keys_of_each):
+    size, mesh = dataclasses.replace(LLAMA, kv_heads=kv_heads), config(4, context_parallel=4)
+    for phase in ("forward", "backward"):
+        total = sent(division(size, mesh, BY_HEADS).exchanges(1, phase))
+        assert total == {("all_to_all", CONTEXT): 2 * 2048 * 128 * (2 * 32 + 2 * keys_of_each)}
+    with pytest.raises(NoShardingError, match="num_heads is 32, but must be divisible among 64 tensor- and context"):
+        division(LLAMA, config(16, 4, context_parallel=16), BY_HEADS)
 
 
 def test_hybrid_sharding_gathers_in_its_groups_and_sums_between_them():
@@ -178,7 +198,7 @@ def test_attention_is_the_frameworks_kernel():
     ("size", "mesh", "text"),
     [
         (LLAMA, config(1, 3), "num_heads is 32, but must be divisible among 3 tensor-parallel devices"),
-        (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 3 context-parallel"),
+        (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 6 chunks of context-par"),
         (MOE, config(32, expert_parallel=32), "num_experts is 16, but must be divisible among 32 expert-parallel"),
         (LLAMA, config(2, expert_parallel=2), "num_experts is 0, but must be divisible among 2 expert-parallel"),
         (LLAMA, config(1, 2, expert_tensor=1), "num_experts is 0, but must be divisible among 1 expert-parallel"),
@@ -263,6 +283,36 @@ def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
     assert of_step["all_gather", EXPERT_REPLICATED] == 2 * experts
     others = MOE.num_parameters - experts * 4
     assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expert", "busier"),
+    [({"imbalance": 1.5}, 4, 1.5), ({"imbalance": 1.5}, 1, 1), ({"imbalance": 3.0}, 2, 2),
+     ({"capacity": 1.25}, 4, 1.25), ({"capacity": 1.25, "imbalance": 2.0}, 4, 1.25), ({"capacity": 1.25}, 1, 1.25)],
+)  # fmt: skip
+def test_the_busiest_device_has_more_tokens_and_a_capacity_is_filled(sizes, expert, busier):
+    """Of 256 tokens each goes to 2 of 16 experts; two devices can't have more than twice the mean."""
+    mesh, even = config(8, expert_parallel=expert), division(MOE, config(8, expert_parallel=expert))
+    unlike = division(dataclasses.replace(MOE, **sizes), mesh)
+    if expert > 1:
+        assert sent(unlike.exchanges(1, "forward"))["all_to_all", EXPERT] == busier * 2 * (2 * 256 * 2 * 512)
+    flop, of_even = (
+        sum(record.flop for record in of.operators("backward")[1].records if record.kind == "grouped")
+        for of in (unlike, even)
+    )
+    assert flop == busier * of_even
+    kept, alike = (memory(size, mesh).per_micro_batch[1, 1] for size in (dataclasses.replace(MOE, **sizes), MOE))
+    assert kept - alike == pytest.approx((busier - 1) * 2 * 512 * (512 + 3 * 256))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [({"imbalance": 0.5}, "imbalance is 0.5, but must be from 1 to the number of experts, 16"),
+     ({"capacity": 9.0}, "capacity is 9.0, but must be from 0 to 8, with which each expert takes all tokens")],
+)  # fmt: skip
+def test_experts_that_cant_have_so_many_tokens(sizes, text):
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(MOE, **sizes)
 
 
 def test_experts_are_divided_among_tensor_parallel_devices_too_where_fewer_share_each():

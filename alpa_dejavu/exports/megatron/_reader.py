@@ -42,6 +42,8 @@ _STRATEGY: Final = "data-parallel-sharding-strategy"
 _LEVELS: Final = {"no_shard": 0, "optim": 2, "optim_grads": 2, "optim_grads_params": 3}
 _ENDS: Final = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 _COUNTED: Final = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_EXCHANGE: Final = "cp-comm-type"
+_GROUPS: Final = "moe-router-group-topk"
 _PLAIN: Final = ("unfused", "local")
 """Backends of attention that keep its scores."""
 _VIRTUAL: Final = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")
@@ -55,7 +57,7 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
     check_processes(path, line, num_devices)
     outline = _outline(config, num_devices, sizes.num_blocks)
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
-    return Foreign(outline, sizes, config.ignored, _priced_by(config), sequence_parallel=divided)
+    return Foreign(outline, sizes, config.ignored, _priced_by(config), _otherwise(config), divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -126,6 +128,18 @@ def _check(path: pathlib.Path, argument: ShellArgument, strange: Sequence[ShellA
         )  # fmt: skip
     elif setting.words < 2 and len(values) != setting.words:
         raise wrong_line(path, line, f"{shown} must have {'one' if setting.words else 'no'} value; mend it")
+
+
+def _otherwise(config: Configuration) -> tuple[str, ...]:
+    """Returns what of the command line is priced otherwise."""
+    kind, groups = config.one_of(_EXCHANGE, ("p2p", "allgather", "a2a"), "p2p"), config.number(_GROUPS, 0)
+    sentences = {
+        f"--{_EXCHANGE} {kind} is priced as p2p: keys and values go round a ring":
+            kind != "p2p" and config.number("context-parallel-size", 1) > 1,
+        f"--{_GROUPS} {groups} is priced as if a token's experts were in any groups: all-to-alls send no more":
+            groups > 0 and config.number("expert-model-parallel-size", 1) > 1,
+    }  # fmt: skip
+    return tuple(sentence for sentence, applies in sentences.items() if applies)
 
 
 def _priced_by(config: Configuration) -> dict[str, str]:
@@ -233,7 +247,7 @@ def _chunks(config: Configuration, whole: int, stages: int) -> int:
 
 def _laid_out(config: Configuration, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
     try:
-        blocks = blocks_of_layout(str(config.get(LAYOUT)))
+        blocks = blocks_of_layout(str(config.get(LAYOUT)), config.number("mtp-num-layers", 0))
     except ValueError as error:
         raise config.wrong(LAYOUT, str(error)) from None
     if sum(blocks) != num_blocks or len(blocks) % stages:

@@ -47,7 +47,8 @@ def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     own = {"train-iters": "100", "lr": "1e-4", "mock-data": None, "tokenizer-type": "NullTokenizer"}
     text += _array("DISTRIBUTED", processes, f"  {_WHERE}\n") + "\n"
     text += commented(["The model, by the sizes that were planned for."]) + _array("MODEL", size_arguments(sizes))
-    text += "\n" + commented(_where_from(outline)) + _array("PLAN", _plan_arguments(outline, _hides(plan)))
+    plan_arguments = _plan_arguments(outline, sizes, _hides(plan))
+    text += "\n" + commented(_where_from(outline)) + _array("PLAN", plan_arguments)
     text += "\n" + commented(["Yours: what follows trains on made-up tokens."]) + _array("OWN", own)
     text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
     return {"run_megatron.sh": text}
@@ -60,7 +61,7 @@ def _hides(plan: Plan) -> bool:
     return runtime_profile(plan.priced_by.runtime).overlap != NO_OVERLAP
 
 
-def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
+def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[str, str | None]:
     """Returns Megatron's arguments for a plan, by name; None: without a value. `hides`: devices compute meanwhile."""
     offloads, sharded = outline.offload.any, outline.zero == 3
     groups: Sequence[tuple[object, dict[str, str | None]]] = (
@@ -68,7 +69,7 @@ def _plan_arguments(outline: Outline, hides: bool) -> dict[str, str | None]:
             "tensor-model-parallel-size": str(outline.tensor_parallel),
             "pipeline-model-parallel-size": str(outline.pipeline),
         }),
-        (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks)}),
+        (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks, sizes.predicted)}),
         (True, {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
         (outline.tensor_parallel > 1, {"sequence-parallel": None}),
         (True, {
@@ -134,8 +135,9 @@ _GROUP, _TIMES = re.compile(r"\(([^()]+)\)\*(\d{1,5})"), re.compile(r"([^()*])\*
 _MOST = 100_000
 
 
-def layout_of(blocks: Sequence[int]) -> str:
-    """Returns the layout of stages with so many blocks, where embeddings are in the first and the loss in the last one.
+def layout_of(blocks: Sequence[int], predicted: int = 0) -> str:
+    """Returns the layout of stages with so many blocks, where embeddings are in the first and the loss in the last one,
+    with the blocks that predict further tokens.
 
     >>> layout_of([3, 2, 2, 1])
     'Et*3|(t*2|)*2tL'
@@ -144,13 +146,14 @@ def layout_of(blocks: Sequence[int]) -> str:
     stages[0] = f"E{stages[0]}"
     groups = [(stage, len(list(alike))) for stage, alike in itertools.groupby(stages[:-1])]
     text = "".join(f"({stage}|)*{number}" if number > 1 else f"{stage}|" for stage, number in groups)
-    return f"{text}{stages[-1]}L"
+    return f"{text}{stages[-1]}{'m' * predicted}L"
 
 
-def blocks_of_layout(layout: str) -> tuple[int, ...]:
-    """Returns the number of blocks of each stage of a layout; ValueError says what is wrong in it.
+def blocks_of_layout(layout: str, predicted: int = 0) -> tuple[int, ...]:
+    """Returns the number of blocks of each stage of a layout, whose last one has as many that predict further tokens;
+    ValueError says what is wrong in it.
 
-    >>> blocks_of_layout("Et*3|(tt|)*2,tL")
+    >>> blocks_of_layout("Et*3|(tt|)*2,tmL", 1)
     (3, 2, 2, 1)
     """
     plain = layout.replace(",", "")
@@ -159,12 +162,14 @@ def blocks_of_layout(layout: str) -> tuple[int, ...]:
         if len(plain) > _MOST:
             raise ValueError(f"layout is {short(layout)}, but must have at most {_MOST} layers; give fewer")
     letters = plain.replace("|", "")
-    wrong = sorted(set(letters) - set("EtL"))
+    wrong = sorted(set(letters) - set("EtmL"))
     if wrong:
-        hint = ": multi-token prediction isn't planned" if "m" in wrong else ""
-        why = f"layout is {short(layout)}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}"
+        why = f"layout is {short(layout)}, but must have the letters E, t, m and L alone, not {wrong[0]!r}"
         raise ValueError(why)
-    if letters != "E" + "t" * letters.count("t") + "L":
+    end = "m" * predicted + "L"
+    if plain.count("m") != predicted or not plain.endswith(end):
+        raise ValueError(f"layout is {short(layout)}, but must end with {end} in one stage, by --mtp-num-layers")
+    if letters != "E" + "t" * letters.count("t") + end:
         why = f"layout is {short(layout)}, but must begin with the one E and end with the one L; move them there"
         raise ValueError(why)
     return tuple(stage.count("t") for stage in plain.split("|"))

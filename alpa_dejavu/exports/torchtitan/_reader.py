@@ -29,6 +29,7 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 """Of each logit: in half precision, and thrice in single precision (itself, its logarithm, its gradient), where nothing
 is fused; and what the runtime "fsdp" is priced with."""
 _DIVISION = "parallelism."
+_ROTATES = f"{_DIVISION}context_parallel_rotate_method"
 _EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
 _DEGREES: Final = {
     "context_parallel": f"{_DIVISION}context_parallel_degree",
@@ -42,14 +43,18 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     config.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
     sizes = _sizes(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks, path)
+    otherwise: tuple[str, ...] = ()
+    rotates = config.one_of(_ROTATES, ("allgather", "alltoall"), "allgather")
+    if outline.context_parallel > 1 and rotates == "alltoall":
+        otherwise = (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
     if config.flag("compile.enable") or config.flag("training.compile"):
-        return Foreign(outline, sizes, config.ignored)
+        return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
     logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
-    otherwise = (
+    otherwise += (
         "compile.enable isn't true, so it is priced as the runtime fsdp, whose loss is fused: one that isn't takes up "
-        f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage"
+        f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage",
     )
-    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, (otherwise,))
+    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
 
 
 def _sizes(config: Configuration, model: Transformer | None) -> Transformer:

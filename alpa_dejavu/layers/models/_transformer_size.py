@@ -47,6 +47,9 @@ class Transformer(TextSizes):
         wide_qk_norm: whether they are normalised over all heads at once instead (OLMo 2); goes with `qk_norm`.
         tied: whether logits are made by the table of embeddings.
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
+        imbalance: the tokens of the busiest device over the mean, where experts are divided among devices.
+        capacity: the tokens that each expert takes over the mean: fewer are padded to as many, and further ones
+            dropped; 0: each takes all that come.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
@@ -100,6 +103,8 @@ class Transformer(TextSizes):
     tied: bool = False
     num_experts: int = 0
     experts_per_token: int = 0
+    imbalance: float = 1.0
+    capacity: float = 0.0
     shared_feed_forward: int = 0
     train_last: int = 0
     dense_blocks: int = 0
@@ -208,6 +213,15 @@ class Transformer(TextSizes):
         )
         for name in ("router_bias", "expert_biases"):
             yield name, getattr(self, name), bool(self.num_experts) or not getattr(self, name), "no without experts"
+        most = max(self.num_experts, 1)
+        yield "imbalance", self.imbalance, 1 <= self.imbalance <= most, f"from 1 to the number of experts, {most}"
+        all_tokens = self.num_experts / max(self.experts_per_token, 1)
+        yield (
+            "capacity",
+            self.capacity,
+            0 <= self.capacity <= all_tokens,
+            f"from 0 to {all_tokens:g}, with which each expert takes all tokens",
+        )
         yield "sinks", self.sinks, not (self.sinks and self.latent_rank), "no with latent attention"
         most = self.head_size if self.rotary and not self.latent_rank else 0
         yield "rotated", self.rotated, 0 <= self.rotated <= most, f"from 0 to {most}"
@@ -324,7 +338,10 @@ class Transformer(TextSizes):
     @property
     def untraced(self) -> dict[str, object]:
         """Returns the fields, with their values, that the model's form in JAX hasn't; empty if it has all."""
-        names = {"latent_rank": 0, "predicted": 0, "router_bias": False, "expert_biases": False}
+        names = {
+            "latent_rank": 0, "predicted": 0, "router_bias": False, "expert_biases": False, "imbalance": 1.0,
+            "capacity": 0.0,
+        }  # fmt: skip
         strange = {name: getattr(self, name) for name, usual in names.items() if getattr(self, name) != usual}
         if self.precision == "float8":
             strange["precision"] = self.precision

@@ -138,11 +138,11 @@ def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple
     recomputed = costs.exchanges_again(config, planned.table.devices[choice.submesh].kinds[0])
     for phase, times in phases(costs, planned.run):
         for sent in division.combined(phase):
-            figures = (
+            num_bytes, counts = (
                 np.array([np.broadcast_to(array, shape)[choice.first, choice.last]])
                 for array in (sent.num_bytes, sent.counts)
             )
-            yield AxisCollectives(sent.kind, sent.axis, *figures), times
+            yield AxisCollectives(sent.kind, sent.axis, num_bytes, counts), times
         for variant in variants_of(costs, config, choice):
             again = phase == "forward" and bool(recomputed[variant])
             for sent in division.exchanges(variant, phase):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
@@ -54,8 +54,9 @@ class Runtime:
     frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
-    models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
+    models: Sequence[Mapping[str, Sequence[object]]] = ()
     lacks: str = ""  # the property of `Transformer` with those fields, and their values, that no file of it can say
+    says: tuple[str, ...] = ()  # fields of these that its files can say nevertheless
 
     def has(self, schedule: str) -> bool:
         """Returns whether it has the schedule of a name, or of its kind; ValueError if there is none of that name."""
@@ -108,9 +109,10 @@ class Runtime:
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
         for name, value in getattr(model, self.lacks).items() if self.lacks else ():
-            return f"{name} is {value!r}, but must be left out"
+            if name not in self.says:
+                return f"{name} is {value!r}, but must be left out"
         unlike: list[list[str]] = [
-            [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
+            [f"{name} is {value!r}, but must be {_either(values)}" for name, values in kind.items()
              if (value := getattr(model, name)) not in values]
             for kind in self.models
         ]  # fmt: skip
@@ -127,10 +129,29 @@ class Runtime:
         return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
+def _either(values: Sequence[object]) -> str:
+    return "above 0" if isinstance(values, range) else " or ".join(map(repr, values))
+
+
+_MEGATRON = [
+    {**feeds, **biases, **positions}
+    for feeds in (
+        {"gated": (True,), "activation": ("silu",)}, {"gated": (False,), "activation": ("gelu", "relu2")},
+    )
+    for biases in ({"biases": ("none", "qkv")}, {"biases": ("all",), "num_experts": (0,)})
+    for positions in (
+        {"rotary_scaling": (1.0,)}, {"latent_rank": (0,), "rotary_scaling_kind": ("llama3",)},
+        {"latent_rank": range(1, 10**9), "rotary_scaling_kind": ("yarn",)},
+    )
+]  # fmt: skip
+"""The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
-_LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
-    "shared_feed_forward": (0,), "rotary_scaling": (1.0, 8.0), "precision": ("bfloat16", "float32"),
+_BY_MAXTEXT: Mapping[str, Sequence[object]] = {
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8"),
+}  # fmt: skip
+_LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
+    **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
+    "predicted": (0,), "rotary_scaling": (1.0, 8.0), "rotary_scaling_kind": ("llama3",),
 }  # fmt: skip
 RUNTIMES = {
     "alpa": Runtime(
@@ -150,10 +171,11 @@ RUNTIMES = {
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
         lacks="unusual",
-        models=(
-            {"latent_rank": (0,), "biases": ("none", "qkv")},
-            {"latent_rank": (0,), "biases": ("all",), "num_experts": (0,)},
+        says=(
+            "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
+            "rotary_scaling_kind", "router_bias",
         ),
+        models=_MEGATRON,
     ),
     "deepspeed": Runtime(
         degrees=("context_parallel", "sharded"),
@@ -196,12 +218,17 @@ RUNTIMES = {
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
         lacks="unusual",
+        says=("router_bias", "predicted", "rotary_scaling_kind"),
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
+            *({
+                **_BY_MAXTEXT, "latent_rank": range(1, 10**9), "num_experts": range(1, 10**9), "biases": ("none",),
+                "qk_norm": (False,), **scaling,
+            } for scaling in ({"rotary_scaling": (1.0,)}, {"rotary_scaling_kind": ("yarn",)})),
             {
-                "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,), "biases": ("all",),
-                "qk_norm": (False,), "num_experts": (0,), "precision": ("bfloat16", "float32"),
+                **_BY_MAXTEXT, "gated": (False,), "rotary": (False,), "rms_norm": (False,), "latent_rank": (0,),
+                "biases": ("all",), "qk_norm": (False,), "num_experts": (0,), "predicted": (0,),
             },
         ),
     ),

@@ -13,7 +13,7 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._execution import ALONE, PLAIN, DivisionDegrees, Execution
+from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, ALONE, PLAIN, DivisionDegrees, Execution
 from alpa_dejavu.sharding.transformers._records import (
     CAPPED,
     PLAIN_ATTENTION,
@@ -29,6 +29,9 @@ _BACKWARD = 2.5
 _VOCABULARY_UNIT = 128
 _UPDATE_BYTES = 16.0
 """What an update reads and writes of a parameter's state in single precision: two moments."""
+_MERGED = 0.75
+"""The share of a device's tokens that a step of attention with the keys of another one is of: in half of the steps it
+leaves out half of the queries, in the others half of the keys."""
 _ROUTING_BYTES = 16.0
 """What choosing experts reads and writes of a token's score for each expert, forward; backward half of it."""
 
@@ -66,10 +69,27 @@ class LayerWork:
         """Returns among how many devices tokens are divided where sequence parallelism divides them."""
         return self.degrees.tensor if self.execution.sequence_parallel else 1
 
+    def steps(self, number: int) -> int:
+        """Returns in how many steps a device computes attention of a block, with the keys of one device after the
+        other; with a window it needs but few of them.
+        """
+        whole = self.execution.context == ALL_TO_ALL or self.execution.attention == PLAIN
+        return 1 if whole or self.size.window_of(number) < self.size.sequence else self.degrees.context
+
+    @property
+    def keys(self) -> float:
+        """Returns the heads of keys that a device has: one at least, by all-to-all one for each that shares tokens."""
+        whole = self.degrees.context if self.execution.context == ALL_TO_ALL else 1
+        return max(self.size.kv_heads / self.degrees.tensor, whole)
+
     @property
     def routed(self) -> float:
-        """Returns how many tokens, each once for each of its experts, a device's experts have of a micro-batch."""
-        return self.tokens * self.size.experts_per_token * self.degrees.expert_tensor / self.degrees.tensor
+        """Returns how many tokens, each once for each of its experts, the experts of the busiest device have of a
+        micro-batch; with a capacity all have as many.
+        """
+        busiest = self.size.capacity or min(self.size.imbalance, self.degrees.expert)
+        shared = self.degrees.expert_tensor / self.degrees.tensor
+        return self.tokens * self.size.experts_per_token * shared * busiest
 
     @property
     def vocabulary(self) -> float:
@@ -201,7 +221,9 @@ class LayerWork:
             yield from part
 
     def _experts(self, backward: bool) -> Iterator[Operator]:
-        """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
+        """Yields the choice of experts, their grouped products, and the moves of tokens to them and back: they are
+        sorted by experts, and once more where they come from several devices for several experts.
+        """
         size, tokens, local = self.size, self.tokens / self.cut, self.size.num_experts / self.degrees.expert
         routed, width = self.routed, size.feed_forward / self.degrees.expert_tensor
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
@@ -217,6 +239,9 @@ class LayerWork:
             self._grouped(routed, size.hidden, width, local, backward),
         ]
         inner = [record for part in (reversed(fed) if backward else fed) for record in part]
+        if self.degrees.expert > 1 and local > 1:
+            sort = stream("sort", self.width * routed * size.hidden, self.width * routed * size.hidden)
+            inner = [sort, *inner, sort]
         around = [stream("permute", moved / 2, moved / 2), *inner, stream("unpermute", moved / 2, moved / 2)]
         yield from (*around, *reversed(choice)) if backward else (*choice, *around)
 
@@ -252,10 +277,13 @@ class LayerWork:
         return [*of_queries, *latent, behind]
 
     def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
-        """Yields attention over a device's samples; devices that share tokens have some of its heads each."""
-        size, degrees = self.size, self.degrees
-        samples = self.samples / (degrees.data / degrees.context)
-        shared = degrees.tensor * degrees.context
+        """Yields attention over a device's samples. Devices that share tokens have some of its heads each, or a part of
+        the tokens: then there is a kernel for each device's keys, which has as much to do as one with its own, since of
+        the others half is masked, and their results are merged.
+        """
+        size, degrees, steps = self.size, self.degrees, self.steps(number)
+        samples, tokens = self.samples / (degrees.data / degrees.context), size.sequence / steps
+        shared = degrees.tensor * degrees.context / steps
         heads, keys = max(size.num_heads / shared, 1e-9), max(size.kv_heads / shared, 1e-9)
         head = (size.head_size + size.rotary_size + size.value_size) / 2
         if self.execution.attention == PLAIN:
@@ -271,14 +299,19 @@ class LayerWork:
             self.execution.attention, causal=True, backward=backward, capped=size.attention_cap > 0,
             window=window if window < size.sequence else 0,
         )  # fmt: skip
-        flop = 4 * samples * heads * size.pairs(number) * head * (_BACKWARD if backward else 1)
-        moved = self.width * samples * size.sequence * head * (2 * heads + 2 * keys)
-        shapes = tuple((max(round(samples), 1), size.sequence, round(count), round(head)) for count in (heads, keys))
+        flop = 4 * samples * heads * size.pairs(number) / steps**2 * head * (_BACKWARD if backward else 1)
+        moved = self.width * samples * tokens * head * (2 * heads + 2 * keys)
+        shapes = tuple((max(round(samples), 1), round(tokens), round(count), round(head)) for count in (heads, keys))
         yield Operator(
             "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
             read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
-            kernel=kernel.text,
+            kernel=kernel.text, count=steps,
         )  # fmt: skip
+        if steps > 1:
+            # Sums in single precision of results; going backward, of gradients of queries, keys and values.
+            merged = self.width * samples * tokens * head * _MERGED * (heads + 2 * keys if backward else heads)
+            sums = (1 if backward else _SINGLE / self.width) * merged
+            yield dataclasses.replace(stream("merge", merged + sums, sums), count=steps - 1)
 
     def _rotation(self, backward: bool) -> Iterator[Operator]:
         """Yields the norms of queries and keys, and their rotation by positions, which compilers put in one kernel."""

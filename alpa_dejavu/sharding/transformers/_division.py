@@ -52,7 +52,7 @@ class TransformerSharding:
         Raises:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
-        return self.divided(DivisionDegrees.of(config, self.size))
+        return self.divided(DivisionDegrees.of(config, self.size, self.execution))
 
     def divided(self, degrees: DivisionDegrees = ALONE) -> TransformerDivision:
         """Returns the transformer as devices in given degrees divide it; by default one device has all of it."""
@@ -65,7 +65,7 @@ class TransformerSharding:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
         for config in configs:
-            DivisionDegrees.of(config, self.size)
+            DivisionDegrees.of(config, self.size, self.execution)
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""

@@ -27,11 +27,13 @@ from alpa_dejavu.problem import (
     AxisCollectives,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
+from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, RING
 
 _LOSS_BYTES = 12.0
 """What tensor-parallel devices add up of each token for the loss: the greatest logit, the sum, and the label's."""
 SentCollective = tuple[str, int, float, float]
-"""The kind of some collectives, their axis, the bytes of each, and how many there are."""
+"""The kind of some collectives, their axis, the bytes of each, and how many there are; if they are of context-parallel
+devices, they go on beside attention where it is computed step by step."""
 
 
 def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[AxisCollectives]:
@@ -39,7 +41,12 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
     if phase == "step":
         return ()
     sent = _of_layer(work, layer, phase == "backward")
-    return [AxisCollectives(kind, axis, np.array([size]), np.array([count])) for kind, axis, size, count in sent]
+    steps = max(map(work.steps, work.size.blocks_of(layer)), default=1)
+    behind = {CONTEXT: 1 - 1 / steps} if work.execution.context == RING else {}
+    return [
+        AxisCollectives(kind, axis, np.array([size]), np.array([count]), behind.get(axis, 0.0))
+        for kind, axis, size, count in sent
+    ]
 
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
@@ -75,7 +82,7 @@ def _of_block(work: LayerWork, number: int, backward: bool) -> Iterator[SentColl
     elif degrees.tensor > 1:
         yield "all_reduce", TENSOR, whole, 2.0
     if degrees.context > 1:
-        yield from _of_context(work)
+        yield from _of_context(work, backward)
     if routes and degrees.expert > 1:
         yield "all_to_all", EXPERT, routed / degrees.expert_tensor, 2.0
     if routes and degrees.expert_tensor > 1 and work.execution.sequence_parallel:
@@ -110,15 +117,17 @@ def _of_ends(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollec
         yield "all_reduce", TENSOR, _LOSS_BYTES * work.tokens, 1.0
 
 
-def _of_context(work: LayerWork) -> Iterator[SentCollective]:
-    """Yields the exchanges of devices that share a sample's tokens: going backward they are the same again."""
-    size, tensor = work.size, work.degrees.tensor
-    width = size.head_size + size.rotary_size + size.value_size
-    keys = work.width * work.tokens * max(size.kv_heads / tensor, 1.0) * width
-    if work.execution.context == "ring":
-        yield "all_gather", CONTEXT, keys * work.degrees.context, 1.0
+def _of_context(work: LayerWork, backward: bool) -> Iterator[SentCollective]:
+    """Yields the exchanges of devices that share a sample's tokens: going backward the same again, and where keys and
+    values go around, their gradients with them.
+    """
+    size = work.size
+    keys = work.width * work.tokens * work.keys * (size.head_size + size.rotary_size + size.value_size)
+    if work.execution.context != ALL_TO_ALL:
+        for kind in ("all_gather", "reduce_scatter")[: 1 + backward]:
+            yield kind, CONTEXT, keys * work.degrees.context, 1.0
         return
-    heads = work.width * work.tokens * size.num_heads / tensor
+    heads = work.width * work.tokens * size.num_heads / work.degrees.tensor
     yield "all_to_all", CONTEXT, keys + heads * (size.head_size + size.rotary_size), 1.0
     yield "all_to_all", CONTEXT, heads * size.value_size, 1.0
 

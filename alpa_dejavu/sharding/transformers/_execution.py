@@ -26,7 +26,7 @@ from alpa_dejavu.problem import (
 
 PLAIN = ATTENTION[1]
 """The attention whose scores go through memory."""
-_CONTEXT = ("all_to_all", "ring")
+ALL_TO_ALL, RING, _GATHERED = _CONTEXT = ("all_to_all", "ring", "all_gather")
 _SELECTIVE = ("attention", "operators")
 
 
@@ -47,7 +47,9 @@ class Execution:
         logit_bytes: what it keeps of each logit at a time, the loss and its gradient included.
         logit_traffic_bytes: what it reads and writes of each logit, beside products.
         context: how devices that share a sample's tokens exchange keys and values: "all_to_all" gives each some heads
-            of all tokens, "ring" passes them on.
+            of all tokens; "ring" passes them on while attention computes with those that are there; "all_gather" brings
+            each all of them. By the latter two a device has an early and a late chunk of the tokens, so that causal
+            masks leave all as much to do.
         blocks_ahead: of how many blocks it holds the whole parameters at a time under ZeRO-3.
         frees_activations: whether the outputs of norms and of activation functions are computed again for the backward
             pass, as compilers choose, and not kept.
@@ -105,7 +107,7 @@ class Execution:
 
 _FULLY_SHARDED = Execution(
     "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, adds_in_place=False,
-    frees_activations=True, selective="operators",
+    frees_activations=True, selective="operators", context="all_gather",
 )  # fmt: skip
 EXECUTIONS = {
     way.name: way
@@ -164,8 +166,8 @@ class DivisionDegrees:
     expert_sharded: int = 1
 
     @classmethod
-    def of(cls, config: MeshConfig, size: Transformer) -> DivisionDegrees:
-        """Returns the degrees that a config gives a transformer.
+    def of(cls, config: MeshConfig, size: Transformer, runs: Execution) -> DivisionDegrees:
+        """Returns the degrees that a config gives a transformer as a framework runs it.
 
         Raises:
             NoShardingError: its heads, feed-forward layers, vocabulary, tokens or experts can't be divided so.
@@ -180,7 +182,12 @@ class DivisionDegrees:
             dense = {"shared_feed_forward": size.shared_feed_forward, "dense_feed_forward": size.dense_feed_forward}
             tensor = {"num_heads": size.num_heads} | {name: width for name, width in dense.items() if width}
         needs = [(name, value, degrees.tensor, "tensor-parallel") for name, value in tensor.items()]
-        needs.append(("sequence", size.sequence, degrees.context, "context-parallel"))
+        context, tokens = degrees.context, ("sequence", size.sequence)
+        if runs.context == ALL_TO_ALL:
+            needs.append(("num_heads", size.num_heads, degrees.tensor * context, "tensor- and context-parallel"))
+            needs.append((*tokens, context, "context-parallel"))
+        elif context > 1:
+            needs.append((*tokens, 2 * context, "chunks of context-parallel"))
         if degrees.expert > 1 or config.expert_tensor:
             needs.append(("num_experts", size.num_experts, degrees.expert, "expert-parallel"))
         if size.num_experts:

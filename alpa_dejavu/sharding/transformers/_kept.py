@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import final
 
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._execution import PLAIN
+from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, PLAIN, RING
 
 _STATISTICS = 4.0
 """The bytes of a row's statistics that fused attention keeps."""
@@ -91,10 +91,9 @@ def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
         yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
         yield "values", work.width * tokens * heads * size.value_size
     else:
-        keys = 2 * max(size.kv_heads / tensor, 1.0)
-        yield "queries, keys and values", work.width * tokens * (heads + keys) * size.head_size
+        yield "queries, keys and values", work.width * tokens * (heads + 2 * work.keys) * size.head_size
         if size.qk_norm and not frees:
-            yield "queries and keys ahead of norms", work.width * tokens * (heads + keys / 2) * size.head_size
+            yield "queries and keys ahead of norms", work.width * tokens * (heads + work.keys) * size.head_size
     yield "attention", work.width * tokens * heads * size.value_size
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
@@ -126,12 +125,31 @@ def _selected(work: LayerWork, activations: dict[str, float]) -> float:
 
 
 def _going_backward(work: LayerWork, blocks: range) -> float:
-    """Returns the bytes of gradients of activations that live at a time while a layer of these blocks goes backward."""
+    """Returns the bytes of gradients of activations that live at a time while a layer of these blocks goes backward, or
+    of what attention takes while devices share tokens, if that is more.
+    """
     size, hidden = work.size, work.width * work.hidden
     elements = [size.dense_width(number) * work.tokens / work.degrees.tensor for number in blocks]
     if any(map(size.has_experts, blocks)):
         elements.append(size.feed_forward * work.routed / work.degrees.expert_tensor)
-    return work.width * max(elements, default=0.0) * (2 + size.gated) + 2 * hidden
+    going = work.width * max(elements, default=0.0) * (2 + size.gated) + 2 * hidden
+    return max(going, _exchanging(work) if blocks else 0.0)
+
+
+def _exchanging(work: LayerWork) -> float:
+    """Returns the bytes that attention takes while devices share tokens: by all-to-all another copy of what is sent,
+    gathered all keys and values with their gradients, and in a ring those of each step with the results.
+    """
+    size, context = work.size, work.degrees.context
+    if context == 1:
+        return 0.0
+    keys = work.keys * (size.head_size + size.rotary_size + size.value_size)
+    heads = size.num_heads / work.degrees.tensor
+    elements = {
+        ALL_TO_ALL: keys + heads * (size.head_size + size.rotary_size),
+        RING: context * (keys + heads * size.value_size),
+    }.get(work.execution.context, 2 * context * keys)
+    return work.width * work.tokens * elements
 
 
 def _gathered(work: LayerWork, layer: int) -> float:

@@ -23,6 +23,10 @@ from alpa_dejavu.slicing import Slicer
 
 __all__ = ["SizedTransformer", "attention_on", "model_source", "sized_transformer"]
 
+_DIVIDES_TOKENS = ("jax",)
+"""The training frameworks in which a program may have any shardings, so that tensor-parallel devices can divide norms
+and residuals by tokens: Alpa's own pass never does so."""
+
 
 @final
 class SizedTransformer(ModelSource):
@@ -163,7 +167,8 @@ def model_source(
         kept = chosen_cache(cache)
         described = sized_transformer(model, runtime, first, attention, cache=kept)
         usual = "fused" if _execution(runtime) else PLAIN
-        return described or TracedModel(model, first, kept, lap, attention or usual)
+        divided = runtime.partition("+")[0] in _DIVIDES_TOKENS
+        return described or TracedModel(model, first, kept, lap, attention or usual, divided)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

@@ -45,6 +45,7 @@ class TracedModel(ModelSource):
         cache: the cache of models; None: nothing is read from a cache or written to one.
         lap: a function that is called with the name of what has just been done: "import", "trace", "features", "cache".
         attention: how attention that is written out is computed: "plain", as XLA compiles it, or "fused".
+        sequence_parallel: whether tensor-parallel devices may divide norms and residuals, by tokens.
 
     Raises:
         ValueError: a micro-batch without samples; and, once the model has to be traced, a function that can't be.
@@ -59,8 +60,10 @@ class TracedModel(ModelSource):
         cache: ModelCache | None = None,
         lap: Callable[[str], None] = lambda name: None,
         attention: str = "plain",
+        sequence_parallel: bool = False,
     ) -> None:
         self._model, self._cache, self._lap, self._attention = model, cache, lap, attention
+        self._options: dict[str, Any] = {"attention": attention, "sequence_parallel": sequence_parallel}
         self.micro_batch = checked_micro_batch(micro_batch)
         self._known_name = known_name(model) if isinstance(model, str) else None
         self._steps: dict[int, TracedStep] = {}
@@ -163,10 +166,8 @@ class TracedModel(ModelSource):
                 from alpa_dejavu import layers
 
                 name = layers.step_digest(self._step(micro_batch))
-            code, attention = code_digest(), self._attention
-            self._keys[micro_batch] = {
-                "model": name, "code": code, "micro_batch": micro_batch, "attention": attention,
-            }  # fmt: skip
+            key = {"model": name, "code": code_digest(), "micro_batch": micro_batch, **self._options}
+            self._keys[micro_batch] = key
         return {**self._keys[micro_batch], "num_layers": num_layers}
 
     def _facts(self) -> _ModelFacts:
@@ -191,7 +192,7 @@ class TracedModel(ModelSource):
             step = self._step(micro_batch)
             from alpa_dejavu import sharding
 
-            return sharding.solver_of_step(step, num_layers, attention=self._attention)
+            return sharding.solver_of_step(step, num_layers, **self._options)
 
         make = partial(model_of_entry, num_layers=num_layers, solve=lambda *mesh: solver()(*mesh))
         model = self._cache.read(self._key(micro_batch, num_layers), make)
@@ -205,7 +206,7 @@ class TracedModel(ModelSource):
         phase(f"cutting the model into {num_layers} layers")
         from alpa_dejavu import sharding
 
-        model = remembering(sharding.model_of_step(traced, num_layers, attention=self._attention))
+        model = remembering(sharding.model_of_step(traced, num_layers, **self._options))
         self._lap("features")
         return model
 
