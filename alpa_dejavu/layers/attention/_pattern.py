@@ -9,8 +9,9 @@ from typing import final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations, Location
-from alpa_dejavu.layers.attention._labels import Labels, forward_labels, shape_of
+from alpa_dejavu.layers.attention._labels import Labels, forward_labels
 from alpa_dejavu.layers.attention._roles import ProductRoles
 from alpa_dejavu.layers.attention._score_region import MixedError, ScoreRegion
 from alpa_dejavu.layers.attention._triangle import masks_beyond

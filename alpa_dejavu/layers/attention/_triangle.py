@@ -12,8 +12,10 @@ import numpy as np
 from jax import core, dtypes
 from numpy.typing import NDArray
 
+from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations
-from alpa_dejavu.layers.attention._labels import RESHAPES, SAME, shape_of
+from alpa_dejavu.layers.attention._labels import RESHAPES
+from alpa_dejavu.layers.features.operator_kinds import SAME
 
 Numbers = NDArray[np.float64]
 Index = NDArray[np.int64]
