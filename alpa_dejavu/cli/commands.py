@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn, final
 
 import click
@@ -30,11 +30,20 @@ PREDICTIONS = (
 
 
 class Command(click.Command):
-    """A command whose help ends with examples, each with all its words, and with what its figures rest on, if any."""
+    """A command whose help ends with examples, each with all its words, with rows under a title, which a function makes
+    when they are shown, and with what its figures rest on, if any.
+    """
 
-    def __init__(self, *arguments: Any, examples: Sequence[str] = (), rests_on: str = "", **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str] = (),
+        rests_on: str = "",
+        rows: tuple[str, Callable[[], Sequence[tuple[str, str]]]] | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
-        self.examples, self.rests_on = tuple(examples), rests_on
+        self.examples, self.rests_on, self.rows = tuple(examples), rests_on, rows
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples, and what the figures rest on, below the options."""
@@ -42,6 +51,10 @@ class Command(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write("".join(f"  {line}\n" for line in _lines(example)))
+        if self.rows is not None:
+            title, rows = self.rows
+            with formatter.section(title):
+                formatter.write_dl(rows())
         if self.rests_on:
             with formatter.section("What the figures rest on"):
                 formatter.write_text(self.rests_on)

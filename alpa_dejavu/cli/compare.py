@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.models import model_text
+from alpa_dejavu.cli.models import model_text, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import communication_option, layers_option, micro_batches_option, pricing_options
 from alpa_dejavu.cli.plan_costs import asked_steps
@@ -37,7 +37,7 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 )
 @click.option("--model", required=True, help="A known name (`gpt-39b`), a config.json, or module:function of your own.")
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
-@click.option("--train-last", type=click.IntRange(min=1), metavar="N", help="Train only the last N blocks and head.")
+@training_options
 @click.option("--cluster", "clusters", multiple=True, required=True,
               help="A known machine, `2 x p3.16xlarge`, or a JSON file; give it for each cluster.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of a training step.")
@@ -57,7 +57,7 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 def compare(
     model: str,
     sequence: int | None,
-    train_last: int | None,
+    training: Mapping[str, Any],
     clusters: Sequence[str],
     batch: int,
     savings: Sequence[str],
@@ -76,7 +76,7 @@ def compare(
     0`, `--remat none`, `--remat none --zero 0 --offload auto`, or none of these.
     """
     check_outputs(json_path)
-    model = model_text(model, sequence, train_last)
+    model = model_text(model, sequence, training)
     whole = asked_steps(steps, samples, tokens, batch, model)
     with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model}"):
         from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.commands import PREDICTIONS, Command
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
+from alpa_dejavu.cli.models import model_text, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, output_options, pricing_options, trust_option
 from alpa_dejavu.cli.tables import print_planned
@@ -29,6 +31,7 @@ from alpa_dejavu.problem import Plan
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@training_options
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
 @trust_option
 @pricing_options
@@ -37,6 +40,7 @@ from alpa_dejavu.problem import Plan
 def estimate(
     plan_path: pathlib.Path,
     model: str | None,
+    training: Mapping[str, Any],
     trust_model: bool,
     cluster: str | None,
     json_path: pathlib.Path | None,
@@ -49,6 +53,8 @@ def estimate(
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     plan = read_plan(plan_path)
+    if training:
+        model = model_text(plan.model if model is None else model, training=training)
     with working(f"estimating {plan_path}"):
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 

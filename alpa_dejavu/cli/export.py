@@ -17,12 +17,24 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.changed.kept import Kept
 
 
+def _divisions() -> list[tuple[str, str]]:
+    """Returns what each runtime's files can say beside data and pipeline parallelism."""
+    from alpa_dejavu.planning.search.runtimes import RUNTIMES
+
+    return [
+        (name, ", ".join([*["tensor_parallel"][: limits.tensor_parallel], *limits.degrees]) +
+         f"; remat {'|'.join(limits.remat)}")
+        for name, limits in RUNTIMES.items()
+    ]  # fmt: skip
+
+
 @click.command(
     cls=Command,
     examples=(
         "alpa-dejavu export plan.json --to alpa --output folder",
         "alpa-dejavu export plan.json --to chakra --output traces --force",
     ),
+    rows=("Divisions that files can say, beside data and pipeline parallelism", _divisions),
     rests_on="Files say the plan; those for simulators also have the seconds that the plan predicts.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
 
 import click
 
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.parameters import F, LateChoice
 from alpa_dejavu.cli.table import new_table
 
 if TYPE_CHECKING:
@@ -98,19 +102,92 @@ def is_model_file(model: str) -> bool:
     return pathlib.Path(model).suffix in (".json", ".sh", ".txt")
 
 
-def model_text(model: str, sequence: int | None = None, train_last: int | None = None) -> str:
-    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
-    `sequence` or `train_last` changes; else what was given. Raises ValueError if the file can't be read, there are
-    fewer blocks, or the model has no sizes to change.
+@final
+class Fields(click.ParamType):
+    """A type of command-line parameter: fields of `Transformer` as `name=value,...`.
+
+    Args:
+        name: how help shows it.
+        fields: the fields by the names that they have here; that of the first value may be left out.
     """
-    if not is_model_file(model) and sequence is None and train_last is None:
+
+    def __init__(self, name: str, fields: Mapping[str, str]) -> None:
+        self.name, self._fields = name, fields
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str | int]:
+        """Returns the values of fields by their names; fails where one isn't known, or is there twice."""
+        values: dict[str, str | int] = {}
+        for n, part in enumerate(str(value).split(",")):
+            key, equals, text = part.partition("=")
+            if not equals and n == 0:
+                key, text = next(iter(self._fields)), key
+            field = self._fields.get(key, "")
+            if not field or field in values or not text:
+                self.fail(f"{value!r} must be as {self.name}", param, ctx)
+            if field == "lora" and not (text.isascii() and text.isdigit() and int(text) > 0):
+                self.fail(f"{value!r} must have a rank of at least 1, as {self.name}", param, ctx)
+            values[field] = int(text) if field == "lora" else text
+        if self._fields[next(iter(self._fields))] not in values:
+            self.fail(f"{value!r} must be as {self.name}", param, ctx)
+        return values
+
+
+_TRAINED = {
+    "train_last": click.option(
+        "--train-last", type=click.IntRange(min=1), metavar="N",
+        help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
+    ),
+    "lora": click.option(
+        "--lora", type=Fields("rank=N[,targets=attention|all]", {"rank": "lora", "targets": "lora_targets"}),
+        help="Train adapters of that rank on the products of attention, or on all; the model itself is frozen.",
+    ),
+    "frozen": click.option(
+        "--frozen", type=click.Choice(("bf16", "8bit", "4bit")),
+        help="In how many bits the products that aren't trained are kept.",
+    ),
+    "optimizer": click.option(
+        "--optimizer", type=LateChoice("layers.models:OPTIMIZERS"), help="Of a transformer by its sizes.  "
+        "[default: adamw]",
+    ),
+    "precision": click.option(
+        "--precision", type=Fields("bf16|fp16|fp32|tf32|fp8|fp8-blockwise|mxfp8|nvfp4[,gather=fp8]",
+                                   {"precision": "precision", "gather": "gather"}),
+        help="Of a transformer's products; with gather=fp8 its weights are gathered in 8 bits, too.  "
+        "[default: the model's own, or bf16]",
+    ),
+}  # fmt: skip
+
+
+def training_options(command: F) -> F:
+    """Adds to a command the options for how a transformer by its sizes is trained, which it takes as one argument,
+    `training`: the fields of `Transformer` that change.
+    """
+
+    @functools.wraps(command)
+    def with_fields(*arguments: Any, **options: Any) -> Any:
+        fields: dict[str, Any] = {}
+        for name in _TRAINED:
+            if (value := options.pop(name)) is not None:
+                fields |= value if isinstance(value, dict) else {name: value}
+        return command(*arguments, training=fields, **options)
+
+    for option in reversed(_TRAINED.values()):
+        with_fields = option(with_fields)
+    return with_fields  # type: ignore[return-value]
+
+
+def model_text(model: str, sequence: int | None = None, training: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Returns the model of a command line as planning takes it: the sizes as text where a file has them, or its
+    `sequence` changes, or other fields by how it is trained; else what was given. Raises ValueError if the file can't
+    be read, the sizes can't be changed so, or the model has none.
+    """
+    if not is_model_file(model) and sequence is None and not training:
         return model
-    if is_model_file(model) and train_last is None:
+    if is_model_file(model) and not training:
         from alpa_dejavu.exports import read_model
 
         return read_model(model, sequence).text
-    sizes = sizes_of_model(model, sequence)
-    return (sizes if train_last is None else dataclasses.replace(sizes, train_last=train_last)).text
+    return dataclasses.replace(sizes_of_model(model, sequence), **training).text
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
@@ -122,7 +199,7 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
     if not isinstance(sizes, Transformer):
         raise ValueError(
             f"model is {model!r}, but must be a transformer of known sizes: a known name such as gpt-39b, a "
-            "config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
+            "decoder's config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
         )
     if sequence is None or is_model_file(model):
         return sizes

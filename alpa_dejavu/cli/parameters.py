@@ -135,7 +135,9 @@ offload_option = click.option(
     show_default=True,
     help="What stages keep may go to their hosts' memory (cpu), to drives (nvme), or to both (auto).",
 )
-_REMAT: Mapping[str, tuple[str, ...]] = {"auto": ("none", "layer"), "none": ("none",), "layer": ("layer",)}
+_REMAT: Mapping[str, tuple[str, ...]] = {
+    "auto": ("none", "selective", "layer"), "none": ("none",), "selective": ("selective",), "layer": ("layer",),
+}  # fmt: skip
 _ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "2": (2,), "3": (3,)}
 
 
@@ -143,12 +145,42 @@ def saving_options(command: F) -> F:
     """Adds to a command the options for what stages do to keep less: rematerialisation and ZeRO."""
     for name, choices, text in (
         ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 2 or 3."),
-        ("--remat", _REMAT, "Whether stages compute activations again, by layer: `auto` lets each stage choose."),
+        ("--remat", _REMAT, "Whether stages compute activations again: by `layer`, or, of a transformer by its sizes, "
+         "`selective`, as the runtime has it. `auto` lets each stage choose."),
     ):
         command = click.option(
             name, type=click.Choice(tuple(choices)), default="auto", show_default=True, help=text,
             callback=lambda context, parameter, value, choices=choices: choices[value],
         )(command)  # fmt: skip
+    return command
+
+
+class GroupSize(click.ParamType):
+    """A type of command-line parameter: a whole number of at least 1, "host" or "all"."""
+
+    name = "N|host|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Returns a parameter's value as a whole number, or one of the words; fails for any other."""
+        if value in ("host", "all"):
+            return str(value)
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither 'host' nor 'all', nor a whole number of at least 1", param, ctx)
+        return int(value)
+
+
+def division_options(command: F) -> F:
+    """Adds to a command the options that fix how devices divide a model beside its batch."""
+    count = click.IntRange(min=1)
+    for name, kind, text in (
+        ("--shard", GroupSize(), "Groups of data-parallel devices in which ZeRO shares, as many or those of a host; "
+         "the groups are replicas."),
+        ("--experts", count, "Data-parallel devices among which experts are divided."),
+        ("--context", count, "Devices that share a sample's tokens."),
+        ("--tensor", count, "Devices that share operators. By default this and the next three are searched; all but "
+         "this one are of a transformer by its sizes, under a runtime that has them."),
+    ):  # fmt: skip
+        command = click.option(name, type=kind, metavar=None if name == "--shard" else "N", help=text)(command)
     return command
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_stop
-from alpa_dejavu.cli.models import has_own_length, model_text
+from alpa_dejavu.cli.models import has_own_length, model_text, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -30,6 +31,7 @@ from alpa_dejavu.cli.parameters import (
     ScheduleName,
     checkpoint_option,
     communication_option,
+    division_options,
     hosts_option,
     layers_option,
     memory_margin_option,
@@ -67,12 +69,7 @@ from alpa_dejavu.cli.working import working
 )
 @click.option("--sequence", type=click.IntRange(min=1),
               help="Tokens of a sample, of a transformer by its sizes.  [default: as many as it may have]")  # fmt: skip
-@click.option(
-    "--train-last",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
-)
+@training_options
 @click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
 @hosts_option
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -94,6 +91,7 @@ from alpa_dejavu.cli.working import working
 @click.option("--objective", type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
               help="What is least.")  # fmt: skip
 @saving_options
+@division_options
 @offload_option
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
@@ -117,7 +115,7 @@ from alpa_dejavu.cli.working import working
 def plan(
     model: str,
     sequence: int | None,
-    train_last: int | None,
+    training: Mapping[str, Any],
     cluster: str,
     hosts: int,
     batch: int,
@@ -167,7 +165,7 @@ def plan(
 
         check_outputs(*paths, *kept_beside(json_path))
         by_itself = sequence is None and has_own_length(model)
-        model = model_text(model, sequence, train_last)
+        model = model_text(model, sequence, training)
         check_sizes(batch, layers, micro_batches, hosts)
         check_copies(host_fails_every, copy_every)
         whole = asked_steps(steps, samples, tokens, batch, model)
@@ -200,8 +198,8 @@ def plan(
     try:
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
         if by_itself:
-            tokens = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
-            to.fact("a sample has", tokens)
+            most = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
+            to.fact("a sample has", most)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

@@ -12,7 +12,7 @@ from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
-from alpa_dejavu.layers.models import model_title
+from alpa_dejavu.layers.models import model_title, transformer_size
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.given.figures import figures
 from alpa_dejavu.planning.given.footing import Footing, footings
@@ -31,6 +31,7 @@ from alpa_dejavu.plans.stage_rows import (
 from alpa_dejavu.plans.table import plan_facts, planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.sharding.transformers import training_text
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import StrategyPlan
@@ -104,7 +105,9 @@ def print_plan(plan: Plan, to: Pages, figures: Sequence[tuple[str, str]] = ()) -
     schedule = "" if len(plan.stages) == 1 else f", schedule {plan.schedule}"
     layers, devices = units.counted(plan.num_layers, "layer"), units.counted(plan.num_devices, "device")
     to.print(f"{model_title(plan.model)} in {layers} on {plan.cluster}, {devices}{schedule}")
-    for name, text in (*figures, *plan_facts(plan)):
+    size = transformer_size(plan.model)
+    trained = [] if size is None or not (text := training_text(size)) else [("trained", text)]
+    for name, text in (*figures, *trained, *plan_facts(plan)):
         to.fact(name, text)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))

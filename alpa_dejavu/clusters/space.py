@@ -5,11 +5,14 @@ Where hosts are of unlike kinds, a submesh is on hosts of one kind, or of a mixt
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import (
     across_hosts,
     by_sites,
@@ -25,6 +28,89 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 """Options of Alpa's auto-sharding pass, by ZeRO level."""
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class DivisionChoices:
+    """The choices of how a stage's devices divide a model beside its batch; by default its operators alone.
+
+    Attributes:
+        tensor: how many devices share operators; None: any number.
+        context: how many devices share a sample's tokens; None: the least power of two by which there are samples for
+            all data-parallel devices, as more of them do the same work and exchange more.
+        experts: among how many data-parallel devices experts are divided; None: any number that divides both.
+        shard: in groups of how many data-parallel devices ZeRO shares what it shares: "all"; "host", those in a host; a
+            number; or None, which is all of these for hosts, and groups of 2, 4 ... hosts.
+        tokens, num_experts: of a sample, and of the model; what divides them may be chosen.
+        expert_tensor: whether experts may also be divided among tensor-parallel devices, which have each one whole.
+    """
+
+    tensor: int | None = None
+    context: int | None = 1
+    experts: int | None = 1
+    shard: int | str | None = "all"
+    tokens: int = 1
+    num_experts: int = 1
+    expert_tensor: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Returns whether devices divide the batch and the operators alone."""
+        return (self.context, self.experts, self.shard) == (1, 1, "all")
+
+    def contexts(self, data: int, micro_batch: int) -> list[int]:
+        """Returns how many of so many data-parallel devices may share a sample's tokens, so that micro-batches of so
+        many samples are divided evenly among the others.
+
+        >>> choices = DivisionChoices(context=None, tokens=8192)
+        >>> choices.contexts(8, 16), choices.contexts(8, 2), choices.contexts(6, 2)
+        ([1], [4], [])
+        """
+        ways = data // math.gcd(data, micro_batch) if self.context is None else self.context
+        fits = data % ways == 0 and micro_batch % (data // ways) == 0 and self.tokens % ways == 0
+        return [ways] if fits and (ways.bit_count() == 1 or self.context) else []
+
+    def expert_ways(self, data: int, tensor: int) -> list[tuple[int, int]]:
+        """Returns among how many of so many data-parallel devices, of as many tensor-parallel ones each, experts may be
+        divided, and how many share the products of one; 0: all the tensor-parallel ones.
+
+        >>> DivisionChoices(experts=None, num_experts=8).expert_ways(12, 2)
+        [(1, 0), (2, 0), (4, 0)]
+        >>> DivisionChoices(experts=8, num_experts=8, expert_tensor=True).expert_ways(4, 2)
+        [(8, 1)]
+        """
+        apart = [(data * tensor, 1)] if self.expert_tensor and tensor > 1 else []
+        return [
+            (ways, same if ways > 1 else 0)
+            for devices, same in ((data, 0), *apart)
+            for ways in _divisors(math.gcd(devices, self.num_experts))
+            if self.experts in (None, ways) and (ways > 1 or not same)
+        ]
+
+    def shards(self, data: int, in_host: int) -> list[int]:
+        """Returns in groups of how many of the data-parallel devices, of which so many are in a host, ZeRO may share
+        something; 0: among all.
+
+        >>> DivisionChoices(shard=None).shards(32, 8), DivisionChoices(shard="host").shards(4, 8)
+        ([8, 16, 0], [0])
+        """
+        in_host = max(in_host, 1)
+        if isinstance(self.shard, int):
+            return [] if data % self.shard else [self.shard % data]
+        groups = [in_host << n for n in range((data // in_host).bit_length())]
+        groups = [group for group in groups if 1 < group < data and data % group == 0]
+        if self.shard == "host":
+            return [0] if in_host >= data else groups[:1] if in_host in groups else []
+        return [0] if self.shard else [*groups, 0]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+SHARDS = ("host", "all")
+"""The names of groups of data-parallel devices in which ZeRO may share what it shares."""
+PLAIN_CHOICES = DivisionChoices()
+"""The choices of a model whose batch and operators alone are divided."""
 _LARGE = 16
 """Parts of more devices than that are equal ones, where a host has such."""
 
@@ -104,16 +190,17 @@ def search_space(
     zero: Sequence[int] = (0,),
     imbalance: float = math.inf,
     replicas: int = 1,
+    divisions: DivisionChoices = PLAIN_CHOICES,
 ) -> SearchSpace:
     """Returns the search space of a stage: every split of every submesh into data and tensor parallelism, with every
-    remat and ZeRO level.
+    remat and ZeRO level, and with context and expert parallelism and hybrid sharding where these may be chosen.
 
     Tensor-parallel devices are in one host, but for stages on parts of several hosts, and the number of data-parallel
-    ones divides the micro-batch. If the number of all devices does, they are offered in one row, too, which Alpa's
-    auto-sharding pass may divide as it likes, such as among the experts of a mixture. A submesh that no split suits
-    isn't offered. ZeRO levels above 0 are offered
-    where there are several data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's
-    pass might cut something else than the batch there.
+    ones divides the micro-batch, but for those that share a sample's tokens. If the number of all devices does, they
+    are offered in one row, too, which Alpa's auto-sharding pass may divide as it likes, such as among the experts of a
+    mixture. A submesh that no split suits isn't offered. ZeRO levels above 0 are offered where there are several
+    data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's pass might cut
+    something else than the batch there.
     On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
     The hosts are also named where they are alike, but have a number of devices that isn't a power of two.
 
@@ -124,11 +211,14 @@ def search_space(
         remat: the choices of remat, from "none" and "layer".
         zero: the choices of the ZeRO level, from 0, 2 and 3.
         imbalance: the factor, less one, by which a stage's shares of operations and devices may differ.
-        replicas: the least number of data-parallel devices of each stage.
+        replicas: the least number of data-parallel replicas of each stage.
+        divisions: how devices may divide the model beside its batch; if more than its operators, the one row isn't
+            offered.
 
     Raises:
         ValueError: the kind of submeshes is unknown.
-        NoPlanError: no submesh has so many replicas, or the micro-batch can't be divided among them.
+        NoPlanError: no submesh has so many replicas, or can be divided so, or the micro-batch can't be divided among
+            them.
     """
     on_hosts = by_sites(cluster)
 
@@ -136,15 +226,15 @@ def search_space(
     def of_shape(submesh: Submesh) -> list[MeshConfig]:
         across = takes_part_of_several(submesh, cluster)
         most = submesh.num_devices if across else submesh.devices_per_host
-        every = _configs(submesh, micro_batch, remat, zero, on_hosts and not across, most)
-        return [config for config in every if replicas == 1 or (config.batch_forced and config.shape[0] >= replicas)]
+        every = _configs(submesh, micro_batch, remat, zero, on_hosts and not across, most, divisions)
+        return [config for config in every if replicas == 1 or (config.batch_forced and config.replicas >= replicas)]
 
     if not on_hosts:
         choices = tuple(submesh for submesh in submeshes(cluster, kind) if of_shape(submesh))
-        _check_replicas(len(choices), replicas, cluster, micro_batch)
+        _check_offered(len(choices), replicas, divisions, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
     offered = [site for site in _sites(cluster, kind) if of_shape(site[0])]
-    _check_replicas(len(offered), replicas, cluster, micro_batch)
+    _check_offered(len(offered), replicas, divisions, cluster, micro_batch)
     rows = _even([of_shape(submesh) for submesh, _ in offered])
     return SearchSpace(tuple(s for s, _ in offered), rows, imbalance, tuple(hosts for _, hosts in offered))
 
@@ -177,11 +267,24 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     return space.part(chosen)
 
 
-def _check_replicas(choices: int, replicas: int, cluster: Cluster, micro_batch: int) -> None:
-    if not choices and replicas > 1:
+def _check_offered(
+    choices: int, replicas: int, divisions: DivisionChoices, cluster: Cluster, micro_batch: int
+) -> None:
+    if choices:
+        return
+    if replicas > 1:
         raise NoPlanError(
             f"replicas is {replicas}, but no stage on {cluster.name} can have so many: they are devices that divide a "
             f"micro-batch of {micro_batch} samples; give fewer replicas, fewer micro-batches or more devices"
+        )
+    names = "tensor", "context", "experts", "shard"
+    asked = {name: getattr(divisions, name) for name in names}
+    asked = {name: value for name, value in asked.items() if value not in (None, getattr(PLAIN_CHOICES, name))}
+    if asked:
+        raise NoPlanError(
+            f"{' and '.join(f'{name} is {value}' for name, value in asked.items())}, but no stage on {cluster.name} "
+            f"can be divided so with micro-batches of {units.counted(micro_batch, 'sample')}; leave one of them out, "
+            "or give other numbers of micro-batches or devices"
         )
 
 
@@ -191,27 +294,43 @@ def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:
 
 
 def _configs(
-    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], in_host: bool, most: int
+    submesh: Submesh,
+    micro_batch: int,
+    remat: Sequence[str],
+    zero: Sequence[int],
+    in_host: bool,
+    most: int,
+    divisions: DivisionChoices,
 ) -> list[MeshConfig]:
     """Returns a submesh's configs with at most so many tensor-parallel devices, all in one host if `in_host`."""
-    size = submesh.num_devices
+    size, configs = submesh.num_devices, list[MeshConfig]()
     splits = [
         (size // along, along)
         for along in range(1, most + 1)
         if size % along == 0
-        and micro_batch % (size // along) == 0
+        and divisions.tensor in (None, along)
+        and divisions.contexts(size // along, micro_batch)
         and not (in_host and submesh.devices_per_host % along)
     ]
     meshes = [(split, _FORCED) for split in splits]
-    if (size, 1) in splits and size > 1:
+    if (size, 1) in splits and size > 1 and divisions.plain:
         meshes.append(((size, 1), {}))
-    return [
-        MeshConfig(mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level)
-        for mesh, batch in meshes
-        for again in remat
-        for level in zero
-        if level == 0 or mesh[0] > 1
-    ]
+    for mesh, batch in meshes:
+        groups = divisions.shards(mesh[0], submesh.devices_per_host // mesh[1])
+        unshared = [(0, 0)] if divisions.shard in (None, "all") else []
+        levels = [pair for level in zero for pair in (itertools.product([level], groups) if level else unshared)]
+        ways = itertools.product(divisions.contexts(mesh[0], micro_batch), divisions.expert_ways(*mesh))
+        configs += [
+            MeshConfig(
+                mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level, context_parallel=context,
+                expert_parallel=expert, sharded=sharded, expert_tensor=same,
+            )
+            for context, (expert, same) in ways
+            for again in remat
+            for level, sharded in levels
+            if level == 0 or mesh[0] > 1
+        ]  # fmt: skip
+    return configs
 
 
 def _even(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | None, ...], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, final
 
@@ -25,7 +26,8 @@ class PredictedOperators:
     """
 
     def __init__(self, models: CostModels, device: Device) -> None:
-        self._models, self._device = models, device
+        # Not the models, which would be in use then
+        self._latency, self._runtime, self._device = models.latency, models.runtime, device
         self._numbers: dict[int, int] = {}
         self._sets: list[Operators] = []  # kept, so that their ids stay theirs
         self._latencies: list[Latency] = []
@@ -38,7 +40,7 @@ class PredictedOperators:
         for part in _batches([operators for key, operators in different.items() if key not in self._numbers]):
             joined = Operators.joined(part)
             ends = np.cumsum([len(operators) for operators in part])
-            latency = self._models.runtime.latency(self._models.latency.predict(joined, self._device), joined, ends)
+            latency = self._runtime.latency(self._latency.predict(joined, self._device), joined, ends)
             of_sets = np.repeat(np.arange(len(part)), np.diff(ends, prepend=0))
             totals_s = np.bincount(of_sets, weights=latency.mean_s, minlength=len(part))
             self._totals_s = np.concatenate([self._totals_s, totals_s])
@@ -62,6 +64,18 @@ class PredictedOperators:
     def latency(self, operators: Operators) -> Latency:
         """Returns the latency of each operator of a set."""
         return self._latencies[int(self.numbers([operators])[0])]
+
+
+_PREDICTED: dict[int, dict[Device, PredictedOperators]] = {}
+
+
+def predicted_operators(models: CostModels, device: Device) -> PredictedOperators:
+    """Returns what cost models predict on a device: the same cache for as long as they are in use."""
+    key = id(models)
+    if key not in _PREDICTED:
+        weakref.finalize(models, _PREDICTED.pop, key)
+        _PREDICTED[key] = {}
+    return _PREDICTED[key].setdefault(device, PredictedOperators(models, device))
 
 
 def _batches(sets: Sequence[Operators]) -> Iterator[list[Operators]]:

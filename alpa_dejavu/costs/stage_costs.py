@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.content import content_digest
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
-from alpa_dejavu.costs._batched_predictions import PredictedOperators
+from alpa_dejavu.costs._batched_predictions import PredictedOperators, predicted_operators
 from alpa_dejavu.costs._hidden import FETCHED, SENT, SUMMED, Buckets, StagePass, hidden_seconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs._streams import makespan_s
@@ -137,7 +137,7 @@ class StageCostModel:
 
     def _on(self, device: Device) -> PredictedOperators:
         if device not in self._operators:
-            self._operators[device] = PredictedOperators(self.models, device)
+            self._operators[device] = predicted_operators(self.models, device)
         return self._operators[device]
 
     def _recomputed_of(self, config: MeshConfig) -> Sequence[Operators]:
@@ -309,6 +309,20 @@ class StageCostModel:
             both_s = makespan_s(beside_s, sent_s, np.zeros((0, 2), np.int32), overlap)
             hidden_s[key] = float(beside_s[0] + sent_s[0]) - both_s
         return np.array([hidden_s[tuple(map(id, pair))] for pair in pairs])
+
+    def exposed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, " V"]:
+        """Returns the seconds that nothing hides of each layer's passes of one micro-batch, by variant: what its device
+        computes, and exchanges of activations.
+        """
+        share, total_s = self.models.runtime.overlap.hidden_tensor_share, np.zeros(len(self.division(config).variants))
+        for phase in ("forward", "backward") if self.model.training else ("forward",):
+            total_s += self._operators_s(devices.kinds[0], config, phase) + self._exchanges_s(devices, config, phase)
+            if share:
+                total_s -= share * self._exchanges_s(devices, config, phase, [TENSOR])
+        if self.model.training:
+            again = self.again(config, devices.kinds[0])
+            total_s += again * self._operators_s(devices.kinds[0], config, "forward")
+        return total_s
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes: forward and backward for

@@ -12,7 +12,7 @@ import numpy as np
 
 from alpa_dejavu._util.content import content_digest
 from alpa_dejavu._util.range_sums import range_sum
-from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.clusters.gpus import data_sheet, gpu_of, known_gpus
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.kernels import check_fused
@@ -213,31 +213,49 @@ def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
     return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
 
 
-_EIGHT_BITS = "float8"
+_NOT_EVERYWHERE = {"float4": "fp4", "float8": "fp8", "tf32": "tf32"}
+"""The dtypes of products that not all GPUs have, with the precisions of data sheets. Where there is no bfloat16, it is
+computed on the units of single precision."""
 
 
 def check_computable(model: Model, cluster: Cluster) -> None:
-    """Raises ValueError where a cluster's devices have no products of 8 bits and a model's are, or no library has
-    kernels of its fused attention for them.
+    """Raises ValueError where a cluster's devices have no products in a precision that a model's are in, or no library
+    has kernels of its fused attention for them.
     """
     devices = {host.device.name: host.device for host in cluster.hosts}.values()
-    narrow, heads = _needs(model)
+    dtypes, heads = _needs(model)
     for device in devices:
         gpu = gpu_of(device.name)
-        rates = device.flop_per_s if gpu is None else {**gpu.flop_per_s, **device.flop_per_s}
-        if narrow and _EIGHT_BITS not in rates:
-            raise ValueError(
-                f"the model's products are in {_EIGHT_BITS}, but {device.name} computes none of 8 bits (it has "
-                f"{', '.join(rates)}); give another precision, or GPUs of the Ada or Hopper generation or "
-                "a later one"
-            )
+        for dtype, precision in _NOT_EVERYWHERE.items():
+            if dtype in dtypes and not _computes(device, dtype):
+                has = [*device.flop_per_s] if gpu is None else [*data_sheet(device.name)["flop_per_s"]]
+                half = next((other for other in ("bf16", "fp16", "bfloat16", "float16") if other in has), "fp32")
+                instead = "fp32" if dtype == "tf32" else half
+                known = [other for other in map(gpu_of, known_gpus()) if other is not None]
+                having = dict.fromkeys(
+                    other.generation for other in known if precision in data_sheet(other.name)["flop_per_s"]
+                )
+                raise ValueError(
+                    f"the model's products are in {precision}, but {device.name} computes none in it (it has "
+                    f"{', '.join(has)}); give --precision {instead}, or GPUs of the generations {', '.join(having)}"
+                )
         if gpu is not None and heads:
             check_fused(gpu, heads)
 
 
-def _needs(model: Model) -> tuple[bool, float]:
-    """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
+def _computes(device: Device, dtype: str) -> bool:
+    """Whether a device has products in a dtype; of one without a data sheet only its own rates tell, of few bits."""
+    if dtype in device.flop_per_s:
+        return True
+    if gpu_of(device.name) is None:
+        return not dtype.startswith("float")
+    return _NOT_EVERYWHERE[dtype] in data_sheet(device.name)["flop_per_s"]
+
+
+def _needs(model: Model) -> tuple[set[str], float]:
+    """The dtypes of a model's products, and the elements of a head of its fused attention; 0: it has none."""
     records = [record for operators, _ in _forward_operators(model) for record in operators.records]
-    narrow = any(record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped") for record in records)
+    dtypes = {record.dtype for record in records if record.kind in ("dot", "grouped")}
     heads = (float(record.input_shapes[0][-1]) for record in records if record.kind == "attention")
-    return narrow, max(heads, default=0.0)
+    narrow = {dtype[:6] for dtype in dtypes if dtype.startswith(("float8", "float4"))}
+    return dtypes | narrow, max(heads, default=0.0)

@@ -43,6 +43,8 @@ _EXPERTS: Final = {
 }  # fmt: skip
 _NO_BIASES = ("mistral", "mixtral", "phi3")
 """The kinds whose classes don't read that there are biases."""
+_OUTER = ("dtype", "torch_dtype", "tie_word_embeddings")
+"""The keys that a model with images has outside its text_config, too."""
 _SCALED: Final = {
     "rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow",
     "mscale", "mscale_all_dim", "short_mscale", "long_mscale", "short_factor", "long_factor", "attention_factor",
@@ -77,7 +79,7 @@ def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Te
         if not isinstance(inner, dict):
             raise file.problem(outer, f"text_config is {short(inner)}, but must be an object of sizes")
         _check_keys(file, kind, inner, outer)
-        data = {key: data[key] for key in ("dtype", "torch_dtype", "tie_word_embeddings") if key in data} | inner
+        data = {key: value for key, value in data.items() if key in _OUTER} | inner
     usual = {key: setting.default for key, setting in _SETTINGS[kind].items() if setting.use == "default"}
     config = Configuration(usual | data, lambda name, why: file.problem((*outer, name) if name else (), why))
     readers = {"gpt2": _gpt2, "mpt": _mpt, **dict.fromkeys(ENCODERS, encoder_sizes)}
@@ -242,7 +244,7 @@ def _rotary(config: Configuration, head: int, tokens: int) -> dict[str, Any]:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise config.must_be("partial_rotary_factor", "above 0 and at most 1", 1.0)
     fields: dict[str, Any] = {"rotary_base": int(base), "rotated": int(head * share) if share < 1 else 0}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
     if kind == "default":
         return fields
     kind = {"su": "longrope"}.get(kind, kind)

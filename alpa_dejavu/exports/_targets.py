@@ -21,7 +21,7 @@ from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, hindrances
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def export(
     if target.runtime is not None:
         if why := "; ".join(map(str, hindrances(plan, target.name, target.runtime))):
             raise ValueError(f"{target.name} can't run the plan: {why}")
-        if model is not None and (frozen := target.runtime.why_not_frozen(model.text)):
-            raise ValueError(f"{target.name} can't train the model: {frozen}; {WITHOUT_FROZEN}")
+        if model is not None and (untrained := target.runtime.why_not_trained(model.text)):
+            raise ValueError(f"{target.name} can't train the model: {untrained}")
     sizes = transformer_size(plan.model) if model is None else model
     files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}

@@ -46,7 +46,7 @@ def plan_for(
     """
     search, rules = None, task.space
     assert isinstance(rules, SpaceRules), "a restriction is one of rules"
-    if free is None:
+    if free is None and rules.divisions.plain:
         with contextlib.suppress(NoPlanError), collector_paused():
             search = task.chooser.choose(task, clock)
             free = plan(task, (), clock, search=search).plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from alpa_dejavu.calibration import Calibration, check_choice, prices
@@ -21,11 +21,11 @@ from alpa_dejavu.planning.search._polish import ANY_SCHEDULE
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import ModelSource
-from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.planning.search.restriction import restriction
-from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of
+from alpa_dejavu.planning.search.models.named_model import SizedTransformer, attention_on, model_source
+from alpa_dejavu.planning.search.restriction import Restriction, division_choices, restriction
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, limits_of
 from alpa_dejavu.planning.task import OBJECTIVES, Clock, PlanningTask, SpaceRules
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
+from alpa_dejavu.problem import REMAT, Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
@@ -48,8 +48,12 @@ def plan_model(
     layers: int | None = None,
     schedule: str | None = None,
     *,
-    remat: Sequence[str] = ("none", "layer"),
+    remat: Sequence[str] = REMAT,
     zero: Sequence[int] = (0, 2, 3),
+    tensor: int | None = None,
+    context: int | None = None,
+    experts: int | None = None,
+    shard: int | str | None = None,
     submeshes: str = "power_of_two",
     offload: str = "none",
     replicas: int = 1,
@@ -87,8 +91,13 @@ def plan_model(
         schedule: the name of a pipeline schedule in `alpa_dejavu.schedules.SCHEDULES`; "auto" chooses one with the
             plan, among those that update the weights once a step. None is "1f1b", and with `runs_on` "auto". A step
             without gradients always has "inference".
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        remat: the choices of rematerialisation that stages have, among "none", "layer" and, where a transformer isn't
+            traced, "selective".
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        tensor, context, experts: how many devices share operators, a sample's tokens, and the experts of a model. None:
+            each as is best; of a traced model only operators are divided.
+        shard: in groups of how many data-parallel devices ZeRO shares parameters or states: a number, "host" or "all";
+            None: as is best, and in one group for a traced model.
         submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
         offload: where stages may offload what they keep: "none"; "cpu", the memory of their hosts; "nvme", drives for
             the optimizer's state and parameters; "auto", either. Only under Alpa's schedules.
@@ -171,11 +180,15 @@ def plan_model(
     priced = prices(cluster, measured, latency, communication, runtime_profile(runtime or ALPA, overlap))
     counts = micro_batch_counts(batch, cluster) if micro_batches is None else (micro_batches,)
     search, clock = slicer(slicing), Clock()
-    space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
-    chooser = _chooser(strategy, schedule, space, search, objective)
     framework = priced.models.runtime.name
     how = attention_on(priced.cluster, framework, attention)
     source = model_source(model, batch, counts, cache, clock.lap, framework, how)
+    space = _space(
+        source if strategy == OURS else None,
+        SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas),
+        {"tensor": tensor, "context": context, "experts": experts, "shard": shard}, framework, limits, batch,
+    )  # fmt: skip
+    chooser = _chooser(strategy, schedule, space, search, objective)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
@@ -205,9 +218,41 @@ def plan_model(
     except NoPlanError as error:
         if not isinstance(chooser, Searched):
             raise
-        limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
+        limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits or space.restriction))
         numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
         raise with_remedies(error, limited, micro_batch_counts(batch, cluster), numbers) from None
+
+
+def _space(
+    source: ModelSource | None,
+    rules: SpaceRules,
+    asked: Mapping[str, int | str | None],
+    framework: str,
+    limits: Restriction | None,
+    batch: int,
+) -> SpaceRules:
+    """Returns the rules for stages with how devices may divide the model of a source (None: as Alpa's pass does).
+
+    A transformer that isn't traced has what the framework that runs it can, and only plans that this can run; where the
+    plan is for a framework (`limits`), it has what an export writes. ValueError where it can't have what is asked for.
+    """
+    sized = source if isinstance(source, SizedTransformer) else None
+    runs = None if sized is None else limits_of(framework)
+    runs = runs if runs is None or limits is None else limits.limits
+    remat = tuple(choice for choice in rules.remat if choice != "selective")
+    if sized is not None and rules.remat != REMAT:
+        remat = rules.remat
+    elif sized is not None and sized.execution.selects and runs is not None and "selective" in runs.remat:
+        remat = REMAT
+    if not remat:
+        raise ValueError(
+            "remat is ['selective'], but must be among 'none' and 'layer' for a traced model; give one of them, or a "
+            "transformer by its sizes and a runtime such as megatron or torchtitan"
+        )
+    size = None if sized is None else sized.size
+    restricted = None if runs is None or limits is not None else Restriction(runs, batch, size)
+    choices = division_choices(size, framework, () if runs is None else runs.degrees, asked)
+    return dataclasses.replace(rules, remat=remat, divisions=choices, restriction=restricted)
 
 
 def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:

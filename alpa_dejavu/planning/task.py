@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.offload_choices import leanest, with_offload
-from alpa_dejavu.clusters.space import fitting, on_sites, search_space
+from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices, fitting, on_sites, search_space
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.restriction import Restriction
@@ -57,12 +57,13 @@ class SpaceRules(StageSpace):
     # Whether stages have only what keeps least on devices, and may offload any quarters of that: for what doesn't fit
     # where whole kinds of tensors are offloaded.
     lean: bool = False
+    divisions: DivisionChoices = PLAIN_CHOICES  # how devices divide a model beside its batch
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for stages. Raises ValueError if stages may offload, but not enough is
-        known of a host, and NoPlanError if no stage can have so many replicas.
+        known of a host, and NoPlanError if no stage can have so many replicas, or be divided so.
         """
-        rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas
+        rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas, self.divisions
         space = search_space(cluster, micro_batch, *rules)
         if self.lean:
             space = leanest(self.restricted(space, cluster, micro_batch), cluster, self.offload)

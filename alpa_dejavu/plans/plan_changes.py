@@ -8,19 +8,20 @@ stages have besides goes with their layers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from alpa_dejavu._util import units
-from alpa_dejavu.plans.stage_rows import mesh_text
+from alpa_dejavu.plans.stage_rows import DEGREES, degrees_text, mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
-_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload")
+_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload", *DEGREES)
 """The choices for a stage that go with its layers where the number of stages changes."""
 
 
@@ -80,10 +81,16 @@ def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[St
         shapes = [_shape(n, first, second, of) for n in range(len(first.stages))]
     whole = shapes[-1].layers[1] + 1
     for n, stage in enumerate(shapes):
-        remat, zero, options_of, offload = (_alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS)
+        remat, zero, options_of, offload, context, experts, shard = (
+            _alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS
+        )
         kept = {name: value for name, value in zero.options.items() if name in _ZERO_OPTIONS}
         options = {**_options(options_of), **kept}
-        yield dataclasses.replace(stage, remat=remat.remat, zero=zero.zero, options=options, offload=offload.offload)
+        yield dataclasses.replace(
+            stage, remat=remat.remat, zero=zero.zero, options=options, offload=offload.offload,
+            context_parallel=context.context_parallel, expert_parallel=experts.expert_parallel,
+            expert_tensor=experts.expert_tensor, sharded=shard.sharded,
+        )  # fmt: skip
 
 
 def _shape(n: int, first: Plan, second: Plan, of: Callable[[str], Plan]) -> StagePlan:
@@ -133,7 +140,8 @@ def _layers_text(stage: StagePlan) -> str:
 
 
 def _devices_text(stage: StagePlan) -> str:
-    return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
+    on = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
+    return on + degrees_text(stage)
 
 
 def priced_text(by: PricedBy | None) -> str:
@@ -168,6 +176,13 @@ def stages_text(plan: Plan) -> str:
 
 
 _Stages = Sequence[StagePlan]
+
+
+def _degrees_text(name: str, stages: _Stages) -> str:
+    none = "all" if name == "shard" else "1"
+    return grouped([DEGREES[name](stage) or none for stage in stages])
+
+
 _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]]] = {
     "layers": (lambda stage: stage.layers, lambda stages: grouped(list(map(_layers_text, stages)))),
     "submeshes": (lambda stage: stage.submesh, lambda stages: grouped(list(map(_devices_text, stages)))),
@@ -179,5 +194,6 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
+    **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
-from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
+from alpa_dejavu.problem import DrawnSeconds, MeshConfig, Plan, StagePlan
 
 
 class ShownTimes(Protocol):
@@ -118,6 +118,36 @@ def mesh_text(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape))
 
 
+def _context(of: StagePlan | MeshConfig) -> str:
+    return str(of.context_parallel) if of.context_parallel > 1 else ""
+
+
+def _experts(of: StagePlan | MeshConfig) -> str:
+    if of.expert_parallel == 1 and not of.expert_tensor:
+        return ""
+    return f"{of.expert_parallel} (tensor {of.expert_tensor})" if of.expert_tensor else str(of.expert_parallel)
+
+
+def _shard(of: StagePlan | MeshConfig) -> str:
+    return str(of.sharded or "")
+
+
+DEGREES: Mapping[str, Callable[[StagePlan | MeshConfig], str]] = {
+    "context": _context, "experts": _experts, "shard": _shard,
+}  # fmt: skip
+"""What divides a stage beside its logical mesh, by the names of the options that fix it, each as text; "": nothing."""
+
+
+def degrees_text(of: StagePlan | MeshConfig) -> str:
+    """Returns how devices divide a stage beside its logical mesh, to be appended to that; "" if they don't.
+
+    >>> degrees_text(MeshConfig((8, 1), 8, 1, context_parallel=2, expert_parallel=4))
+    ', context 2, experts 4'
+    """
+    texts = {name: text(of) for name, text in DEGREES.items()}
+    return "".join(f", {name} {text}" for name, text in texts.items() if text)
+
+
 def _hosts(rows: Iterable[StageRow]) -> str:
     return name_ranges(host for row in rows for host in row.stage.hosts)
 
@@ -147,6 +177,10 @@ def _host_bytes(row: StageRow) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
+
+
+def _degree(name: str, text: Callable[[StagePlan | MeshConfig], str]) -> Column:
+    return Column(name, lambda row: text(row.stage), False)
 
 
 def _figure(name: str, of: Callable[[StageRow], float | None], text: Callable[[float], str] = units.seconds) -> Column:
@@ -193,7 +227,11 @@ _MESHES = (
     Column("logical", lambda row: mesh_text(row.stage.logical_mesh), False),
 )
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
-_CHOICES = (Column("remat", lambda row: row.stage.remat, False), Column("ZeRO", lambda row: str(row.stage.zero), False))
+_CHOICES = (
+    *itertools.starmap(_degree, DEGREES.items()),
+    Column("remat", lambda row: row.stage.remat, False),
+    Column("ZeRO", lambda row: str(row.stage.zero), False),
+)
 _TIMES = (
     _figure("compute", lambda row: row.stage.compute_s),
     _figure("collectives", lambda row: row.stage.collective_s),

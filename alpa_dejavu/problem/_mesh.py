@@ -257,4 +257,5 @@ class SearchSpace:
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
         """Returns the search space in which configs for which `keep` is false are None in their places."""
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
-        return dataclasses.replace(self, configs=tuple(map(tuple, kept)))
+        left = [frozenset((s, c) for s, c in family if kept[s][c] is not None) for family in self.families]
+        return dataclasses.replace(self, configs=tuple(map(tuple, kept)), families=tuple(filter(None, left)))

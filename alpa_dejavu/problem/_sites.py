@@ -78,6 +78,14 @@ class Sites:
             takes, capacity = np.column_stack([self.packing, takes]), np.append(self.capacity, capacity)
         return dataclasses.replace(self, packing=takes, capacity=capacity) if takes.size else self
 
+    def part(self, submeshes: Sequence[int]) -> Sites:
+        """Returns the sites with only some of their submeshes, given by their indices."""
+        chosen = list(submeshes)
+        packing = None if self.packing is None else self.packing[chosen]
+        return dataclasses.replace(
+            self, uses=self.uses[chosen], links=self.links[np.ix_(chosen, chosen)], packing=packing
+        )
+
     def without_capacity(self) -> Sites:
         """Returns the sites without any capacities: submeshes fit on the hosts in any mixture."""
         return dataclasses.replace(self, packing=None, capacity=None)

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -140,10 +140,48 @@ class SlicingProblem:
         if self.families is not None and self.families.shape[1:] != costs.shape[2:]:
             raise ValueError(f"{owner}: families is {self.families.shape}, but must be (F, *{costs.shape[2:]})")
 
-    def each_family(self) -> Iterator[SlicingProblem]:
-        """Yields for each family of stages the problem of cutting layers into stages of that family alone."""
-        for family in () if self.families is None else self.families:
-            yield dataclasses.replace(self, costs_s=self.costs_s + np.where(family, 0.0, np.inf), families=None)
+    def of_family(self, family: NDArray[np.bool_]) -> tuple[SlicingProblem, NDArray[np.intp], NDArray[np.intp]]:
+        """Returns the problem of cutting layers into stages of one family alone, shape (S, C), with the submeshes and
+        the configs that it has, by their indices here.
+        """
+        submeshes, configs = (np.flatnonzero(family.any(axis=axis)) for axis in (1, 0))
+        rows, columns = submeshes[:, None], configs[None]
+        entries, never = (slice(None), slice(None), rows, columns), np.where(family[rows, columns], 0.0, np.inf)
+        tables = self.max_n_succ_stages, self.per_step_s
+        followers, once = (None if table is None else table[entries] for table in tables)
+        problem = dataclasses.replace(
+            self,
+            costs_s=self.costs_s[entries] + never,
+            submesh_sizes=self.submesh_sizes[submeshes],
+            max_n_succ_stages=followers,
+            per_step_s=once,
+            sites=self.sites and self.sites.part(submeshes.tolist()),
+            families=None,
+        )
+        return problem, submeshes, configs
+
+    def least_of_families_s(self) -> NDArray[np.float64]:
+        """Returns for each family a bound below which none of its slicings costs, in seconds, shape (F,); 0 where the
+        objective isn't "training".
+
+        The largest of K stages isn't below a K-th of the least sum over all ways to cut the layers.
+        """
+        assert self.families is not None, "there are families"
+        if self.objective != "training":
+            return np.zeros(len(self.families))
+        sizes = [self.submesh_sizes[family.any(axis=1)].min(initial=self.num_devices) for family in self.families]
+        stages = np.clip(self.num_stages or self.num_devices // np.array(sizes), 1, self.num_layers)
+        costs = self._least_of_families(self.costs_s)
+        sums = _least_sums(costs), _least_sums(self._least_of_families(self.costs_s + self.once_s))
+        largest = np.where(np.isfinite(sums[0]), sums[0], 0.0) / stages  # where nothing fits, the others are infinite
+        return np.asarray(sums[1] + (self.num_micro_batches - 1) * largest)
+
+    def _least_of_families(self, costs: RangeArray) -> NDArray[np.float64]:
+        """Returns each family's least entry of each range, of entries of shape (L, L, S, C); shape (L, L, F)."""
+        assert self.families is not None, "there are families"
+        rows = costs.rows if isinstance(costs, RangeTable) else costs
+        least = np.stack([rows[..., family].min(axis=-1, initial=np.inf) for family in self.families], axis=-1)
+        return np.asarray(least[costs.of_range] if isinstance(costs, RangeTable) else least)
 
     @property
     def num_layers(self) -> int:
@@ -223,6 +261,14 @@ class SlicingProblem:
                 or all(len(stages) - 1 - n <= most_successors[stage.entry] for n, stage in enumerate(stages))
             )
         )
+
+
+def _least_sums(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the least sums of ranges' costs, shape (L, L, F), over all ways to cut the layers into ranges."""
+    sums = np.zeros((len(costs) + 1, costs.shape[2]))
+    for end in range(1, len(sums)):
+        sums[end] = (sums[:end] + costs[:end, end - 1]).min(axis=0)
+    return sums[-1]
 
 
 def _entries(values: Any, dtype: type[np.generic]) -> tuple[RangeArray, NDArray[Any]]:

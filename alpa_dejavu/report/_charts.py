@@ -15,7 +15,8 @@ from plotly.colors import sample_colorscale
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import StagePlan
+from alpa_dejavu.plans.stage_rows import degrees_text
+from alpa_dejavu.problem import MeshConfig, StagePlan
 from alpa_dejavu.simulation.step import Timeline
 
 COLORS = {"forward": "#5b8def", "backward": "#1f9e89", "collective": "#f2a33a", "limit": "#d1495b"}
@@ -92,9 +93,13 @@ def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | Non
     if submesh is None:
         return None
     for c, config in enumerate(space.configs[submesh]):
-        if config and (config.shape, config.remat, config.zero) == (stage.logical_mesh, stage.remat, stage.zero):
+        if config and config.shape == tuple(stage.logical_mesh) and _choices(config) == _choices(stage):
             return submesh, c
     return None
+
+
+def _choices(of: StagePlan | MeshConfig) -> tuple[object, ...]:
+    return of.remat, of.zero, degrees_text(of)
 
 
 def layer_costs(planned: PlanningResult) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
+from alpa_dejavu.plans.stage_rows import (
+    REPORTED,
+    StageRow,
+    degrees_text,
+    drawn_text,
+    folded_cells,
+    known_columns,
+    mesh_text,
+)
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
@@ -104,12 +112,13 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
 
 def described(plan: Plan) -> str:
     """Returns a plan in a line: micro-batches, where layers are cut, and for each run of alike stages their number,
-    submesh, logical mesh, remat, ZeRO and offload.
+    submesh, logical mesh, other degrees, remat, ZeRO and offload.
     """
     texts = []
     for stage in plan.stages:
         text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
-        text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
+        text += degrees_text(stage) + {"none": "", "layer": ", remat", "selective": ", selective remat"}[stage.remat]
+        text += f", ZeRO-{stage.zero}" if stage.zero else ""
         texts.append(text + (f", {stage.offloaded.text}" if stage.offloaded.any else ""))
     parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])

@@ -8,7 +8,9 @@ import math
 import time
 from typing import final
 
-from alpa_dejavu._util.ties import least
+import numpy as np
+
+from alpa_dejavu._util.ties import TOLERANCE, least
 from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
 
 
@@ -28,11 +30,25 @@ class Slicer(abc.ABC):
 
 
 def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
-    """Returns the best of a slicer's slicings of each family of stages, of which it needn't know."""
-    slicings = [slicer.slice(family) for family in problem.each_family()]
-    bound_s = min((slicing.lower_bound_s for slicing in slicings), default=math.inf)
-    best = least(slicings, key=lambda slicing: slicing.cost_s).stages if slicings else ()
-    rounds, seconds = sum(slicing.iterations for slicing in slicings), sum(slicing.seconds for slicing in slicings)
+    """Returns the best of a slicer's slicings of each family of stages, of which it needn't know. Those by whose bounds
+    nothing is better than the best slicing so far aren't sliced.
+    """
+    assert problem.families is not None, "there are families"
+    bounds, slicings, best_s = problem.least_of_families_s(), dict[int, Slicing](), math.inf
+    for n in np.argsort(bounds, kind="stable").tolist():
+        if math.isinf(bounds[n]) or bounds[n] > best_s * (1 + TOLERANCE):
+            break
+        of_family, submeshes, configs = problem.of_family(problem.families[n])
+        slicing = slicer.slice(of_family)
+        stages = tuple(
+            dataclasses.replace(stage, submesh=int(submeshes[stage.submesh]), config=int(configs[stage.config]))
+            for stage in slicing.stages
+        )
+        slicings[n], best_s = dataclasses.replace(slicing, stages=stages), min(best_s, slicing.cost_s)
+    every = [slicings[n] for n in sorted(slicings)]
+    bound_s = min((slicing.lower_bound_s for slicing in every), default=math.inf)
+    best = least(every, key=lambda slicing: slicing.cost_s).stages if every else ()
+    rounds, seconds = sum(slicing.iterations for slicing in every), sum(slicing.seconds for slicing in every)
     return Slicing.of(problem, best, bound_s, rounds, seconds)
 
 

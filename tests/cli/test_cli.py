@@ -122,6 +122,17 @@ def test_numbers_are_handed_on(run):
     assert (run.named["schedule"], run.named["slicing"]) == ("gpipe", "dynamic")
 
 
+def test_a_sample_has_as_many_tokens_as_the_model_may_have_where_no_fewer_are_asked_for(run):
+    asked = ["plan", "--cluster", "p3.16xlarge", "--batch", "32", "--model"]
+    assert "8192 tokens, as many as the model may have: --sequence takes fewer" in run(*asked, "gemma2-9b").output
+    assert run.asked[0] == "gemma2-9b"
+    assert "as many as the model may have" not in run(*asked, "gemma-2-9b", "--sequence", "2048").output
+    assert "sequence=2048," in run.asked[0]
+    refused = run(*asked, "gemma-2-9b", "--sequence", "16384").output
+    assert "sequence is 16384, but must be at most 8192, the tokens that gemma-2-9b may have; give fewer" in refused
+    assert "as many as the model may have" not in run(*asked, "gpt-125m").output
+
+
 @pytest.mark.parametrize(
     ("option", "name", "value", "usual", "wrong"),
     [

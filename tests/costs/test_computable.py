@@ -21,8 +21,16 @@ def planned(cluster, runtime="megatron", **changes):
 
 def test_eight_bits_are_for_gpus_that_have_them():
     assert planned("dgx-h100", precision="float8").step_s > 0
-    with pytest.raises(ValueError, match="products are in float8, but A100-SXM-80GB computes none of 8 bits"):
+    with pytest.raises(ValueError, match=r"in fp8, but A100-SXM-80GB computes none in it \(it has .*fp16, bf16"):
         planned("dgx-a100", precision="float8")
+    assert planned("dgx-b200", precision="nvfp4").step_s < planned("dgx-b200", precision="mxfp8").step_s
+    with pytest.raises(ValueError, match=r"in fp4, but H100-SXM-80GB .* --precision bf16, .* generations blackwell$"):
+        planned("dgx-h100", precision="nvfp4")
+    for precision, instead in (("tf32", "fp32"), ("fp8", "fp16")):
+        told = f"in {precision}, but V100-SXM2-16GB computes none .*; give --precision {instead}, "
+        with pytest.raises(ValueError, match=told):
+            planned("p3.16xlarge", precision=precision)
+    assert planned("dgx-a100", precision="tf32").step_s == planned("dgx-a100", precision="fp32").step_s
 
 
 def test_heads_that_no_library_fuses_are_refused_unless_attention_is_plain():
@@ -54,5 +62,5 @@ def test_a_device_of_ones_own_may_say_that_it_has_eight_bits():
     device = dataclasses.replace(host.device, flop_per_s={"float32": 1e12, "float8": 4e12}, memory_bytes=2.0**34)
     link = Link(1e-6, 1e10)
     assert planned(Cluster.uniform("own", ["a"], device, 4, link, link), precision="float8").step_s > 0
-    with pytest.raises(ValueError, match="float8, but example computes none"):
+    with pytest.raises(ValueError, match="fp8, but example computes none"):
         planned(Cluster.uniform("own", ["a"], host.device, 4, link, link), precision="float8")

@@ -141,6 +141,9 @@ def test_attention_known_by_hand():
     alone = dataclasses.replace(size, tokens=np.array([128.0]))
     single = attention_seconds(SHEET, ATTENDING, alone, FusedAttention(causal=False))
     assert single[0] == pytest.approx(whole[0] / 2, rel=0.01)
+    # With a window of 256 the first two of the eight tiles look at one and two tiles of keys, the others at three.
+    windowed = attention_seconds(SHEET, ATTENDING, size, FusedAttention(causal=True, window=256))
+    assert windowed[0] == pytest.approx(whole[0] * (1 + 2 + 6 * 3) / 64, rel=0.01)
 
 
 @given(st.sampled_from(known_gpus()), st.integers(1, 64), st.integers(1, 65536), st.integers(1, 64), st.booleans(),
@@ -263,6 +266,10 @@ def test_attention_by_mask_pass_and_library():
     assert passes("flash2 causal", gpu="L40S") == passes(gpu="L40S")
     assert passes(prepare=True) > passes() == passes(prepare=False)
     assert passes("cudnn", prepare=True) == passes("cudnn")
+    longest = passes("cudnn causal", tokens=131072)
+    assert longest * 9 / 512.5 < passes("cudnn causal window=1024", tokens=131072) < 1.5 * longest * 9 / 512.5
+    assert passes("cudnn causal window=131072", tokens=131072) == longest
+    assert longest < passes("cudnn causal capped", tokens=131072) < 1.8 * longest
 
 
 def test_odd_heads_are_slow_on_blackwell():

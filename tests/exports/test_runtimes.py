@@ -34,7 +34,8 @@ def models(draw):
         biases=draw(st.sampled_from(["none", "qkv", "all"])), qk_norm=draw(st.booleans()), tied=draw(st.booleans()),
         num_experts=experts[0], experts_per_token=experts[1], shared_feed_forward=experts[2],
         capacity=draw(st.sampled_from([0.0, 1.25])) if experts[0] else 0.0,
-        precision=draw(st.sampled_from(["bfloat16", "float16", "float32", "float8"])),
+        precision=draw(st.sampled_from(["bfloat16", "float16", "float32", "float8", "mxfp8"])),
+        optimizer=draw(st.sampled_from(["adamw", "sgd"])),
     )  # fmt: skip
 
 

@@ -56,6 +56,15 @@ def changed(tmp_path, old, new, devices=8, model=None):
     return read(tmp_path, JOB.replace(old, new), devices, model)
 
 
+def test_linear_layers_in_eight_bits_are_applied(tmp_path):
+    eight = changed(tmp_path, 'flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]').model
+    assert (eight.precision, eight.gather) == ("float8", "")
+    gathers = "[float8]\nenable_fsdp_float8_all_gather = true\n[training]"
+    job = JOB.replace('flavor = "8B"', 'flavor = "8B"\nconverters = ["float8"]').replace("[training]", gathers)
+    assert read(tmp_path, job).model.gather == "fp8"
+    assert changed(tmp_path, 'flavor = "8B"', 'flavor = "8B"\nconverters = "mx"').model.precision == "mxfp8"
+
+
 def test_settings_of_the_division_are_applied(tmp_path):
     grown = changed(tmp_path, "seq_len = 4096", "global_batch_size = 48")
     assert (grown.outline.batch, grown.outline.num_micro_batches, grown.model.sequence) == (48, 3, 2048)
@@ -131,7 +140,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
         ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
-        ('flavor = "8B"', 'converters = ["float8"]', r"line 6: model.converters is \['float8'\], which isn't planned"),
+        ('flavor = "8B"', 'converters = ["fp6"]', r"line 6: model.converters is \['fp6'\], but must be one of float8"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),

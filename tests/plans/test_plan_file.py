@@ -122,6 +122,7 @@ def changed(path, value, plan=None):
         (["num_micro_batches"], 3, r"line 9: num_micro_batches is 3, which doesn't divide the batch of 32"),
         (["schedule"], "2f2b", r"line 10: schedule is \"2f2b\", but must be a schedule: 1f1b, "),
         (["iteration_time_s"], 0, r"iteration_time_s is 0, but must be seconds above 0"),
+        (["stages", 0, "context_parallel"], 3, r"stages\[0\]\.context_parallel is 3, but must divide the \d+ data"),
         (["planning_s", "slicing"], -1, r"planning_s\.slicing is -1, but must be seconds of at least 0"),
         (["num_layers"], 5, r"line 4: num_layers is 5, but the stages have 4 layers"),
         (["num_devices"], 8, r"num_devices is 8, but the stages have 4"),

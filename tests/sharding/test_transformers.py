@@ -380,3 +380,74 @@ def test_what_is_computed_again():
     assert whole[1].total_flop == division(LLAMA, config()).operators("forward")[1].total_flop
     assert 0 < half[1].product_flop < whole[1].product_flop / 2
     assert not any(one.kind == "attention" for one in half[1].records)
+
+
+GEMMA = Transformer(
+    512, 4, 8, 1024, 2048, kv_heads=4, head_size=64, feed_forward=2048, window=256, global_every=2, norms="sandwich",
+    attention_cap=50.0, logit_cap=30.0,
+)  # fmt: skip
+
+
+def test_blocks_with_a_window_compute_the_scores_inside_it():
+    forward = division(GEMMA, config()).operators("forward")
+    local, whole = (next(one for one in forward[layer].records if one.kind == "attention") for layer in (1, 2))
+    inside = sum(min(query + 1, 256) - 1 / 2 for query in range(2048))  # a score of a token's own counts half
+    assert local.flop == pytest.approx(4 * 8 * 64 * (inside + (2048 - 256) / 2), rel=1e-3)
+    assert local.flop == 4 * 8 * 64 * GEMMA.pairs(0)
+    assert whole.flop == 4 * 8 * 64 * 2048**2 / 2
+    assert [FusedAttention.of_text(one.kernel).window for one in (local, whole)] == [256, 0]
+    assert FusedAttention.of_text(local.kernel).capped
+    assert GEMMA.alike_layers == [0, 1, 2, 1, 2, 5]
+    plain = division(GEMMA, config(), MEGATRON.with_attention("plain")).operators("forward")
+    assert plain[1].product_flop == plain[2].product_flop  # masked scores are computed, too
+
+
+def test_norms_on_both_sides_read_and_keep_two_further_hidden_states():
+    hidden = 2 * 2048 * 512
+    sandwich, post, pre = (dataclasses.replace(GEMMA, norms=norms) for norms in ("sandwich", "post", "pre"))
+    kept = [memory(size, config()).per_micro_batch[1, 1] for size in (sandwich, post, pre)]
+    assert kept[0] - kept[2] == pytest.approx(2 * hidden)
+    assert kept[1] == kept[2]  # what norms take in, in place of what they give
+    norms = [sum(one.primitive == "norm" for one in division(size, config()).operators("forward")[1].records)
+             for size in (sandwich, post, pre)]  # fmt: skip
+    assert norms == [4, 2, 2]
+
+
+def test_queries_and_keys_are_kept_ahead_of_their_norms_but_where_compilers_make_them_again():
+    normed = dataclasses.replace(GEMMA, qk_norm=True)
+    for name, more in (("megatron", 2 * 2048 * (8 + 4) * 64), ("torchtitan", 0)):
+        kept = [memory(size, config(), execution(name)).per_micro_batch[1, 1] for size in (normed, GEMMA)]
+        assert kept[0] - kept[1] == pytest.approx(more)
+
+
+def test_a_further_predicted_token_costs_a_block_a_product_of_twice_the_width_and_a_head():
+    predicts = dataclasses.replace(LATENT, predicted=1)
+    alone, more = (division(size, config()).operators("forward") for size in (LATENT, predicts))
+    joined = 2 * 256 * (2 * 512) * 512
+    expected = 2 * alone[-1].product_flop + alone[-2].product_flop + joined
+    assert more[-1].product_flop == pytest.approx(expected)
+    assert [layer.total_flop for layer in more[:-1]] == [layer.total_flop for layer in alone[:-1]]
+    again = division(predicts, config()).recomputed("layer")
+    assert again[-1].product_flop == again[-2].product_flop == alone[-2].product_flop
+    mesh = config(2, 2)
+    of_head = [sent(division(size, mesh).exchanges(4, "forward")) for size in (LATENT, predicts)]
+    of_block = sent(division(LATENT, mesh).exchanges(3, "forward"))
+    hidden = 2 * 256 * 512
+    assert of_head[1]["all_reduce", TENSOR] == 2 * of_head[0]["all_reduce", TENSOR]
+    assert of_head[1]["all_gather", TENSOR] == pytest.approx(
+        2 * of_head[0]["all_gather", TENSOR] + of_block["all_gather", TENSOR] + hidden
+    )
+    whole, kept = (memory(size, config()).per_micro_batch for size in (LATENT, predicts))
+    assert kept[-1, -1] - whole[-1, -1] == pytest.approx(whole[3, 3] - hidden + 6 * hidden)
+
+
+def test_caps_go_over_logits_once_more_and_over_scores_where_these_are_in_memory():
+    plain = MEGATRON.with_attention("plain")
+    for backward, reads in (("forward", 1), ("backward", 2)):
+        capped, free = (
+            division(size, config(), plain).operators(backward)
+            for size in (GEMMA, dataclasses.replace(GEMMA, attention_cap=0.0, logit_cap=0.0))
+        )
+        for layer, elements in ((-1, 2048 * 1024), (1, 8 * 2048**2)):
+            more = capped[layer].read_bytes.sum() - free[layer].read_bytes.sum()
+            assert more == pytest.approx(2 * elements * reads)

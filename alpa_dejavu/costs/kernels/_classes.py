@@ -39,32 +39,34 @@ def family(generation: str) -> str:
 
 
 def dtype_class(gpu: Gpu, dtype: str) -> str:
-    """Returns the class of a dtype's products on a GPU: "float8" for those of 8 bits, "half" for all others on tensor
-    cores, TF32 included, and "float32" for those on the units that compute everything else.
+    """Returns the class of a dtype's products on a GPU: "float8" for those of 8 bits or fewer, "half" for all others on
+    tensor cores, TF32 included, and "float32" for those on the units that compute everything else.
 
     >>> from alpa_dejavu.clusters.gpus import gpu_of
     >>> [dtype_class(gpu_of(name), "float32") for name in ("V100-SXM2-16GB", "A100-SXM-80GB")]
     ['float32', 'half']
     """
-    if width_bytes(dtype) == 1:
+    if width_bytes(dtype) <= 1:
         return "float8"
     return "half" if matrix_rate(gpu, dtype) > _VECTOR * gpu.vector_flop_per_s else "float32"
 
 
 def matrix_rate(gpu: Gpu, dtype: str) -> float:
     """Returns a GPU's operations per second of dense products in a dtype, those of "float32" in one that its data sheet
-    lacks; "float8" stands for all formats of 8 bits.
+    lacks; "float8" stands for all formats of 8 bits, "float4" for all of 4.
     """
-    name = "float8" if width_bytes(dtype) == 1 else dtype
+    name = {1.0: "float8", 0.5: "float4"}.get(width_bytes(dtype), dtype)
     return gpu.flop_per_s.get(name, gpu.flop_per_s["float32"])
 
 
-def width_bytes(dtype: str) -> int:
+def width_bytes(dtype: str) -> float:
     """Returns the bytes of a number; 4 for a dtype that isn't known.
 
-    >>> width_bytes("float8_e4m3fn"), width_bytes("bfloat16")
-    (1, 2)
+    >>> width_bytes("float8_e4m3fn"), width_bytes("bfloat16"), width_bytes("float4")
+    (1, 2, 0.5)
     """
+    if dtype.startswith("float4"):
+        return 0.5
     if dtype.startswith(("float8", "int8", "uint8")):
         return 1
     return {"float64": 8, "float16": 2, "bfloat16": 2}.get(dtype, 4)

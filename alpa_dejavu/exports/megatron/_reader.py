@@ -20,7 +20,7 @@ from alpa_dejavu.exports._command_line import (
 from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments
+from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments, training_of
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
@@ -53,7 +53,7 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
     """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
     line = command_line_of(path, _TELLING)
     config = _configuration(path, line)
-    sizes = sizes_of_arguments(config) if model is None else dataclasses.replace(model, precision=precision_of(config))
+    sizes = sizes_of_arguments(config) if model is None else dataclasses.replace(model, **training_of(config))
     check_processes(path, line, num_devices)
     outline = _outline(config, num_devices, sizes.num_blocks)
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
@@ -149,7 +149,7 @@ def _priced_by(config: Configuration) -> dict[str, str]:
         choices["attention"] = "plain"
     name = "grad-reduce-in-bf16"
     if name in config:
-        if precision_of(config) not in ("bfloat16", "float8"):
+        if "bf16" not in config:
             raise config.wrong(name, f"--{name} is without --bf16, which isn't priced; add --bf16, or leave it out")
         choices["runtime"] = "nemo"  # the same with gradients in half precision
     if "overlap-grad-reduce" not in config and _FULLY_SHARDED.isdisjoint(config.values):
@@ -283,7 +283,8 @@ def _zero(config: Configuration) -> int:
         return 3
     if not _FULLY_SHARDED.isdisjoint(config.values):
         return _LEVELS[config.one_of(_STRATEGY, _LEVELS, "optim_grads_params")]
-    return 2 if "use-distributed-optimizer" in config else 0
+    layers = "use-layer-wise-distributed-optimizer" in config or config.get("optimizer") == "dist_muon"
+    return 2 if layers or "use-distributed-optimizer" in config else 0
 
 
 def _offload(config: Configuration) -> Offload:

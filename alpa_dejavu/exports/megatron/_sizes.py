@@ -21,6 +21,16 @@ _FLAGS: Final = {
     "moe-router-enable-expert-bias": ("router_bias", True),
 }
 """Arguments without a value, with the field that they say, and what it is where they are there."""
+_RECIPES: Final = {
+    "delayed": "float8", "tensorwise": "float8", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8",
+}  # fmt: skip
+"""The precision of each recipe of FP8."""
+_NARROW: Final[dict[str, dict[str, object]]] = {
+    "float8": {"fp8-format": "hybrid"}, "fp8-blockwise": {"fp8-format": "e4m3", "fp8-recipe": "blockwise"},
+    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"fp4-format": "e2m1"},
+}  # fmt: skip
+"""The arguments of precisions with products in fewer than 16 bits."""
+_OPTIMIZERS: Final = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
 _COUNTS: Final = {
     "num-experts": "num_experts", "moe-router-topk": "experts_per_token",
     "moe-shared-expert-intermediate-size": "shared_feed_forward", "mtp-num-layers": "predicted",
@@ -77,15 +87,15 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         arguments |= {"moe-layer-freq": f"([0]*{model.dense_blocks}+[1]*{model.num_blocks - model.dense_blocks})"}
     elif model.experts_every > 1:
         arguments |= {"moe-layer-freq": f"[{','.join(str(int(n)) for n in _with_experts(model))}]"}
-    if model.precision == "float8":
-        arguments |= {"fp8-format": "hybrid"}
+    arguments |= _NARROW.get(model.precision, {}) | ({"optimizer": "sgd"} if model.optimizer == "sgd" else {})
     flags = {name: getattr(model, field) == value for name, (field, value) in _FLAGS.items()}
     flags["qk-layernorm"] |= latent  # those of the latent vectors
     if model.router_bias:
         arguments |= {"moe-router-score-function": "sigmoid"}
     flags["squared-relu"] = model.activation == "relu2"
     biases = {"disable-bias-linear": model.biases != "all", "add-qkv-bias": model.biases == "qkv"}
-    precisions = {"fp16": model.precision == "float16", "bf16": model.precision in ("bfloat16", "float8")}
+    mixed = model.precision == "bfloat16" or model.precision in _NARROW
+    precisions = {"fp16": model.precision == "float16", "bf16": mixed, "fp8-param-gather": bool(model.gather)}
     swiglu = {"swiglu": flags.pop("swiglu")}
     arguments |= {name: None for name, is_set in (swiglu | biases | flags | precisions).items() if is_set}
     arguments |= {"softmax-type": "learnable"} if model.sinks else {}
@@ -126,7 +136,7 @@ def sizes_of_arguments(config: Configuration) -> Transformer:
         dense_feed_forward=wide if dense or every > 1 else 0,
         activation="relu2" if "squared-relu" in config else "",
         sinks=config.one_of("softmax-type", ("vanilla", "learnable"), "vanilla") == "learnable",
-        precision=precision_of(config),
+        **training_of(config),
         **{field: (name in config) == value for name, (field, value) in _FLAGS.items()},
     )
     for name in _COUNTS:
@@ -140,15 +150,26 @@ def sizes_of_arguments(config: Configuration) -> Transformer:
         raise config.wrong("", str(error)) from None
 
 
+def training_of(config: Configuration) -> dict[str, Any]:
+    """Returns the fields of a transformer that say how arguments train it."""
+    precision, name = precision_of(config), "fp8-param-gather"
+    if name in config and "fp8-format" not in config:
+        raise config.wrong(name, f"--{name} is without --fp8-format, but must be beside it; leave it out")
+    optimizer = _OPTIMIZERS[config.one_of("optimizer", tuple(_OPTIMIZERS), "adam")]
+    return {"precision": precision, "gather": "fp8" if name in config else "", "optimizer": optimizer}
+
+
 def precision_of(config: Configuration) -> str:
     """Returns the dtype that arguments train in: single precision without one of Megatron's."""
     if "bf16" in config and "fp16" in config:
         raise config.wrong("fp16", "--fp16 is beside --bf16, but must be alone; leave one out")
-    if "fp8-format" in config:
-        config.one_of("fp8-format", ("hybrid", "e4m3"))
-        if "bf16" not in config:
-            raise config.wrong("fp8-format", "--fp8-format is without --bf16, which isn't priced; add --bf16")
-        return "float8"
+    for name, formats in (("fp8-format", ("hybrid", "e4m3")), ("fp4-format", ("e2m1",))):
+        if name in config:
+            config.one_of(name, formats)
+            if "bf16" not in config:
+                raise config.wrong(name, f"--{name} is without --bf16, which isn't priced; add --bf16")
+            recipe = config.one_of("fp8-recipe", tuple(_RECIPES), "delayed")
+            return "nvfp4" if name == "fp4-format" else _RECIPES[recipe]
     return "bfloat16" if "bf16" in config else "float16" if "fp16" in config else "float32"
 
 

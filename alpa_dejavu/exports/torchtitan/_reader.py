@@ -22,6 +22,10 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 
 _FLAVORS: Final = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
 """The hidden widths, blocks, heads and feed-forward widths of the flavors of llama3."""
+_CONVERTERS: Final = {
+    "float8": "float8", "quantize.linear.float8": "float8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
+}  # fmt: skip
+"""The precisions that converters of linear layers make of bfloat16."""
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
@@ -61,18 +65,34 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
+    training: dict[str, Any] = {"precision": precision, **_narrow(config, precision)}
     if model is not None:
         kept = sequence if "training.seq_len" in config else model.sequence
-        return dataclasses.replace(model, precision=precision, sequence=kept)
+        return dataclasses.replace(model, sequence=kept, **training)
     name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
     if name != "llama3" or not isinstance(flavor, str) or flavor not in _FLAVORS:
         why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
         raise config.wrong("model.flavor", why)
     hidden, blocks, heads, feed_forward = _FLAVORS[flavor]
     return Transformer(
-        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, precision=precision,
-        rotary_base=500_000, rotary_scaling=8.0,
+        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, rotary_base=500_000,
+        rotary_scaling=8.0, **training,
     )  # fmt: skip
+
+
+def _narrow(config: Configuration, precision: str) -> dict[str, str]:
+    """Returns the fields of a transformer that converters of linear layers to 8 bits make."""
+    key = "model.converters"
+    names = config.get(key) or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not {*map(str, names)} <= {*_CONVERTERS} or len(names) > 1:
+        raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
+    if not names:
+        return {}
+    if precision != "bfloat16":
+        raise config.wrong(key, f"{key} is beside {precision}, but must be beside bfloat16 to be planned; leave it out")
+    narrow, gather = _CONVERTERS[names[0]], "float8.enable_fsdp_float8_all_gather"
+    return {"precision": narrow, "gather": "fp8" if narrow == "float8" and config.flag(gather) else ""}
 
 
 def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pathlib.Path) -> Outline:

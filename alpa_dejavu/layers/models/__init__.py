@@ -27,12 +27,14 @@ from alpa_dejavu.layers.models._suites import (
     tokens_of_sample,
     transformer_size,
 )
+from alpa_dejavu.layers.models._training_choices import OPTIMIZERS
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers.models._kraken import KrakenModule
 
 __all__ = [
+    "OPTIMIZERS",
     "Kraken",
     "KrakenModule",
     "TextSizes",

@@ -28,13 +28,16 @@ from alpa_dejavu.layers.models._training import (
     abstract,
     abstract_state,
     abstract_tokens,
+    adafactor,
     adamw,
     log_likelihood,
+    momentum,
     train_step_of,
 )
 from alpa_dejavu.layers.models._transformer import mixture_of_experts, past_mask
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
+_OPTIMIZERS = {"adamw": adamw, "adam": adamw, "sgd": momentum, "adafactor": adafactor}
 _DTYPES = {"bfloat16": jnp.float16, "float16": jnp.float16, "float32": jnp.float32}
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu, "gelu": jax.nn.gelu, "relu": jax.nn.relu, "relu2": lambda x: jnp.square(jax.nn.relu(x)),
@@ -65,7 +68,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
 
         return frozen, train_step_of(loss, optimizer)(trained, batch)
 
-    shapes, optimizer = sized_shapes(size), adamw()
+    shapes, optimizer = sized_shapes(size), _OPTIMIZERS[size.optimizer]()
     first, dtype = len(shapes) - 1 - size.train_last if size.train_last else 0, _DTYPES[size.precision]
     trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
     batch = abstract_tokens(size, batch_size, "tokens", "labels")

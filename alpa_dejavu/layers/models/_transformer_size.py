@@ -8,6 +8,15 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from alpa_dejavu.layers.models._size_text import TextSizes
+from alpa_dejavu.layers.models._training_choices import (
+    FROZEN_BYTES,
+    LORA_TARGETS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SHORT_PRECISIONS,
+    Optimizer,
+    Precision,
+)
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem.limits import MOST_PARAMETERS, at_most
 
@@ -24,8 +33,6 @@ ACTIVATIONS = ("silu", "gelu", "relu", "relu2")
 """The functions between the products of a feed-forward layer; "relu2" is the square of "relu"."""
 ROTARY_SCALINGS = ("llama3", "linear", "yarn", "longrope", "dynamic")
 """The ways in which wavelengths are made longer; only what they are called tells them apart for planning."""
-PRECISIONS = ("bfloat16", "float16", "float8", "float32")
-"""The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
 
 
 @final
@@ -52,6 +59,10 @@ class Transformer(TextSizes):
             dropped; 0: each takes all that come.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
+        lora: the rank of adapters that are trained in these blocks in place of what the model has; 0: there are none.
+        lora_targets: the products that have adapters: those of "attention", or "all" products but the routers'.
+        frozen: the width in which products that aren't trained are kept: "8bit", "4bit" or "bf16"; empty: as computed.
+        optimizer: which one updates what is trained, one of `OPTIMIZERS`.
         dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
             feed-forward layers.
         latent_rank: the width of the one latent vector that a token's keys and values are made of (multi-head latent
@@ -59,7 +70,8 @@ class Transformer(TextSizes):
         query_rank: with latent attention the width that queries are made of; 0: they are made of the hidden state.
         rotary_size, value_size: with latent attention the further width of a head of queries and keys that positions
             rotate, and the width of a head of values; 0: as `head_size`.
-        precision: the dtype of the products of blocks, one of `PRECISIONS`.
+        precision: the precision that it computes in, one of `PRECISIONS`.
+        gather: "fp8" where weights of products in 8 bits are gathered in 8 bits, and not kept in 16; else empty.
         rotary_base: the base of the wavelengths by which positions rotate.
         rotary_scaling: the factor by which long wavelengths are longer still, as in Llama 3.1; 1: they aren't.
         shared_gate: whether a gate, by one product to a number, scales the result of the shared expert.
@@ -134,10 +146,20 @@ class Transformer(TextSizes):
     alibi: bool = False
     positions: int = 0
     predicted: int = 0
+    optimizer: str = "adamw"
+    lora: int = 0
+    lora_targets: str = "attention"
+    frozen: str = ""
+    gather: str = ""
 
     def __post_init__(self) -> None:
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
-        checks.one_of("transformer", "precision", self.precision, PRECISIONS)
+        checks.one_of("transformer", "precision", self.precision, (*PRECISIONS, *SHORT_PRECISIONS))
+        object.__setattr__(self, "precision", SHORT_PRECISIONS.get(self.precision, self.precision))
+        checks.one_of("transformer", "optimizer", self.optimizer, tuple(OPTIMIZERS))
+        checks.one_of("transformer", "lora_targets", self.lora_targets, LORA_TARGETS)
+        checks.one_of("transformer", "frozen", self.frozen, ("", *FROZEN_BYTES))
+        checks.one_of("transformer", "gather", self.gather, ("", "fp8"))
         checks.one_of("transformer", "norms", self.norms, tuple(NORMS))
         checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
         self._fill_in()
@@ -191,6 +213,25 @@ class Transformer(TextSizes):
             not 0 <= self.train_last <= self.num_blocks,
             f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
             "out to train the whole model",
+        )
+        _refuse_if(
+            self.lora > self.hidden,
+            f"lora is {self.lora}, but must be at most the hidden width, {self.hidden}; give a smaller rank",
+        )
+        _refuse_if(
+            self.lora_targets != LORA_TARGETS[0] and not self.lora,
+            f"lora_targets is {self.lora_targets!r}, but must be left out where there are no adapters; give lora=RANK",
+        )
+        _refuse_if(
+            self.frozen and self.trains_all,
+            f"frozen is {self.frozen!r}, but must be left out where the whole model is trained; give lora=RANK or "
+            "train_last=BLOCKS with it",
+        )
+        if self.frozen == "bf16" and self.computes_in.usual != "float32":
+            object.__setattr__(self, "frozen", "")  # which is the same
+        _refuse_if(
+            self.gather and self.computes_in.products != "float8",
+            f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
         )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
@@ -301,11 +342,49 @@ class Transformer(TextSizes):
     @property
     def _first_alike(self) -> list[int]:
         """For each block the number of the first one that is like it."""
-        first: dict[tuple[bool, int], int] = {}
+        first: dict[tuple[bool, int, str], int] = {}
         return [
-            first.setdefault((self.has_experts(number), self.window_of(number)), number)
+            first.setdefault((self.has_experts(number), self.window_of(number), self.trained(number + 1)), number)
             for number in range(self.num_blocks)
         ]
+
+    @property
+    def computes_in(self) -> Precision:
+        """Returns the dtypes that it computes in."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def updated_by(self) -> Optimizer:
+        """Returns what its optimizer keeps and does."""
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def trains_all(self) -> bool:
+        """Returns whether nothing of it is frozen."""
+        return not self.lora and not self.train_last
+
+    @property
+    def first_trained(self) -> int:
+        """Returns the number of the first layer that has something to train: backward passes end there."""
+        return self.num_blocks + 1 - self.train_last if self.train_last else int(self.lora > 0)
+
+    def trained(self, layer: int) -> str:
+        """Returns what is trained of a layer, by its number: "all" of it, its "adapters", or "nothing"."""
+        if layer < self.first_trained or (self.lora and layer > self.num_blocks):
+            return "nothing"
+        return "adapters" if self.lora else "all"
+
+    def keeps_operands(self, layer: int, target: str) -> bool:
+        """Returns whether gradients of weights, or adapters, take the operands of a layer's products of "attention" or
+        "feed_forward".
+        """
+        trained = self.trained(layer)
+        return trained == "all" or (trained == "adapters" and self.lora_targets in (target, "all"))
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Returns the bytes of a parameter of a block's products that isn't trained."""
+        return FROZEN_BYTES[self.frozen] if self.frozen else 4.0 if self.computes_in.usual == "float32" else 2.0
 
     def window_of(self, number: int) -> int:
         """Returns to how many tokens at most a token attends in a block of a number."""
@@ -340,11 +419,13 @@ class Transformer(TextSizes):
         """Returns the fields, with their values, that the model's form in JAX hasn't; empty if it has all."""
         names = {
             "latent_rank": 0, "predicted": 0, "router_bias": False, "expert_biases": False, "imbalance": 1.0,
-            "capacity": 0.0,
+            "capacity": 0.0, "lora": 0, "frozen": "",
         }  # fmt: skip
         strange = {name: getattr(self, name) for name, usual in names.items() if getattr(self, name) != usual}
-        if self.precision == "float8":
+        if self.precision not in ("bfloat16", "float16", "float32"):
             strange["precision"] = self.precision
+        if self.optimizer not in ("adamw", "adam", "sgd", "adafactor"):
+            strange["optimizer"] = self.optimizer
         if self.rotary_scaling > 1 and self.rotary_scaling_kind not in ("llama3", "linear"):
             strange["rotary_scaling_kind"] = self.rotary_scaling_kind
         return strange

@@ -14,6 +14,8 @@ from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.range_table import common_kinds
 from alpa_dejavu._util.search_watch import candidate_priced, candidates_begun, is_stopped
 from alpa_dejavu._util.ties import least
+from alpa_dejavu.costs.kept_prices import KeptPrices
+from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
@@ -32,6 +34,7 @@ from alpa_dejavu.problem import (
     Submesh,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
+from alpa_dejavu.sharding.transformers import TransformerSharding
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.step import sending
 from alpa_dejavu.slicing import Dynamic, Slicer
@@ -54,6 +57,9 @@ _SAME_BYTES = 0.01
 """Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
 """Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
+_MANY, _FIRST, _RIVAL = 32, 12, 1.02
+"""Of more configs so many are priced first, and of the others only those by whose bounds a plan takes less than so many
+times the best one's step."""
 _FINALISTS = 3
 """About so many shapes are priced once more, at their own micro-batch."""
 _POLISHED = 3
@@ -194,16 +200,50 @@ class PricedShapes:
         return self._costs[key]
 
     def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
-        if model.sharding is not None:
-            phase(f"sharding {len(model.layers)} layers")
-            space = _divisible(model.sharding, space)
-            self.clock.lap("sharding")
-        phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
         samples, models = self.task.micro_batch(run.num_micro_batches), self.task.prices.models
         kept = self.task.source.prices(model.num_layers, samples, exact, models)
+        if model.sharding is not None:
+            phase(f"sharding {len(model.layers)} layers")
+            space = _fitting(_divisible(model.sharding, space), model.sharding, self.task, run)
+            space, kept = self._hopeful(model, space, run, kept)
+            self.clock.lap("sharding")
+        phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
         costs = priced(self.task, model, self.task.cluster, space, run, exact, kept=kept)
         self.clock.lap("cost table")
         return costs
+
+    def _hopeful(
+        self, model: Model, space: SearchSpace, run: Run, kept: KeptPrices | None
+    ) -> tuple[SearchSpace, KeptPrices | None]:
+        """Returns the space without the configs that a bound on their steps rules out, and the prices of some of them.
+
+        Where a plan's stages are alike, each of K devices in a row computes and exchanges a K-th of all layers at least
+        for each micro-batch. Those of the least bounds are priced first: their best plan is one to be beaten.
+        """
+        task, configs = self.task, [config for row in space.configs for config in row if config is not None]
+        if not space.families or len(configs) <= _MANY or task.unlike or task.cluster.shared or task.learned:
+            return space, kept
+        costs, seconds = StageCostModel(model, task.cluster, task.prices.models), dict[object, float]()
+        bounds = dict[MeshConfig, float]()
+        alike = [
+            (costs.places.on_submesh(submesh, None), dataclasses.replace(config, zero=0, sharded=0), config)
+            for submesh, row in zip(space.submeshes, space.configs, strict=True)
+            for config in row
+            if config is not None
+        ]
+        costs.prepare((devices, one) for devices, one, _ in alike)
+        for devices, one, config in alike:
+            key = devices, one.division_key, one.remat
+            if key not in seconds:
+                seconds[key] = float(costs.exposed_s(devices, one).sum())
+            stages = task.cluster.num_devices // (one.data_parallel * one.tensor_parallel)
+            bounds[config] = seconds[key] * run.num_micro_batches / stages
+        first = set(sorted(bounds, key=bounds.__getitem__)[:_FIRST])
+        kept = KeptPrices(model.num_layers) if kept is None else kept
+        some = priced(task, model, task.cluster, space.filtered(first.__contains__), run, kept=kept)
+        plan = some.sliced(task.slicer)
+        rival_s = _RIVAL * min(self._best_s, math.inf if plan is None else plan.step_s)
+        return space.filtered(lambda config: config in first or bounds[config] <= rival_s), kept
 
     def _finalist(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it may be the best one, or is as fast with
@@ -303,6 +343,35 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
         return True
 
     return space.filtered(solved)
+
+
+def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Run) -> SearchSpace:
+    """Returns the space without the configs with which as many stages as there are submeshes of one size can't keep all
+    blocks of a transformer; if that leaves none, the leanest one. Other models, and stages that may be unlike, are left
+    to their prices.
+    """
+    if not isinstance(sharding, TransformerSharding) or not space.families or task.margin.residuals is not None:
+        return space
+    devices = task.cluster.num_devices
+    usable = max(map(task.margin.usable_bytes, task.prices.models.runtime.hosts(task.cluster.hosts)))
+    alpa = run.schedule in ALPA_SCHEDULES
+    missing = dict[MeshConfig, float]()
+
+    def fits(config: MeshConfig) -> bool:
+        stages = devices // (config.data_parallel * config.tensor_parallel)
+        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])
+        share = math.inf
+        for count, resident, per_micro_batch, temporary in sharding.blocks(config):
+            most = np.floor(max(usable - temporary, 0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
+            share = min(share, most.sum() / count)
+            missing[config] = max(missing.get(config, 0.0), resident + temporary)
+        return config.offload.any or share >= 1
+
+    left = space.filtered(fits)
+    if any(config is not None for row in left.configs for config in row):
+        return left
+    leanest = least(missing, key=lambda config: missing[config])
+    return space.filtered(lambda config: config == leanest)
 
 
 def _meshes(candidate: Candidate) -> list[tuple[Submesh, tuple[int, ...], MeshConfig]]:

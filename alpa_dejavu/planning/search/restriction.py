@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from collections.abc import Collection, Mapping
+from typing import Any, final
 
+from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, WITHOUT_FROZEN, Runtime
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 
@@ -65,12 +67,65 @@ class Restriction:
 
 def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | None:
     """Returns the restriction to what a framework in `RUNTIMES` can run; None for an empty name. Raises ValueError for
-    an unknown one, or one that can't leave a part of the model as it is.
+    an unknown one, or one whose files can't say how the model is trained.
     """
     if not runs_on:
         return None
     if runs_on not in RUNTIMES:
         raise ValueError(f"runs_on is {runs_on!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
-    if why := RUNTIMES[runs_on].why_not_frozen(model):
-        raise ValueError(f"{runs_on} can't train {model}: {why}; {WITHOUT_FROZEN}")
+    if why := RUNTIMES[runs_on].why_not_trained(model):
+        raise ValueError(f"{runs_on} can't train {model}: {why}")
     return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))
+
+
+_DEGREES = {"context": "context_parallel", "experts": "expert_parallel", "shard": "sharded"}
+"""The choices that are fixed by these names, and their degrees in a config."""
+
+
+def division_choices(
+    size: Transformer | None, runtime: str, degrees: Collection[str], asked: Mapping[str, int | str | None]
+) -> DivisionChoices:
+    """Returns how devices may divide a model beside its batch.
+
+    Args:
+        size: the transformer, if it is planned by its sizes; None: a traced model, of which only operators are divided.
+        runtime: the name of the training framework, for messages.
+        degrees: how that divides models, as `Runtime.degrees` has it.
+        asked: what "tensor", "context", "experts" and "shard" are to be; None: any.
+
+    Raises:
+        ValueError: the model's heads, tokens or experts, or the framework, can't have what is asked for.
+    """
+    divides = [name for name, degree in _DEGREES.items() if degree in degrees]
+    fixed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    for name, value in fixed.items():
+        usual, allowed = vars(PLAIN_CHOICES)[name], "at least 1"
+        if name == "shard" and value in SHARDS:
+            allowed = ""
+        elif name == "shard":
+            allowed = f"at least 1, {' or '.join(map(repr, SHARDS))}"
+        if allowed and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} is {value!r}, but must be {allowed}; give another, or leave it out")
+        if usual in (None, value) or (size is not None and name in divides and (name != "experts" or size.num_experts)):
+            continue
+        why, remedy = f"under {runtime}, which hasn't that", "give another runtime, or leave it out"
+        if size is None:
+            why = "for a traced model"
+            remedy = "give a transformer by its sizes and a runtime such as megatron or torchtitan, or leave it out"
+        elif name in divides:
+            why, remedy = "where the model has no experts", "leave it out"
+        raise ValueError(f"{name} is {value!r}, but must be {usual!r} {why}; {remedy}")
+    if size is None:
+        return dataclasses.replace(PLAIN_CHOICES, **fixed)
+    for name, whole, what in (
+        ("tensor", size.num_heads, "heads"), ("tensor", size.kv_heads, "heads of keys and values"),
+        ("tensor", size.feed_forward, "columns of each feed-forward product"),
+        ("context", size.sequence, "tokens of a sample"), ("experts", size.num_experts, "experts"),
+    ):  # fmt: skip
+        if whole % int(fixed.get(name) or 1):
+            raise ValueError(f"{name} is {fixed[name]}, but must divide the {whole} {what}; give another number")
+    free: dict[str, Any] = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
+    choices = DivisionChoices(
+        tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees
+    )
+    return dataclasses.replace(choices, **{**free, **fixed})

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
+from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
 
@@ -51,7 +52,8 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
-    frozen: bool = False  # whether a part of the model may stay as it is; others' files can't say so
+    # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
+    trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
     # empty: any.
     models: Sequence[Mapping[str, Sequence[object]]] = ()
@@ -66,13 +68,20 @@ class Runtime:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
         return self.zero if num_stages > 1 else (0, 2, 3)
 
-    def why_not_frozen(self, model: str) -> str:
-        """Returns why it can't train a model of a name, of which a part is frozen; empty if it can, or nothing is."""
-        sizes = None if self.frozen else transformer_size(model)
-        if sizes is None or not sizes.train_last:
-            return ""
-        blocks = units.counted(sizes.num_blocks, "block")
-        return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
+    def why_not_trained(self, model: str) -> Hindrance | None:
+        """Returns why its files can't say how a model of a name is trained, and what would do; None if they can."""
+        sizes = transformer_size(model)
+        if sizes is None:
+            return None
+        for field, option in _TRAINING.items():
+            value = getattr(sizes, field)
+            if value not in self.trains.get(field, _USUAL[field]):
+                blocks = units.counted(sizes.num_blocks, "block")
+                words = {
+                    "train_last": f"only the last {value} of {blocks} train", "lora": "adapters alone are trained",
+                }.get(field, f"{field} is {value!r}")  # fmt: skip
+                return Hindrance(f"its files can't say that {words}", f"plan without {option}")
+        return None
 
     def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
         """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
@@ -133,8 +142,16 @@ def _either(values: Sequence[object]) -> str:
     return "above 0" if isinstance(values, range) else " or ".join(map(repr, values))
 
 
+_TRAINING = {
+    "train_last": "--train-last", "lora": "--lora", "optimizer": "--optimizer", "gather": "gather in --precision",
+}  # fmt: skip
+"""The fields of a transformer that say how it is trained, with the options that set them."""
+_USUAL: Mapping[str, tuple[object, ...]] = {
+    "train_last": (0,), "lora": (0,), "optimizer": ("adamw", "adam"), "gather": ("",),
+}  # fmt: skip
+_PRECISIONS = ("bfloat16", "float16", "float32", "float8", "fp8-blockwise", "mxfp8", "nvfp4")
 _MEGATRON = [
-    {**feeds, **biases, **positions}
+    {**feeds, **biases, **positions, "precision": _PRECISIONS}
     for feeds in (
         {"gated": (True,), "activation": ("silu",)}, {"gated": (False,), "activation": ("gelu", "relu2")},
     )
@@ -159,7 +176,7 @@ RUNTIMES = {
         unlike_submeshes=True,
         unlike_zero=True,
         streams=False,
-        frozen=True,
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor"), "train_last": range(MOST_LAYERS)},
         lacks="untraced",
     ),
     "megatron": Runtime(
@@ -170,6 +187,7 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
+        trains={"optimizer": ("adamw", "adam", "sgd"), "gather": ("", "fp8")},
         lacks="unusual",
         says=(
             "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
@@ -235,8 +253,11 @@ RUNTIMES = {
     "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
-WITHOUT_FROZEN = "plan without --train-last"
-"""The remedy where a framework's files can't say that a part of the model is frozen."""
+_ALIKE = {
+    "nemo": RUNTIMES["megatron"],
+    "fsdp": Runtime(degrees=("sharded",), tensor_parallel=False, remat=("none", "selective", "layer")),
+}
+"""Frameworks that no plan is written for, but that run transformers by their sizes."""
 
 
 def runtimes_of(plan: Plan) -> dict[str, str]:
@@ -264,6 +285,12 @@ def runtimes_text(plan: Plan) -> str:
         by_reason.setdefault(why, []).append(name)
     can = ", ".join(by_reason.pop("")) or "none"
     return "; ".join([can, *(f"not {', '.join(names)}: {why}" for why, names in by_reason.items())])
+
+
+def limits_of(runtime: str) -> Runtime | None:
+    """Returns the limits of a training framework by the name of a runtime profile; None where they aren't known."""
+    name = runtime.partition("+")[0]
+    return RUNTIMES.get(name) or _ALIKE.get(name)
 
 
 def schedules_of(runtime: str) -> tuple[str, ...]:
@@ -312,8 +339,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
-    if why := limits.why_not_frozen(plan.model):
-        yield Hindrance(why, WITHOUT_FROZEN)
+    if untrained := limits.why_not_trained(plan.model):
+        yield untrained
     for n, stage in enumerate(plan.stages):
         if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
             yield Hindrance(f"stage {n}: {reason}", again)

@@ -4,7 +4,23 @@ In: a transformer's sizes, a framework's way to run it, and the degrees of paral
 Out: what each device computes, sends and keeps, layer by layer.
 """
 
-from alpa_dejavu.sharding.transformers._division import transformer_data, transformer_model, transformer_of
+from alpa_dejavu.sharding.transformers._division import (
+    TransformerSharding,
+    training_text,
+    transformer_data,
+    transformer_model,
+    transformer_of,
+)
 from alpa_dejavu.sharding.transformers._execution import EXECUTIONS, PLAIN, Execution, execution
 
-__all__ = ["EXECUTIONS", "PLAIN", "Execution", "execution", "transformer_data", "transformer_model", "transformer_of"]
+__all__ = [
+    "EXECUTIONS",
+    "PLAIN",
+    "Execution",
+    "TransformerSharding",
+    "execution",
+    "training_text",
+    "transformer_data",
+    "transformer_model",
+    "transformer_of",
+]

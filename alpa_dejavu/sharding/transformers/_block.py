@@ -14,6 +14,14 @@ from typing import final
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
 from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, ALONE, PLAIN, DivisionDegrees, Execution
+from alpa_dejavu.sharding.transformers._parameters import (
+    MATRIX,
+    TABLE,
+    VECTOR,
+    BlockProduct,
+    ParameterBytes,
+    ParameterGroup,
+)
 from alpa_dejavu.sharding.transformers._records import (
     CAPPED,
     PLAIN_ATTENTION,
@@ -27,8 +35,6 @@ _SINGLE = 4.0
 _BACKWARD = 2.5
 """The operations of fused attention's backward pass over those of its forward pass: five products for two."""
 _VOCABULARY_UNIT = 128
-_UPDATE_BYTES = 16.0
-"""What an update reads and writes of a parameter's state in single precision: two moments."""
 _MERGED = 0.75
 """The share of a device's tokens that a step of attention with the keys of another one is of: in half of the steps it
 leaves out half of the queries, in the others half of the keys."""
@@ -99,7 +105,7 @@ class LayerWork:
     @property
     def width(self) -> float:
         """Returns the bytes of an activation."""
-        return 4.0 if self.size.precision == "float32" else 2.0
+        return 4.0 if _usual(self.size) == "float32" else 2.0
 
     @functools.cached_property
     def hidden(self) -> float:
@@ -115,9 +121,16 @@ class LayerWork:
         """
         return Operators.of(list(self._records(layer, phase)))
 
+    @functools.cached_property
+    def of_replica(self) -> LayerWork:
+        """Returns the work of one replica's samples: passes are the same, whatever replicas share once a step."""
+        degrees = self.degrees
+        alone = dataclasses.replace(degrees, data=degrees.context, sharded=1, zero=0, expert_sharded=1)
+        return dataclasses.replace(self, degrees=alone, samples=self.samples / (degrees.data / degrees.context))
+
     def recomputed(self, layer: int, remat: str) -> Operators:
         """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
-        if remat == "none":
+        if remat == "none" or not self.goes_back(layer):
             return Operators.of([])
         records = [record for number in self.size.blocks_of(layer) for record in self._block(number, False)]
         if remat == "layer":
@@ -131,6 +144,8 @@ class LayerWork:
     def _records(self, layer: int, phase: str) -> Iterator[Operator]:
         if phase == "step":
             yield from self._update(layer)
+        elif phase == "backward" and not self.goes_back(layer):
+            return
         elif layer == 0:
             yield from self._embedding(phase == "backward")
         else:
@@ -142,12 +157,18 @@ class LayerWork:
             for part in reversed(parts) if backward else parts:
                 yield from part
 
+    def goes_back(self, layer: int) -> bool:
+        """Returns whether a layer has a backward pass: it or one before it is trained."""
+        return layer >= self.size.first_trained
+
     # Ends
 
     def _embedding(self, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.tokens * self.size.hidden
         if not backward:
             yield stream("gather", hidden, hidden)
+            return
+        if self.size.trained(0) != "all":
             return
         # The gradient of the table is made anew, and added to what earlier micro-batches left.
         table = self.vocabulary * self.size.hidden
@@ -166,17 +187,19 @@ class LayerWork:
             return
         yield stream("loss", traffic / 2, traffic / 2)
         yield from [stream("cap", 2 * capped, capped)] * bool(capped)
-        yield from self._gradients(tokens, self.vocabulary, hidden, _usual(self.size))
+        yield product(tokens, hidden, self.vocabulary, _usual(self.size))
+        if self.size.trained(0 if self.size.tied else self.size.num_layers - 1) == "all":
+            yield from self._weight_gradient(tokens, self.vocabulary, hidden, _usual(self.size))
         yield from self._norm(True)
 
     def _predicting(self, backward: bool) -> Iterator[Operator]:
         """Yields what stands ahead of a block that predicts a further token: that token's embedding and the hidden
         state are normalised, and multiplied together.
         """
-        hidden = self.size.hidden
+        trained = self.size.trained(self.size.num_layers - 1)
         parts: list[Iterable[Operator]] = [
             self._embedding(backward), self._norm(backward), self._norm(backward),
-            self._products([(self.tokens, hidden / self.degrees.tensor, 2 * hidden)], backward),
+            self._products([self._joining], trained, backward),
         ]  # fmt: skip
         for part in reversed(parts) if backward else parts:
             yield from part
@@ -190,91 +213,103 @@ class LayerWork:
 
     def _attention_half(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
-        ahead = [*self._norm_at("ahead", backward), *self._products(self._attention_products[:-1], backward)]
+        trained, products = self.size.trained(number + 1), self._attention_products
+        ahead = [*self._norm_at("ahead", backward), *self._products(products[:-1], trained, backward)]
         mixed = [*self._rotation(backward), *self._attention(number, backward)]
         behind = [
-            *self._products(self._attention_products[-1:], backward), *self._norm_at("behind", backward),
-            *self._residual(backward),
+            *self._products(products[-1:], trained, backward), *self._norm_at("behind", backward),
+            *self._residual(trained, backward),
         ]  # fmt: skip
         for part in (behind, mixed, ahead) if backward else (ahead, mixed, behind):
             yield from part
 
     def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
-        size, tensor = self.size, self.degrees.tensor
+        trained = self.size.trained(number + 1)
         parts = [list(self._norm_at("ahead", backward))]
-        if size.has_experts(number):
-            parts.append(list(self._experts(backward)))
-        if width := size.dense_width(number):
-            parts.append(list(self._feed_forward(width / tensor, backward)))
-        parts += [list(self._norm_at("behind", backward)), list(self._residual(backward))]
+        if self.size.has_experts(number):
+            parts.append(list(self._experts(trained, backward)))
+        if self.size.dense_width(number):
+            parts.append(list(self._fed(self._feed_forward_products(number), trained, backward)))
+        parts += [list(self._norm_at("behind", backward)), list(self._residual(trained, backward))]
         for part in reversed(parts) if backward else parts:
             yield from part
 
-    def _feed_forward(self, width: float, backward: bool) -> Iterator[Operator]:
-        tokens, hidden, enters = self.tokens, self.size.hidden, 1 + self.size.gated
+    def _fed(self, products: Sequence[BlockProduct], trained: str, backward: bool) -> Iterator[Operator]:
+        """Yields the products of a feed-forward layer, or of experts, with what is between them."""
+        enters, leaves = products
         parts = [
-            self._products([(tokens, enters * width, hidden)], backward),
-            self._activation(tokens * width, backward),
-            self._products([(tokens, hidden, width)], backward),
+            self._products([enters], trained, backward),
+            self._activation(enters.tokens * leaves.inner, backward),
+            self._products([leaves], trained, backward),
         ]
         for part in reversed(parts) if backward else parts:
             yield from part
 
-    def _experts(self, backward: bool) -> Iterator[Operator]:
+    def _experts(self, trained: str, backward: bool) -> Iterator[Operator]:
         """Yields the choice of experts, their grouped products, and the moves of tokens to them and back: they are
         sorted by experts, and once more where they come from several devices for several experts.
         """
-        size, tokens, local = self.size, self.tokens / self.cut, self.size.num_experts / self.degrees.expert
-        routed, width = self.routed, size.feed_forward / self.degrees.expert_tensor
+        size, tokens, (router, *experts) = self.size, self.tokens / self.cut, self._expert_products
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
-        moved = self.width * (tokens + routed) * size.hidden
-        enters = 1 + size.gated
-        choice = [
-            *self._products([(tokens, size.num_experts, size.hidden)], backward),
-            stream("route", scores / 2, scores / 2),
-        ]
-        fed = [
-            self._grouped(routed, enters * width, size.hidden, local, backward),
-            self._activation(routed * width, backward),
-            self._grouped(routed, size.hidden, width, local, backward),
-        ]
-        inner = [record for part in (reversed(fed) if backward else fed) for record in part]
-        if self.degrees.expert > 1 and local > 1:
-            sort = stream("sort", self.width * routed * size.hidden, self.width * routed * size.hidden)
+        moved = self.width * (tokens + self.routed) * size.hidden
+        choice = [*self._products([router], trained, backward), stream("route", scores / 2, scores / 2)]
+        inner = list(self._fed(experts, trained, backward))
+        if self.degrees.expert > 1 and experts[0].experts > 1:
+            sort = stream("sort", self.width * self.routed * size.hidden, self.width * self.routed * size.hidden)
             inner = [sort, *inner, sort]
         around = [stream("permute", moved / 2, moved / 2), *inner, stream("unpermute", moved / 2, moved / 2)]
         yield from (*around, *reversed(choice)) if backward else (*choice, *around)
 
-    def _grouped(
-        self, tokens: float, columns: float, inner: float, experts: float, backward: bool
-    ) -> Iterator[Operator]:
-        dtype = self.size.precision
-        if not backward:
-            yield from self._cast(tokens * inner)
-            yield grouped(tokens, columns, inner, experts, dtype)
-            return
-        yield from self._cast(tokens * columns)
-        yield grouped(tokens, inner, columns, experts, dtype)
-        yield dataclasses.replace(grouped(tokens, columns, inner, experts, dtype), by_weight=True)
-        yield from self._added(columns * inner * experts)
-
     @functools.cached_property
-    def _attention_products(self) -> list[tuple[float, float, float]]:
-        """The rows, columns and contracted elements of the products of attention, the last one that behind it."""
-        size, tokens, tensor = self.size, self.tokens, self.degrees.tensor
-        heads, behind = size.num_heads / tensor, (tokens, size.hidden, size.num_heads * size.value_size / tensor)
+    def _attention_products(self) -> list[BlockProduct]:
+        """The products of attention, the last one that behind it."""
+        size, tensor, own = self.size, self.degrees.tensor, self.tokens / self.cut
+
+        def of(inner: float, *parts: float, tokens: float = self.tokens) -> BlockProduct:
+            return BlockProduct(tokens, parts, inner, "attention")
+
+        heads, behind = size.num_heads / tensor, of(size.num_heads * size.value_size / tensor, size.hidden)
         if not size.latent_rank:
-            keys = max(size.kv_heads / tensor, 1.0)
-            return [(tokens, (heads + 2 * keys) * size.head_size, size.hidden), behind]
+            keys = max(size.kv_heads / tensor, 1.0) * size.head_size
+            return [of(size.hidden, heads * size.head_size, keys, keys), behind]
         queries = heads * (size.head_size + size.rotary_size)
-        of_queries = [(tokens, queries, size.hidden)]
+        of_queries = [of(size.hidden, queries)]
         if size.query_rank:
-            of_queries = [(tokens / self.cut, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
+            of_queries = [of(size.hidden, size.query_rank, tokens=own), of(size.query_rank, queries)]
         latent = [
-            (tokens / self.cut, size.latent_rank + size.rotary_size, size.hidden),
-            (tokens, heads * (size.head_size + size.value_size), size.latent_rank),
+            of(size.hidden, size.latent_rank + size.rotary_size, tokens=own),
+            of(size.latent_rank, heads * (size.head_size + size.value_size)),
         ]
         return [*of_queries, *latent, behind]
+
+    def _feed_forward_products(self, number: int) -> list[BlockProduct]:
+        """The products of the feed-forward layer that all tokens go through in a block of a number, if there is one."""
+        size, width = self.size, self.size.dense_width(number) / self.degrees.tensor
+        enters = BlockProduct(self.tokens, (width,) * (1 + size.gated), size.hidden, "feed_forward")
+        return [enters, BlockProduct(self.tokens, (size.hidden,), width, "feed_forward")] if width else []
+
+    @functools.cached_property
+    def _expert_products(self) -> list[BlockProduct]:
+        """The product by which experts are chosen, and those of the experts."""
+        size, local = self.size, self.size.num_experts / self.degrees.expert
+        width = size.feed_forward / self.degrees.expert_tensor
+        return [
+            BlockProduct(self.tokens / self.cut, (size.num_experts,), size.hidden, "router"),
+            BlockProduct(self.routed, (width,) * (1 + size.gated), size.hidden, "feed_forward", local),
+            BlockProduct(self.routed, (size.hidden,), width, "feed_forward", local),
+        ]
+
+    def block_products(self, number: int) -> list[BlockProduct]:
+        """Returns the products of a block of a number, but for the router."""
+        joining = [self._joining] if number in self.size.predicting else []
+        experts = self._expert_products[1:] if self.size.has_experts(number) else []
+        return [*joining, *self._attention_products, *self._feed_forward_products(number), *experts]
+
+    @property
+    def _joining(self) -> BlockProduct:
+        """The product ahead of a block that predicts."""
+        hidden = self.size.hidden
+        return BlockProduct(self.tokens, (hidden / self.degrees.tensor,), 2.0 * hidden, "joining")
 
     def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields attention over a device's samples. Devices that share tokens have some of its heads each, or a part of
@@ -331,10 +366,10 @@ class LayerWork:
         hidden = self.width * self.hidden
         yield stream("norm", hidden * (2 if backward else 1), hidden)
 
-    def _residual(self, backward: bool) -> Iterator[Operator]:
+    def _residual(self, trained: str, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.hidden
         yield stream("residual", 2 * hidden, hidden)
-        if backward and self.size.biased("out"):
+        if backward and self.size.biased("out") and trained == "all":
             yield stream("bias gradient", hidden, 1.0)
 
     def _activation(self, elements: float, backward: bool) -> Iterator[Operator]:
@@ -345,25 +380,58 @@ class LayerWork:
 
     # Products, with the casts that their precision takes
 
-    def _products(self, sizes: Sequence[tuple[float, float, float]], backward: bool) -> Iterator[Operator]:
-        for rows, columns, inner in reversed(sizes) if backward else sizes:
-            if backward:
-                yield from self._cast(rows * columns)
-                yield from self._gradients(rows, columns, inner, self.size.precision)
-            else:
-                yield from self._cast(rows * inner)
-                yield product(rows, columns, inner, self.size.precision)
+    def _products(self, products: Sequence[BlockProduct], trained: str, backward: bool) -> Iterator[Operator]:
+        for of_block in reversed(products) if backward else products:
+            narrow = of_block.target != "router"
+            if narrow and trained != "all":
+                yield from self._dequantised(of_block)
+            yield from self._product(of_block, backward, trained == "all", narrow)
+            if trained == "adapters" and of_block.has_adapters(self.size):
+                yield from self._adapted(of_block, backward)
 
-    def _gradients(self, rows: float, columns: float, inner: float, dtype: str) -> Iterator[Operator]:
-        """Yields the products of a product's backward pass: the gradient of its rows, and that of its weights."""
-        yield product(rows, inner, columns, dtype)
-        yield dataclasses.replace(product(columns, inner, rows, dtype), by_weight=True)
+    def _product(self, of: BlockProduct, backward: bool, trained: bool, narrow: bool) -> Iterator[Operator]:
+        """Yields a product, or those of its backward pass: the gradient of its rows, and that of its weights."""
+        tokens, columns, inner = of.tokens, of.columns, of.inner
+        dtype = self.size.computes_in.products if narrow else _usual(self.size)
+        if narrow:
+            yield from self._cast(tokens * (columns if backward else inner))
+        if not backward:
+            yield self._multiplied(of, columns, inner, dtype)
+            return
+        yield self._multiplied(of, inner, columns, dtype)
+        if trained and of.experts:
+            yield dataclasses.replace(self._multiplied(of, columns, inner, dtype), by_weight=True)
+            yield from self._added(of.elements)
+        elif trained:
+            yield from self._weight_gradient(tokens, columns, inner, dtype)
+
+    def _multiplied(self, of: BlockProduct, columns: float, inner: float, dtype: str) -> Operator:
+        if of.experts:
+            return grouped(of.tokens, columns, inner, of.experts, dtype)
+        return product(of.tokens, columns, inner, dtype)
+
+    def _weight_gradient(self, tokens: float, columns: float, inner: float, dtype: str) -> Iterator[Operator]:
+        yield dataclasses.replace(product(columns, inner, tokens, dtype), by_weight=True)
         yield from self._added(columns * inner)
 
+    def _adapted(self, of: BlockProduct, backward: bool) -> Iterator[Operator]:
+        """Yields the products of a product's adapters, and the sum of their result and the product's."""
+        narrow, wide = of.adapters(self.size.lora)
+        summed = self.width * of.tokens * (of.inner if backward else of.columns)
+        for of_adapter in (wide, narrow) if backward else (narrow, wide):
+            yield from self._product(of_adapter, backward, trained=True, narrow=False)
+        yield stream("add adapters", 2 * summed, summed)
+
+    def _dequantised(self, of: BlockProduct) -> Iterator[Operator]:
+        """Yields what makes frozen weights that are kept in fewer bits as wide as the product takes them."""
+        if self.size.frozen_bytes < self.width:
+            yield stream("dequantise", self.size.frozen_bytes * of.elements, self.width * of.elements)
+
     def _cast(self, elements: float) -> Iterator[Operator]:
-        """Yields the cast to 8 bits of an operand: it is read, and written as it is and transposed."""
-        if self.size.precision == "float8":
-            yield stream("cast", self.width * elements, self.width * elements)
+        """Yields the cast to fewer bits of an operand: it is read, and written as it is and transposed."""
+        precision = self.size.computes_in
+        if precision.operand_bytes:
+            yield stream("cast", precision.reads * self.width * elements, 2 * precision.operand_bytes * elements)
 
     def _added(self, elements: float) -> Iterator[Operator]:
         """Yields the sum of a weight's gradient and what earlier micro-batches left, where it is kept in memory."""
@@ -375,47 +443,83 @@ class LayerWork:
         """Yields the optimizer's update of the part of a layer's parameters that a device updates, and what it does
         with all gradients that it keeps: their norm, and setting them to zero.
         """
-        execution, degrees = self.execution, self.degrees
-        whole = self.own_parameters(layer)
-        divided = [count / share for count, share in zip(whole, self.shares, strict=True)]
-        kept, updated = divided if degrees.zero == 3 else whole, sum(divided if degrees.zero else whole)
-        state = _UPDATE_BYTES + 2 * _SINGLE + execution.gradient_bytes + execution.weight_bytes
-        yield stream("norm of gradients", execution.gradient_bytes * sum(kept), 1.0)
-        yield stream("update", state * updated / 2, state * updated / 2)
-        yield stream("zero", 0.0, execution.gradient_bytes * sum(kept))
+        of_layer, zero = self.parameter_bytes(layer), self.degrees.zero
+        kept = sum(self.shared((own.gradients for own in of_layer), zero == 3))
+        moved = sum(self.shared((own.traffic for own in of_layer), zero > 0))
+        if not kept:
+            return
+        yield stream("norm of gradients", kept, 1.0)
+        yield from self._made_orthogonal(layer)
+        yield stream("update", moved / 2, moved / 2)
+        yield stream("zero", 0.0, kept)
+
+    def _made_orthogonal(self, layer: int) -> Iterator[Operator]:
+        """Yields the products of Newton's and Schulz's iterations on the whole matrices that a device updates."""
+        iterations = self.size.updated_by.iterations
+        for group in self.parameters(layer) if iterations else ():
+            share = self.shares[not group.experts] if self.owns_matrices else 1
+            for rows, columns, number in group.shapes if group.kind == MATRIX and group.trained else ():
+                few, many = min(rows, columns), max(rows, columns)
+                for sizes in ((few, few, many), (few, few, few), (few, many, few)):
+                    yield dataclasses.replace(product(*sizes, "bfloat16"), count=iterations * number / share)
+
+    @property
+    def owns_matrices(self) -> bool:
+        """Returns whether an optimizer of whole matrices updates each on one of the devices that share its state."""
+        return self.execution.owns_matrices and self.degrees.zero in (1, 2)
+
+    def shared(self, of_layer: Iterable[float], divided: bool) -> list[float]:
+        """Returns what a device has of something of experts' parameters, and of all others': its share by ZeRO."""
+        return [whole / (share if divided else 1) for whole, share in zip(of_layer, self.shares, strict=True)]
 
     @property
     def shares(self) -> tuple[int, int]:
         """Returns among how many devices ZeRO shares what it shares: of experts' parameters, and of all others."""
         return self.degrees.expert_sharded if self.degrees.experts_apart else self.degrees.sharded, self.degrees.sharded
 
-    def own_parameters(self, layer: int) -> tuple[float, float]:
-        """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
-        size, tensor = self.size, self.degrees.tensor
-        if layer == 0:
-            return 0.0, (self.vocabulary * tensor + size.position_rows) * size.hidden / tensor
-        ends = 0.0
-        if layer == size.num_layers - 1:
-            ends = (0.0 if size.tied else self.vocabulary * size.hidden) + size.norm_parameters
-        experts = sum(size.block_parameters(number, experts=True) for number in size.blocks_of(layer))
-        others = sum(map(self._other_parameters, size.blocks_of(layer)))
-        return experts / self.degrees.expert_tensor / self.degrees.expert, ends + others
+    def parameters(self, layer: int) -> list[ParameterGroup]:
+        """Returns the parameters of a layer that a device computes with, by the way they are kept.
 
-    def _other_parameters(self, number: int) -> float:
-        """The parameters of a block that a device has, but for those of its experts."""
-        whole = dataclasses.replace(self, degrees=ALONE)._divided_parameters(number)
-        return self._divided_parameters(number) + self.size.block_parameters(number, experts=False) - whole
-
-    def _divided_parameters(self, number: int) -> float:
-        """The parameters of a block's products but for its experts' and the choice of these: norms and others are whole
-        on each of the tensor-parallel devices, and so are keys of which there are fewer than devices.
+        Norms and others are whole on each of the tensor-parallel devices, and so are keys of which there are fewer.
         """
-        size, tensor = self.size, self.degrees.tensor
-        fed = (2 + size.gated) * size.hidden * size.dense_width(number) / tensor
-        joined = 2 * size.hidden**2 / tensor if number in size.predicting else 0.0
-        return fed + joined + sum(columns * inner for _, columns, inner in self._attention_products)
+        size, trained = self.size, self.size.trained(layer) == "all"
+        groups: list[ParameterGroup] = []
+        if layer in (0, size.num_layers - 1):
+            rows = 0.0 if layer and size.tied else self.vocabulary
+            more = size.norm_parameters if layer else size.position_rows * size.hidden / self.degrees.tensor
+            shapes = ((rows, float(size.hidden), 1.0),) if rows else ()
+            groups.append(ParameterGroup(rows * size.hidden, TABLE, trained=trained, shapes=shapes))
+            groups.append(ParameterGroup(more, VECTOR, trained=trained))
+        return [*groups, *(group for number in size.blocks_of(layer) for group in self._of_block(number))]
+
+    def _of_block(self, number: int) -> Iterator[ParameterGroup]:
+        """Yields the parameters of a block: its experts' and others, those of products and all else, and adapters."""
+        size, trained = self.size, self.size.trained(number + 1)
+        whole = dataclasses.replace(self, degrees=ALONE).block_products(number)
+        divided = self.degrees.expert_tensor * self.degrees.expert
+        for experts, share in ((False, 1), (True, divided if size.has_experts(number) else 1)):
+            own = [of for of in self.block_products(number) if bool(of.experts) == experts]
+            products = sum(of.elements for of in whole if bool(of.experts) == experts)
+            yield ParameterGroup.of(own, experts, trained == "all")
+            more = (size.block_parameters(number, experts) - products) / share
+            yield ParameterGroup(more, VECTOR, experts, trained == "all")
+            if trained == "adapters":
+                adapters = [part for of in own if of.has_adapters(size) for part in of.adapters(size.lora)]
+                yield ParameterGroup.of(adapters, experts, adapters=True)
+
+    def parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
+        """Returns the bytes of the parameters of a layer that a device computes with: experts', and all others."""
+        groups, goes_back = self.parameters(layer), self.goes_back(layer)
+        of_experts, of_others = (
+            ParameterBytes.of(
+                [group for group in groups if group.experts == experts], self.size, self.execution,
+                owns=self.owns_matrices, goes_back=goes_back,
+            )
+            for experts in (True, False)
+        )  # fmt: skip
+        return of_experts, of_others
 
 
 def _usual(size: Transformer) -> str:
-    """The dtype of all that isn't in 8 bits."""
-    return "bfloat16" if size.precision == "float8" else size.precision
+    """The dtype of all but the products of blocks."""
+    return size.computes_in.usual

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeVar, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray, range_max, range_sum
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import (
@@ -23,9 +26,10 @@ from alpa_dejavu.problem import (
     Tensor,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
-from alpa_dejavu.sharding.transformers._execution import ALONE, DivisionDegrees, Execution, execution
+from alpa_dejavu.sharding.transformers._exchanges import ArraysOfBytes, activation_exchanges, parameter_exchanges
+from alpa_dejavu.sharding.transformers._execution import ALONE, EXECUTIONS, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
+from alpa_dejavu.sharding.transformers._parameters import ParameterBytes
 
 _Of = TypeVar("_Of")
 _Bytes = Callable[[KeptBytes], float]
@@ -67,6 +71,18 @@ class TransformerSharding:
         for config in configs:
             DivisionDegrees.of(config, self.size, self.execution)
 
+    def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float]]:
+        """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
+        each micro-batch in flight, and while it is computed.
+        """
+        work = self.on((), config).work
+        kinds = []
+        for layer, count in collections.Counter(self.size.alike_layers[1:-1]).items():
+            own = kept(work, layer, config.remat)
+            resident = own.weights + own.gradients + own.states
+            kinds.append((count, resident, own.activations + own.entering, temporary_bytes(own) + own.gathered))
+        return kinds
+
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, samples=self.samples * ratio)
@@ -95,14 +111,15 @@ class TransformerDivision:
 
     @cached_property
     def _operators(self) -> dict[str, list[Operators]]:
-        return {
-            phase: self._of_layers(partial(self.work.operators, phase=phase))
-            for phase in ("forward", "backward", "step")
+        passes = {
+            phase: self._of_layers(partial(_operators, self.work.of_replica, phase=phase))
+            for phase in ("forward", "backward")
         }
+        return {**passes, "step": self._of_layers(partial(self.work.operators, phase="step"))}
 
     def recomputed(self, remat: str) -> Sequence[Operators]:
         """Returns the operators of each block's forward pass that its backward pass runs again."""
-        return self._of_layers(lambda layer: self.work.recomputed(layer, remat))
+        return self._of_layers(partial(_recomputed, self.work.of_replica, remat=remat))
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of activations of a layer in a phase; there are none in "step"."""
@@ -122,17 +139,26 @@ class TransformerDivision:
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of parameters and gradients of a stage of layers i..j in a phase, shape (L, L)."""
         experts, others = self._parameters
-        return parameter_exchanges(self.work, phase, (range_sum(experts), self._with_table(others)))
+        sums = {name: range_sum(values) for name, values in experts.items()}
+        return parameter_exchanges(
+            self.work, phase, (sums, {name: self._with_table(values) for name, values in others.items()})
+        )
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase; arrays of shape (L,)."""
-        experts, others = self._parameters
-        return parameter_exchanges(self.work, phase, (experts, others))
+        return parameter_exchanges(self.work, phase, self._parameters)
 
     @cached_property
-    def _parameters(self) -> FloatArray:
-        """The parameters of each layer that a device computes with, of experts and all others; shape (2, L)."""
-        return np.array([self.work.own_parameters(layer) for layer in self.variants]).T
+    def _parameters(self) -> tuple[ArraysOfBytes, ArraysOfBytes]:
+        """The bytes of the parameters of each layer that a device computes with, of experts and all others, by the
+        names of `ParameterBytes`; shape (L,) each.
+        """
+        of_layers = self._of_layers(self.work.parameter_bytes)
+        names = [field.name for field in dataclasses.fields(ParameterBytes)]
+        experts, others = (
+            {name: np.array([getattr(own[which], name) for own in of_layers]) for name in names} for which in (0, 1)
+        )
+        return experts, others
 
     def _with_table(self, values: Sequence[float] | FloatArray) -> FloatArray:
         """Returns sums over ranges of layers, where a head that is tied to the table of embeddings, or blocks that
@@ -201,6 +227,17 @@ class TransformerDivision:
         return [results[layer] for layer in first]
 
 
+@functools.lru_cache(maxsize=4096)
+def _operators(work: LayerWork, layer: int, phase: str) -> Operators:
+    """Returns the operators of a layer in a pass; those of equal work are the same object, and predicted once."""
+    return work.operators(layer, phase)
+
+
+@functools.lru_cache(maxsize=4096)
+def _recomputed(work: LayerWork, layer: int, remat: str) -> Operators:
+    return work.recomputed(layer, remat)
+
+
 def temporary_bytes(layer: KeptBytes) -> float:
     """Returns the bytes that live only while a layer is computed."""
     return max(layer.logits, layer.working)
@@ -224,6 +261,39 @@ def transformer_model(size: Transformer, runs: Execution, samples: float) -> Mod
         for tensor in _tensors(layer, size.num_layers, memory[first])
     ]
     return Model(tuple(layers), tuple(tensors), training=True, sharding=sharding)
+
+
+def trained_parameters(size: Transformer) -> float:
+    """Returns how many parameters of a transformer are trained, or of its adapters, with the rows of padding.
+
+    >>> llama = Transformer(4096, 32, 32, 128256, 8192, kv_heads=8, feed_forward=14336, lora=16, lora_targets="all")
+    >>> trained_parameters(llama)  # as adapters of that rank on all linear layers are known to have
+    41943040.0
+    """
+    alone = LayerWork(size, EXECUTIONS["megatron"], ALONE, 1.0)
+    return sum(group.count for n in range(size.num_layers) for group in alone.parameters(n) if group.trained)
+
+
+def training_text(size: Transformer) -> str:
+    """Returns in words what of a transformer is trained, by which optimizer and in which precision, as far as it isn't
+    all of it by AdamW in bfloat16; empty: it is.
+
+    >>> training_text(Transformer(64, 4, 4, 128, 32, optimizer="muon", lora=2, frozen="4bit"))
+    'by Muon; 4,096 of 86,592 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
+    """
+    optimizer, precision = size.updated_by.title, size.computes_in.title
+    parts = [f"by {optimizer}"] if size.optimizer != "adamw" else []
+    parts += [f"in {precision}"] if size.precision != "bfloat16" else []
+    parts += ["its weights are gathered in FP8"] if size.gather else []
+    if not size.trains_all:
+        last = f"the last {units.counted(size.train_last, 'block')}" if size.train_last else ""
+        on = "all products" if size.lora_targets == "all" else "attention"
+        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the head"
+        what += f" of {last}" if size.lora and last else ""
+        width = f", products in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
+        parts += [f"{trained_parameters(size):,.0f} of {size.num_parameters:,} parameters: {what}"]
+        parts += [f"all else is frozen{width}"]
+    return "; ".join(parts)
 
 
 def transformer_data(model: Model) -> dict[str, Any] | None:

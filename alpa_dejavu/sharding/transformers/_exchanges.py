@@ -8,7 +8,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, RING
 
 _LOSS_BYTES = 12.0
 """What tensor-parallel devices add up of each token for the loss: the greatest logit, the sum, and the label's."""
+ArraysOfBytes = Mapping[str, FloatArray]
 SentCollective = tuple[str, int, float, float]
 """The kind of some collectives, their axis, the bytes of each, and how many there are; if they are of context-parallel
 devices, they go on beside attention where it is computed step by step."""
@@ -50,6 +51,8 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
+    if backward and not work.goes_back(layer):
+        return
     last = work.size.num_layers - 1
     if work.degrees.tensor > 1 and layer in (0, last):
         yield from _of_ends(work, layer, backward)
@@ -67,16 +70,17 @@ def _of_block(work: LayerWork, number: int, backward: bool) -> Iterator[SentColl
 
     With sequence parallelism the operands of products are gathered among tensor-parallel devices, and their results
     reduced and scattered; going backward the other way round, and the operands are gathered once more for the gradients
-    of weights. Tokens go to the devices of their experts, where they are gathered among those that share an expert, and
-    back; where each device has all experts, they are gathered before they are sorted by these.
+    of weights that are trained. Tokens go to the devices of their experts, where they are gathered among those that
+    share an expert, and back; where each device has all experts, they are gathered before they are sorted by these.
     """
     size, degrees, routes = work.size, work.degrees, work.size.has_experts(number)
     whole = work.width * work.tokens * size.hidden
     routed = work.width * work.routed * size.hidden
     if degrees.tensor > 1 and work.execution.sequence_parallel:
-        for entering in (_enters_attention(work), *([whole] if size.dense_width(number) else [])):
+        halves = {"attention": _enters_attention(work)} | ({"feed_forward": whole} if size.dense_width(number) else {})
+        for half, entering in halves.items():
             yield "all_gather", TENSOR, entering, 1.0
-            if backward:
+            if backward and size.keeps_operands(number + 1, half):
                 yield "all_gather", TENSOR, whole, 1.0
             yield "reduce_scatter", TENSOR, entering if backward else whole, 1.0
     elif degrees.tensor > 1:
@@ -133,49 +137,52 @@ def _of_context(work: LayerWork, backward: bool) -> Iterator[SentCollective]:
 
 
 def parameter_exchanges(
-    work: LayerWork, phase: str, parameters: tuple[FloatArray, FloatArray]
+    work: LayerWork, phase: str, parameters: tuple[ArraysOfBytes, ArraysOfBytes]
 ) -> list[AxisCollectives]:
     """Returns the collectives of parameters and gradients that layers do together in a phase.
 
     Args:
         work: what a device has of the layers.
         phase: "forward" or "backward" of a micro-batch, or "step".
-        parameters: how many parameters a device computes with, those of experts and all others; arrays of one shape,
-            which the bytes have, too.
+        parameters: the figures of `ParameterBytes` by their names, those of experts and all others; arrays of one
+            shape, which the bytes have, too.
     """
-    exchanges = []
-    for experts, count in zip((True, False), parameters, strict=True):
-        if count.any():
-            exchanges += [
-                AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
-                for kind, on, num_bytes in _of_parameters(work, phase, experts, count)
-            ]
-    return exchanges
+    return [
+        AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
+        for experts, own in zip((True, False), parameters, strict=True)
+        for kind, on, num_bytes in _of_parameters(work, phase, experts, own)
+        if num_bytes.any()
+    ]
 
 
 def _of_parameters(
-    work: LayerWork, phase: str, experts: bool, count: FloatArray
+    work: LayerWork, phase: str, experts: bool, own: ArraysOfBytes
 ) -> Iterator[tuple[str, int, FloatArray]]:
     """Yields the collectives of parameters and gradients: in groups that share what ZeRO shares, and of gradients
     between these.
     """
-    execution, degrees, ways = work.execution, work.degrees, work.shares[not experts]
+    degrees, ways = work.degrees, work.shares[not experts]
     apart = experts and degrees.experts_apart
     everywhere, shared, between = (
         (EXPERT_REPLICATED, EXPERT_SHARDED, EXPERT_COPIES) if apart else (DATA, SHARDED, REPLICATED)
     )
     copied = degrees.copies(apart) > 1
-    gathered, reduced = execution.gathered_bytes * count, execution.reduced_bytes * count
-    axis = shared if copied else everywhere
-    if degrees.zero == 3 and phase != "step" and (ways > 1 or not copied):
-        yield "all_gather", axis, gathered
+    axis, divided = shared if copied else everywhere, ways > 1 or not copied
+    if degrees.zero == 3 and phase != "step" and divided:
+        yield "all_gather", axis, own["gathered" if phase == "forward" else "regathered"]
     if phase == ("backward" if degrees.zero == 3 else "step"):
         if not degrees.zero:
-            yield "all_reduce", everywhere, reduced
+            yield "all_reduce", everywhere, own["reduced"]
             return
-        if ways > 1 or not copied:
-            yield "reduce_scatter", axis, reduced
+        # Who updates a whole matrix has all of its gradient.
+        yield "all_reduce", everywhere, own["owned"]
+        scattered = own["reduced"] - own["owned"]
+        if divided:
+            yield "reduce_scatter", axis, scattered
         if copied:
-            yield "all_reduce", between, reduced / ways
-        if degrees.zero == 2 and (ways > 1 or not copied):
-            yield "all_gather", axis, gathered
+            yield "all_reduce", between, scattered / ways
+        if degrees.zero == 2 and divided:
+            yield "all_gather", axis, own["updated"]
+    if phase == "step" and degrees.zero and divided:
+        yield "all_gather", axis, own["whole"]
+        yield "all_reduce", axis, own["factors"]

@@ -39,8 +39,10 @@ class Execution:
         name: the framework's name.
         attention: the library of its fused attention, or "plain".
         sequence_parallel: whether tensor-parallel devices divide norms and residuals by tokens.
-        weight_bytes, gradient_bytes, state_bytes: what it keeps of each parameter: the parameter, its gradient, and the
-            optimizer's state with a copy in single precision, if there is one.
+        weight_bytes, gradient_bytes, master_bytes: what it keeps of each parameter: the parameter, its gradient, and
+            copies in single precision that it updates, if there are any, beside the optimizer's state.
+        narrow_copies: how many copies in fewer bits it keeps beside the weights of products that are computed in these.
+        narrow_operands: whether it keeps what such a product's gradient needs in these bits, too.
         gathered_bytes: of a parameter while ZeRO-3 has it whole.
         reduced_bytes: of a gradient while devices add it up.
         adds_in_place: whether products of weights' gradients add to what earlier micro-batches left in memory.
@@ -53,6 +55,8 @@ class Execution:
         blocks_ahead: of how many blocks it holds the whole parameters at a time under ZeRO-3.
         frees_activations: whether the outputs of norms and of activation functions are computed again for the backward
             pass, as compilers choose, and not kept.
+        owns_matrices: whether an optimizer of whole matrices updates each on one device under ZeRO 2, and sends it on;
+            else, and under ZeRO-3, each device gathers all of them, and computes all of the update.
         selective: what it computes again where that is "selective": "attention", whose scores are then not kept, or
             "operators", all but attention and every second product.
     """
@@ -62,7 +66,9 @@ class Execution:
     sequence_parallel: bool = True
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
-    state_bytes: float = 12.0
+    master_bytes: float = 4.0
+    narrow_copies: float = 0.0
+    narrow_operands: bool = False
     gathered_bytes: float = 2.0
     reduced_bytes: float = 4.0
     adds_in_place: bool = True
@@ -71,12 +77,18 @@ class Execution:
     context: str = "ring"
     blocks_ahead: float = 2.0
     frees_activations: bool = False
+    owns_matrices: bool = False
     selective: str = "attention"
 
     def __post_init__(self) -> None:
         checks.one_of(f"execution {self.name}", "attention", self.attention, (PLAIN, *ATTENTION_LIBRARIES))
         checks.one_of(f"execution {self.name}", "context", self.context, _CONTEXT)
         checks.one_of(f"execution {self.name}", "selective", self.selective, _SELECTIVE)
+
+    @property
+    def selects(self) -> bool:
+        """Returns whether "selective" recomputation is another choice than none."""
+        return self.selective == "operators" or self.attention == PLAIN
 
     def with_attention(self, choice: str) -> Execution:
         """Returns the same way with attention "fused" or "plain"; an empty choice leaves it as it is.
@@ -96,24 +108,25 @@ class Execution:
         of which the optimizer has a copy in single precision.
         """
         if precision == "float16" and self.name == "megatron":
-            return dataclasses.replace(self, gradient_bytes=2.0, state_bytes=16.0, reduced_bytes=2.0)
-        if precision != "float32":
+            return dataclasses.replace(self, gradient_bytes=2.0, master_bytes=8.0, reduced_bytes=2.0)
+        if precision not in ("float32", "tf32"):
             return self
         return dataclasses.replace(
-            self, weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, gathered_bytes=4.0, reduced_bytes=4.0,
+            self, weight_bytes=4.0, gradient_bytes=4.0, master_bytes=0.0, gathered_bytes=4.0, reduced_bytes=4.0,
             logit_bytes=max(self.logit_bytes, 12.0),
         )  # fmt: skip
 
 
 _FULLY_SHARDED = Execution(
-    "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, adds_in_place=False,
+    "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, master_bytes=0.0, adds_in_place=False,
     frees_activations=True, selective="operators", context="all_gather",
 )  # fmt: skip
+_MEGATRON = Execution("megatron", narrow_copies=2.0, narrow_operands=True, owns_matrices=True)
 EXECUTIONS = {
     way.name: way
     for way in (
-        Execution("megatron"),
-        dataclasses.replace(Execution("nemo"), gradient_bytes=2.0, reduced_bytes=2.0),
+        _MEGATRON,
+        dataclasses.replace(_MEGATRON, name="nemo", gradient_bytes=2.0, reduced_bytes=2.0),
         _FULLY_SHARDED,
         dataclasses.replace(
             _FULLY_SHARDED, name="fsdp", logit_bytes=4.0, logit_traffic_bytes=10.0, frees_activations=False
@@ -126,7 +139,8 @@ EXECUTIONS = {
     )
 }  # fmt: skip
 """By the framework's name. "megatron" is Megatron-LM with Transformer Engine, fused loss and distributed optimizer, and
-sums gradients in single precision; "nemo" is the same as NeMo's recipes set it, with gradients in half precision;
+sums gradients in single precision; Transformer Engine keeps weights in 8 bits as they are and transposed, from one
+micro-batch to the next; "nemo" is the same as NeMo's recipes set it, with gradients in half precision;
 "torchtitan" is FSDP2 with `torch.compile`; "fsdp" is PyTorch's FSDP operator by operator with a fused loss, as in
 llm-foundry; "deepspeed" is ZeRO beside Hugging Face's models; "maxtext" is JAX on GPUs."""
 

@@ -50,24 +50,22 @@ class KeptBytes:
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     execution, size, zero = work.execution, work.size, work.degrees.zero
-    own = work.own_parameters(layer)
-    divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]
-    resident, states = (divided[zero != 3], divided[not zero])
-    blocks, is_last = size.blocks_of(layer), layer == size.num_layers - 1
+    own, goes_back = work.parameter_bytes(layer), work.goes_back(layer)
+    blocks, is_last = size.blocks_of(layer) if goes_back else range(0), layer == size.num_layers - 1
     activations = [dict(_activations(work, number)) for number in blocks]
     whole = [sum(block.values()) for block in activations]
     stays = [
         {"none": total, "selective": _selected(work, block), "layer": 0.0}[remat]
         for total, block in zip(whole, activations, strict=True)
     ]
-    hidden = work.width * work.hidden
+    hidden = work.width * work.hidden * goes_back
     # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
     ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0
     logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
     return KeptBytes(
-        weights=execution.weight_bytes * resident,
-        gradients=execution.gradient_bytes * resident,
-        states=execution.state_bytes * states,
+        weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
+        gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
+        states=sum(work.shared((kind.states for kind in own), zero > 0)),
         activations=sum(stays) + ends,
         entering=hidden if layer else 0.0,
         logits=logits,
@@ -83,8 +81,11 @@ def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
     """
     size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
     hidden, heads, frees = work.width * work.hidden, size.num_heads / tensor, work.execution.frees_activations
-    norms = {"ahead": size.normed("ahead") and not frees, "behind": size.normed("behind")}
-    yield "attention's norms", hidden * sum(norms.values())
+    norms = {
+        half: _operand(work, number, half, work.hidden) * size.normed("ahead") + hidden * size.normed("behind")
+        for half in ("attention", "feed_forward")
+    }
+    yield "attention's norms", norms["attention"]
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
         yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size) / work.cut
@@ -94,25 +95,41 @@ def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:
         yield "queries, keys and values", work.width * tokens * (heads + 2 * work.keys) * size.head_size
         if size.qk_norm and not frees:
             yield "queries and keys ahead of norms", work.width * tokens * (heads + work.keys) * size.head_size
-    yield "attention", work.width * tokens * heads * size.value_size
+    mixed = tokens * heads * size.value_size
+    yield "attention", work.width * mixed
+    if work.execution.narrow_operands and size.computes_in.operand_bytes:
+        yield "attention in fewer bits", _operand(work, number, "attention", mixed)
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
     else:
         yield "statistics", _STATISTICS * tokens * heads
     yield "residual", hidden
-    yield "feed-forward's norms", hidden * sum(norms.values())
+    yield "feed-forward's norms", norms["feed_forward"]
     if width := size.dense_width(number):
-        yield from _fed("feed-forward", work, tokens, width / tensor)
+        yield from _fed("feed-forward", work, number, tokens, width / tensor)
     if size.has_experts(number):
         yield "router", _STATISTICS * tokens * size.num_experts / work.cut
         yield "routed tokens", work.width * work.routed * size.hidden
-        yield from _fed("experts", work, work.routed, size.feed_forward / work.degrees.expert_tensor)
+        yield from _fed("experts", work, number, work.routed, size.feed_forward / work.degrees.expert_tensor)
+    if size.trained(number + 1) == "adapters":
+        adapted = [of for of in work.block_products(number) if of.has_adapters(size)]
+        yield "adapters", work.width * sum(of.tokens * size.lora * len(of.parts) for of in adapted)
 
 
-def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
+def _fed(name: str, work: LayerWork, number: int, tokens: float, width: float) -> Iterator[tuple[str, float]]:
     entering = work.width * tokens * width * (1 + work.size.gated)
     yield f"{name}, wide", entering
-    yield f"{name}, activated", 0.0 if work.execution.frees_activations else work.width * tokens * width
+    yield f"{name}, activated", _operand(work, number, "feed_forward", tokens * width)
+
+
+def _operand(work: LayerWork, number: int, target: str, elements: float) -> float:
+    """Returns what is kept of the operand of products, a norm's or an activation function's result, whose weights'
+    gradients take it.
+    """
+    if work.execution.frees_activations or not work.size.keeps_operands(number + 1, target):
+        return 0.0
+    narrow = work.size.computes_in.operand_bytes if work.execution.narrow_operands else 0.0
+    return (narrow or work.width) * elements
 
 
 def _selected(work: LayerWork, activations: dict[str, float]) -> float:
@@ -153,7 +170,6 @@ def _exchanging(work: LayerWork) -> float:
 
 
 def _gathered(work: LayerWork, layer: int) -> float:
-    execution = work.execution
-    own = sum(count for count, share in zip(work.own_parameters(layer), work.shares, strict=True) if share > 1)
-    ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
-    return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
+    ahead = work.execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
+    shared = zip(work.parameter_bytes(layer), work.shares, strict=True)
+    return sum(own.gathered * ahead + own.reduced for own, share in shared if share > 1)

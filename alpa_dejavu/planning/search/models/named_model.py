@@ -102,7 +102,7 @@ def sized_transformer(
     cache: ModelCache | None = None,
 ) -> SizedTransformer | None:
     """Returns the source of the transformer that a model's name stands for, where a training framework is known to run
-    it in its own way; None for other models, for those of which a part is frozen, and for Alpa.
+    it in its own way; None for other models, and for Alpa.
 
     Args:
         model: the name of a model, or a transformer's sizes as text.
@@ -114,7 +114,7 @@ def sized_transformer(
     """
     execution = _execution(runtime)
     size = transformer_size(model) if isinstance(model, str) and execution else None
-    if execution is None or size is None or size.train_last:
+    if execution is None or size is None:
         return None
     execution = execution.with_attention(attention)
     if not sequence_parallel:
