@@ -25,6 +25,7 @@ from alpa_dejavu.problem import (
     StageOffload,
     StagePlan,
     Submesh,
+    blocks_again,
 )
 from alpa_dejavu.problem.run import schedule_form
 
@@ -47,6 +48,7 @@ class Outline:
     expert_parallel: int = 1
     expert_tensor: int = 0
     sharded: int = 0
+    remat_share: float = 1.0  # of which share of each stage's blocks that is, as `MeshConfig` has it
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
@@ -67,7 +69,7 @@ class Outline:
         degrees["expert_tensor"] *= degrees["expert_tensor"] != along
         return cls(
             plan.batch, plan.num_micro_batches, plan.schedule, across, along, tuple(blocks), remat, first.zero,
-            first.offloaded, **degrees,
+            first.offloaded, **degrees, remat_share=first.remat_share,
         )  # fmt: skip
 
     @property
@@ -104,6 +106,11 @@ class Outline:
     def again(self) -> tuple[bool, ...]:
         """Returns for each stage whether its whole blocks are computed again."""
         return tuple(remat == "layer" for remat in self.remat)
+
+    @property
+    def num_again(self) -> int:
+        """Returns how many blocks a stage computes again at most, where it does so with whole ones."""
+        return int(blocks_again(self.remat_share, max(self.blocks)))
 
     @property
     def num_blocks(self) -> int:
@@ -145,7 +152,7 @@ class Outline:
             StagePlan(
                 layers, places[on[n]][0], config.shape, places[on[n]][1],
                 options={"force_batch_dim_to_mesh_dim": 0}, remat=self.remat[n], zero=self.zero,
-                offload=kept, **self.degrees,
+                offload=kept, **self.degrees, remat_share=self.remat_share,
             )
             for n, layers in enumerate(self.layers)
         ]  # fmt: skip

@@ -156,20 +156,75 @@ class Choices:
         If there are more than `most`, close costs are put together (`buckets_per_e` intervals to a factor of e): the
         first array has the greatest cost of each interval, the second the least.
         """
-        values, count, enough = [np.zeros(0)], 0, 4 * most
-        for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
-            crossing = np.unique(self.crossing_s[layer, :, of_class])
-            costs = self.costs_s[layer, layer:, of_class, :, None] + crossing[np.isfinite(crossing)]
-            if self.both_wait:
-                kinds = np.unique(self.crossing_s[:, self.group[of_class]], axis=1)
-                costs = costs[..., None] + np.append(kinds, np.zeros_like(kinds[:1]), axis=0)[layer + 1 :, None, None]
-            values.append(costs[np.isfinite(costs)])
-            count += len(values[-1])
-            if count > enough:
-                values, most = [np.concatenate(_buckets(np.unique(np.concatenate(values)), buckets_per_e))], 0
-                count = len(values[0])
-        all_values = np.unique(np.concatenate(values))
-        return (all_values, all_values) if len(all_values) <= most else _buckets(all_values, buckets_per_e)
+        received = _different(self.crossing_s.transpose(0, 2, 1))
+        sent = np.zeros((self.num_layers, len(self.group), 1))
+        if self.both_wait:  # nothing is sent after the last layer
+            onward = self.crossing_s[1:, self.group]
+            sent = _different(np.concatenate([onward, np.zeros((1, *onward.shape[1:]))]))
+        ways = np.isfinite(self.costs_s).sum(axis=3)
+        count = np.einsum("ijq,iq,jq->", ways, *(np.isfinite(part).sum(axis=2) for part in (received, sent)))
+        if count > 4 * most:
+            highest = sum(part[np.isfinite(part)].max() for part in (self.costs_s, received, sent))
+            first, last = map(int, _logarithms(np.array([self._cheapest_s.min(), highest])) * buckets_per_e)
+            greatest, least = np.full((2, last - first + 5), [[-np.inf], [np.inf]])
+            _fill_buckets(self.costs_s, received, sent, buckets_per_e, first - 2, greatest, least)
+            return greatest[greatest >= least], least[greatest >= least]
+        values = np.zeros(count)
+        _list_costs(self.costs_s, received, sent, values)
+        values = np.unique(values)
+        return (values, values) if len(values) <= most else _buckets(values, buckets_per_e)
+
+
+def _different(values: FloatArray) -> FloatArray:
+    """Returns the different finite values along the last axis, ascending, and infinity for all others."""
+    ascending = np.sort(np.ascontiguousarray(values), axis=-1)
+    ascending[..., 1:][ascending[..., 1:] == ascending[..., :-1]] = np.inf
+    return np.ascontiguousarray(np.sort(ascending, axis=-1))
+
+
+_BOUNDS = "(f8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], {})"
+
+
+@compiled(_BOUNDS.format("i8, i8, f8[::1], f8[::1]"))
+def _fill_buckets(
+    costs: FloatArray, received: FloatArray, sent: FloatArray, per_e: int, first: int, greatest: FloatArray,
+    least: FloatArray,
+) -> None:  # fmt: skip
+    """Sets the greatest and the least cost in each interval of logarithms, `per_e` of them to a factor of e, from the
+    one numbered `first` on: of each way to run layers, with what it takes in and sends; infinite values end a row.
+    """
+    for i, j, q in np.ndindex(costs.shape[:3]):
+        for way in range(costs.shape[3]):
+            if np.isinf(costs[i, j, q, way]):
+                break
+            for taking in received[i, q]:
+                if np.isinf(taking):
+                    break
+                for sending in sent[j, q]:
+                    if np.isinf(sending):
+                        break
+                    cost = costs[i, j, q, way] + taking + sending
+                    place = int(np.floor(np.log(max(cost, 2.3e-308)) * per_e)) - first
+                    greatest[place] = max(greatest[place], cost)
+                    least[place] = min(least[place], cost)
+
+
+@compiled(_BOUNDS.format("f8[::1]"))
+def _list_costs(costs: FloatArray, received: FloatArray, sent: FloatArray, values: FloatArray) -> None:
+    """Sets the costs of which `_fill_buckets` tells the greatest and the least, one after the other."""
+    n = 0
+    for i, j, q in np.ndindex(costs.shape[:3]):
+        for way in range(costs.shape[3]):
+            if np.isinf(costs[i, j, q, way]):
+                break
+            for taking in received[i, q]:
+                if np.isinf(taking):
+                    break
+                for sending in sent[j, q]:
+                    if np.isinf(sending):
+                        break
+                    values[n] = costs[i, j, q, way] + taking + sending
+                    n += 1
 
 
 @compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], i8[:, :, :, ::1], b1[:, ::1], i8[:, :, :, ::1])")
@@ -203,9 +258,13 @@ def _unbeaten(
     return most
 
 
+def _logarithms(values: FloatArray) -> FloatArray:
+    return np.log(np.maximum(values, np.finfo(float).tiny))
+
+
 def _buckets(values: FloatArray, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:
     """Returns the greatest and the least of values that are close together."""
-    place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * buckets_per_e)
+    place = np.floor(_logarithms(values) * buckets_per_e)
     starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
     return values[np.append(starts[1:], len(values)) - 1], values[starts]
 

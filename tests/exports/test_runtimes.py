@@ -163,6 +163,48 @@ def test_each_division_is_written_and_read_or_refused_by_name(name, field, value
         assert (foreign.outline, foreign.model) == (outline, MIXTURE)
 
 
+TRAINED = {  # how a model is trained, by the runtimes whose files say it
+    ("optimizer", "sgd"): "megatron deepspeed maxtext jaxpp",
+    ("optimizer", "muon"): "megatron deepspeed maxtext jaxpp",
+    ("optimizer", "lion"): "deepspeed jaxpp",
+    ("optimizer", "adam8bit"): "jaxpp",
+    ("precision", "float8"): "megatron torchtitan maxtext jaxpp",
+    ("precision", "mxfp8"): "megatron torchtitan maxtext jaxpp",
+    ("precision", "fp8-blockwise"): "megatron jaxpp",
+    ("precision", "nvfp4"): "megatron jaxpp",
+    ("precision", "tf32"): "jaxpp",
+    ("gather", "fp8"): "megatron torchtitan",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "alpa"])
+@pytest.mark.parametrize(("field", "value"), TRAINED)
+def test_how_a_model_is_trained_is_written_and_read_or_refused_by_name(name, field, value, tmp_path):
+    precision = "float8" if field == "gather" else MIXTURE.precision
+    model = dataclasses.replace(MIXTURE, **{"precision": precision, field: value})
+    outline = dataclasses.replace(DIVIDED, zero=2)
+    plan = made(outline, model)
+    if name not in TRAINED[field, value].split():
+        with pytest.raises(ValueError, match=f"{name}.*({field}|precision) is|({field}|precision) is .* for {name}"):
+            export(plan, name, tmp_path, model=model)
+        return
+    RULES[name](TARGETS[name].writer.write(plan, model), plan)
+    path = export(plan, name, tmp_path, model=model)[0]
+    if name in READ:
+        foreign = TARGETS[name].reader(path, 8, dataclasses.replace(MIXTURE, optimizer=model.optimizer))
+        assert (foreign.outline, foreign.model) == (outline, model)
+
+
+def test_muon_is_shared_by_megatron_as_its_own_optimizer_does_or_refused():
+    model = dataclasses.replace(MIXTURE, optimizer="muon")
+    for zero, text in ((2, "--optimizer dist_muon"), (0, "--optimizer muon")):
+        script = TARGETS["megatron"].writer.write(made(dataclasses.replace(DIVIDED, zero=zero), model), model)
+        assert text in script["run_megatron.sh"]
+        assert "--use-distributed-optimizer" not in script["run_megatron.sh"]
+    with pytest.raises(ValueError, match="optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron"):
+        TARGETS["megatron"].writer.write(made(DIVIDED, model), model)
+
+
 def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
     for name, changes, said in (
         ("torchtitan", {"zero": 0, "context_parallel": 2}, "zero is 0 and sharded 0, but must be 2 or 3 and 0"),
@@ -184,7 +226,7 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
         ("megatron", {"latent_rank": 128, "kv_heads": 32, "rotary_size": 64}, "rotary_scaling is 8.0, but must be 1.0"),
         ("maxtext", {"window": 128}, "window is 128, but must be left out to be written for maxtext"),
         ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
-        ("torchtitan", {"precision": "float8"}, "precision is 'float8', but must be 'bfloat16' or 'float32'"),
+        ("torchtitan", {"precision": "nvfp4"}, "precision is 'nvfp4', but must be 'bfloat16' or 'float32' or"),
         ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
         ("maxtext", {"biases": "all"}, "biases is 'all', but must be 'none' or 'qkv'"),
         ("deepspeed", {"precision": "float8"}, "precision is 'float8', but must be"),

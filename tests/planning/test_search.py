@@ -73,12 +73,16 @@ class FinerIsSlower(ModelSource):
     def numbers_of_layers(self, wanted):
         return tuple(wanted)
 
-    def exact(self, num_layers, micro_batch):
-        flop = 1e12 * (1 + 5e-5 * num_layers) / num_layers
-        return with_micro_batch(chain(num_layers, flop=flop, exchanged=()), micro_batch)
+    def __init__(self, off=1.0):
+        self.off, self.priced_exactly = off, []
 
-    def scaled(self, num_layers, micro_batch):
-        return self.exact(num_layers, micro_batch)
+    def exact(self, num_layers, micro_batch):
+        self.priced_exactly.append(num_layers)
+        return self.scaled(num_layers, micro_batch, off=1.0)
+
+    def scaled(self, num_layers, micro_batch, off=None):
+        flop = 1e12 * (1 + 5e-5 * num_layers) / num_layers * (off or self.off)
+        return with_micro_batch(chain(num_layers, flop=flop, exchanged=()), micro_batch)
 
 
 def test_the_plan_of_more_layers_that_is_as_good_is_priced_at_its_own_micro_batch():
@@ -92,12 +96,21 @@ def test_the_plan_of_more_layers_that_is_as_good_is_priced_at_its_own_micro_batc
         chooser=Searched("all"),
     )
     found = plan(task, annotations=())
-    steps = [found.plan.step_s, *(other.plan.step_s for other in found.runners_up)]
+    coarser = plan(dataclasses.replace(task, layers=(8,)), annotations=())
     assert found.plan.num_layers == 16
-    assert 1e-4 < found.plan.step_s / min(steps) - 1 < 1e-3
+    assert 1e-4 < found.plan.step_s / coarser.plan.step_s - 1 < 1e-3
     chosen = task.chooser.choose(task, Clock()).candidates[0]
     assert chosen.model.num_layers == 16
     assert chosen.costs.exact
+
+
+@pytest.mark.parametrize("off", [0.95, 1.0, 1.05])
+def test_an_exact_price_of_most_layers_says_how_far_those_of_fewer_are_off(off):
+    cluster, source = example_cluster(2), FinerIsSlower(off)
+    task = PlanningTask(source, prices(cluster, None, "analytic", "free"), 64, (4, 8, 16), (32,), Searched("all"))
+    found, exactly = plan(task, annotations=()), plan(dataclasses.replace(task, source=FinerIsSlower()), annotations=())
+    assert source.priced_exactly == [16]
+    assert found.plan.step_s == exactly.plan.step_s
 
 
 def names(cluster):

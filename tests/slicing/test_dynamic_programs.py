@@ -176,3 +176,25 @@ def test_a_node_that_no_stage_is_at_has_no_row():
     assert fits(corridor)
     least, arcs = least_sum(corridor)
     assert (least, arcs.tolist()) == (5.0, [0, 1])
+
+
+@FEW
+@given(seed=SEEDS, layers=LAYERS, kinds=st.integers(1, 3), waits=st.booleans())
+def test_costs_that_stages_may_have_are_all_pairs_of_a_way_and_what_it_takes_in_and_sends(seed, layers, kinds, waits):
+    problem = random_problem(np.random.default_rng(seed), layers, 4, 2, True, kinds)
+    choices = Choices(problem, dataclasses.replace(problem.sites, both_wait=waits))
+    crossing, group = choices.crossing_s, choices.group
+    costs = {
+        cost + taking + sending
+        for (i, j, q, _), cost in np.ndenumerate(choices.costs_s)
+        if math.isfinite(cost)
+        for taking in crossing[i, :, q]
+        for sending in (crossing[j + 1, group[q]] if waits and j + 1 < layers else [0.0])
+        if math.isfinite(taking + sending)
+    }
+    greatest, least = choices.bounds()
+    assert greatest.tolist() == least.tolist() == sorted(costs)
+    greatest, least = choices.bounds(0, 3)
+    places = np.floor(3 * np.log(np.maximum(sorted(costs), np.finfo(float).tiny)))
+    assert [len(greatest), len(least)] == [len(set(places.tolist()))] * 2
+    assert all(((least <= cost) & (cost <= greatest)).any() for cost in costs)

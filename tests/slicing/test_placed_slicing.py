@@ -159,9 +159,6 @@ def test_uniform_fills_the_kinds_in_their_order():
     assert [stage.submesh for stage in Uniform().slice(problem).stages] == [1, 0, 0]
 
 
-
-
-
 def test_several_kinds_of_hosts_are_close_to_their_bound():
     problem = made_up(3, 24, [4] * 5, 64)
     sliced = Dynamic().slice(problem)

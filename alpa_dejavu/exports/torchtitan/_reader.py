@@ -15,13 +15,17 @@ from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
-_FLAVORS: Final = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
-"""The hidden widths, blocks, heads and feed-forward widths of the flavors of llama3."""
+_FLAVORS: Final = {
+    **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
+    **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B")},
+    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "671B"): "deepseek-v3",
+}  # fmt: skip
+"""Models and flavors, by the names that their sizes are known by."""
 _CONVERTERS: Final = {
     "float8": "float8", "quantize.linear.float8": "float8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
 }  # fmt: skip
@@ -65,34 +69,37 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
-    training: dict[str, Any] = {"precision": precision, **_narrow(config, precision)}
-    if model is not None:
-        kept = sequence if "training.seq_len" in config else model.sequence
-        return dataclasses.replace(model, sequence=kept, **training)
-    name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
-    if name != "llama3" or not isinstance(flavor, str) or flavor not in _FLAVORS:
-        why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
-        raise config.wrong("model.flavor", why)
-    hidden, blocks, heads, feed_forward = _FLAVORS[flavor]
-    return Transformer(
-        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, rotary_base=500_000,
-        rotary_scaling=8.0, **training,
-    )  # fmt: skip
+    if model is None:
+        name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
+        sizes = transformer_size(_FLAVORS.get((str(name), str(flavor)), ""))
+        if sizes is None:
+            why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
+            raise config.wrong("model.flavor", why)
+        return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=0, precision=precision))
+    kept = sequence if "training.seq_len" in config else model.sequence
+    return _narrowed(config, dataclasses.replace(model, sequence=kept, precision=precision, gather=""))
 
 
-def _narrow(config: Configuration, precision: str) -> dict[str, str]:
-    """Returns the fields of a transformer that converters of linear layers to 8 bits make."""
+def _narrowed(config: Configuration, model: Transformer) -> Transformer:
+    """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
     names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not {*map(str, names)} <= {*_CONVERTERS} or len(names) > 1:
+    linear = [name for name in names if name in _CONVERTERS] if isinstance(names, list) else []
+    grouped = [f"quantize.grouped_mm.{name.rpartition('.')[2]}" for name in linear]
+    if not isinstance(names, list) or len(linear) > 1 or not {*map(str, names)} <= {*linear, *grouped}:
         raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
     if not names:
-        return {}
-    if precision != "bfloat16":
-        raise config.wrong(key, f"{key} is beside {precision}, but must be beside bfloat16 to be planned; leave it out")
-    narrow, gather = _CONVERTERS[names[0]], "float8.enable_fsdp_float8_all_gather"
-    return {"precision": narrow, "gather": "fp8" if narrow == "float8" and config.flag(gather) else ""}
+        return model
+    if model.precision != "bfloat16":
+        why = f"{key} is beside {model.precision}, but must be beside bfloat16 to be planned; leave it out"
+        raise config.wrong(key, why)
+    if model.num_experts and len(names) < 2 and not config.get("float8.moe_fqns_prototype"):
+        raise config.wrong(key, f"{key} leaves experts in half precision, which isn't planned; add {grouped[0]}")
+    narrow, gather = _CONVERTERS[linear[0]], "enable_fsdp_float8_all_gather"
+    newer = config.get("quantize.linear", {}).get("float8", {})
+    gathers = narrow == "float8" and (config.flag(f"float8.{gather}") or newer.get(gather) is True)
+    return dataclasses.replace(model, precision=narrow, gather="fp8" if gathers else "")
 
 
 def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pathlib.Path) -> Outline:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator
-from typing import final
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -40,6 +41,9 @@ from alpa_dejavu.simulation.step import sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 __all__ = ["PricedShapes", "is_small"]
+
+Entry: TypeAlias = tuple[Submesh, tuple[int, ...], MeshConfig]
+"""A submesh, the hosts that it is on, and a config of it."""
 
 _SURE, _DOUBT = 2.0, 3e-3
 """Plans priced by a scaled model rival the best one within so many times what scaling was seen to make steps too long,
@@ -79,13 +83,15 @@ class PricedShapes:
         self._best: dict[Shape, Candidate | None] = {}
         self._off = self._too_long = self._bytes_off = 0.0
         self._forgotten_work_s = math.inf
-        self._corrected: dict[Shape, float] = {}  # what their scaled steps were multiplied by
+        self._scaled_from: dict[tuple[int, int], int] = {}  # samples in the micro-batch that was traced
+        self._corrected: set[tuple[int, int]] = set()  # whose seconds were corrected by what an exact price was off
         self._looked_at: set[Shape] = set()
         for other in costs:
             key = other.model.num_layers, other.run.num_micro_batches
             part = other if other.cluster is task.cluster and not other.partial else other.on(task.cluster)
             if key not in self._costs and part is not None:
                 self._costs[key] = part.under(task.schedule)
+                self._scaled_from[key] = task.source.nearest(key[0], task.micro_batch(key[1]))
 
     @property
     def priced(self) -> list[Costs]:
@@ -111,11 +117,11 @@ class PricedShapes:
                 again, further = search.left
                 candidate_priced(candidate is not None, (again, further + finalists), anew)
         while exactly and not is_stopped() and (scaled := self._finalist() or self._short_of_memory()) is not None:
-            self._price_exactly(scaled)
+            self._price_again(scaled)
             finalists = max(finalists - 1, 1)
             candidate_priced(True, (0, finalists), anew=True)
         # Of plans that differ in layers alone, those that weren't the best ones weren't priced exactly.
-        plans = best_first(plan for shape, plan in self._best.items() if shape not in self._corrected)
+        plans = best_first(plan for shape, plan in self._best.items() if _key(shape) not in self._corrected)
         slicer = self.task.slicer
         if not isinstance(slicer, Dynamic):  # who asks for another search gets what that finds
             return plans
@@ -137,14 +143,14 @@ class PricedShapes:
             self.clock.lap("slicing")
         return self._best[shape]
 
-    def within(self, times: float, corrected: float = 1.0, share: float = _BRIEFLY) -> Slicer:
+    def within(self, times: float, share: float = _BRIEFLY) -> Slicer:
         """Returns the task's slicer; on many unlike hosts one that looks, with a share of its effort, only for plans
-        that take less than so many times the best one's step. `corrected` is what its steps are multiplied by.
+        that take less than so many times the best one's step.
         """
         slicer, form = self.task.slicer, schedule_form(self.task.schedule)
         if not isinstance(slicer, Dynamic) or not self._limited:
             return slicer
-        return slicer.within(times * self._best_s / corrected / form.bubble, share)
+        return slicer.within(times * self._best_s / form.bubble, share)
 
     @functools.cached_property
     def _limited(self) -> bool:
@@ -162,11 +168,7 @@ class PricedShapes:
         """Keeps of costs by which every plan is far from the best one what these plans need alone."""
         far_s = _FAR * self._best_s
         for key in list(self._costs):
-            plans = {
-                shape: plan
-                for shape, plan in self._best.items()
-                if plan is not None and (shape.layers, shape.micro_batches) == key
-            }
+            plans = {shape: plan for shape, plan in self._best.items() if plan is not None and _key(shape) == key}
             if plans and all(plan.step_s > far_s for plan in plans.values()):
                 self._forgotten_work_s = min(self._forgotten_work_s, _work_s(self._costs.pop(key)))
                 self._best.update((shape, alone(plan)) for shape, plan in plans.items())
@@ -193,6 +195,7 @@ class PricedShapes:
         key, task, micro_batch = (layers, count), self.task, self.task.micro_batch(count)
         if key not in self._costs or (exactly and not self._costs[key].exact):
             exact = exactly or micro_batch == task.source.micro_batch or not task.source.scales
+            self._scaled_from[key] = micro_batch if exact else task.source.nearest(layers, micro_batch)
             model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
             self.clock.lap("features")
             space = task.space.space(task.cluster, micro_batch)
@@ -218,7 +221,7 @@ class PricedShapes:
         """Returns the space without the configs that a bound on their steps rules out, and the prices of some of them.
 
         Where a plan's stages are alike, each of K devices in a row computes and exchanges a K-th of all layers at least
-        for each micro-batch. Those of the least bounds are priced first: their best plan is one to be beaten.
+        for each micro-batch. Those of the least bounds are priced first: their best plan is plain to be beaten.
         """
         task, configs = self.task, [config for row in space.configs for config in row if config is not None]
         if not space.families or len(configs) <= _MANY or task.unlike or task.cluster.shared or task.learned:
@@ -231,12 +234,12 @@ class PricedShapes:
             for config in row
             if config is not None
         ]
-        costs.prepare((devices, one) for devices, one, _ in alike)
-        for devices, one, config in alike:
-            key = devices, one.division_key, one.remat
+        costs.prepare((devices, plain) for devices, plain, _ in alike)
+        for devices, plain, config in alike:
+            key = devices, plain.division_key, plain.remat
             if key not in seconds:
-                seconds[key] = float(costs.exposed_s(devices, one).sum())
-            stages = task.cluster.num_devices // (one.data_parallel * one.tensor_parallel)
+                seconds[key] = float(costs.exposed_s(devices, plain).sum())
+            stages = task.cluster.num_devices // (plain.data_parallel * plain.tensor_parallel)
             bounds[config] = seconds[key] * run.num_micro_batches / stages
         first = set(sorted(bounds, key=bounds.__getitem__)[:_FIRST])
         kept = KeptPrices(model.num_layers) if kept is None else kept
@@ -246,27 +249,30 @@ class PricedShapes:
         return space.filtered(lambda config: config in first or bounds[config] <= rival_s), kept
 
     def _finalist(self) -> Shape | None:
-        """The best shape that was priced by another micro-batch's model, if it may be the best one, or is as fast with
-        more layers than that has.
+        """The best shape that was priced by another micro-batch's model, if it may be the best one; of several hosts,
+        where plans of more layers are preferred, the one of most layers among those that are as fast.
         """
         best = {shape: plan for shape, plan in self._best.items() if plan is not None}
         scaled = {
-            shape: plan.step_s
-            for shape, plan in best.items()
-            if not plan.costs.exact and (shape.layers, shape.micro_batches) in self._costs
+            shape: plan.step_s for shape, plan in best.items() if not plan.costs.exact and _key(shape) in self._costs
         }
         if not scaled or not self.task.source.traces:
             return None
-        first, doubt = min(best.values(), key=lambda plan: plan.step_s), max(_SURE * self._too_long, self._off, _DOUBT)
-        as_fast = [plan for plan in best.values() if plan.step_s <= first.step_s * (1 + AS_FAST) and plan.costs.exact]
-        finest = max((plan.model.num_layers for plan in as_fast), default=0)
+        doubt, as_fast = max(_SURE * self._too_long, self._off, _DOUBT), AS_FAST * (len(self.task.cluster.hosts) > 1)
+        exact = [plan for plan in best.values() if plan.costs.exact]
+        exact_s = min((plan.step_s for plan in exact), default=math.inf)
+        finest = max((p.model.num_layers for p in exact if p.step_s <= exact_s * (1 + as_fast)), default=0)
 
         def may_win(shape: Shape) -> bool:
-            finer = shape.layers > finest
-            slack = AS_FAST * finer if shape in self._corrected else doubt
-            return scaled[shape] <= first.step_s * (1 + slack)
+            if _key(shape) in self._corrected:
+                return scaled[shape] <= exact_s * (1 + (as_fast if shape.layers > finest else -as_fast))
+            return scaled[shape] <= self._best_s * (1 + doubt)
 
         rivals = [shape for shape in scaled if may_win(shape)]
+        if as_fast and rivals:
+            near_s = min(scaled[shape] for shape in rivals) * (1 + as_fast)
+            most = max(shape.layers for shape in rivals if scaled[shape] <= near_s)
+            rivals = [shape for shape in rivals if shape.layers == most]
         return least(rivals, key=lambda shape: scaled[shape]) if rivals else None
 
     def _short_of_memory(self) -> Shape | None:
@@ -281,47 +287,52 @@ class PricedShapes:
                 continue
             self._looked_at.add(shape)
             more_memory = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
-            corrected = self._corrected.get(shape, 1.0)
-            plan = dataclasses.replace(costs, table=more_memory).sliced(self.within(_NEAR, corrected))
+            plan = dataclasses.replace(costs, table=more_memory).sliced(self.within(_NEAR))
             self.clock.lap("slicing")
-            if plan is not None and plan.step_s * corrected < bound:
+            if plan is not None and plan.step_s < bound:
                 return shape
         return None
 
-    def _price_exactly(self, shape: Shape) -> None:
-        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced.
+    def _price_again(self, shape: Shape) -> None:
+        """Prices a number of layers and micro-batches at its own micro-batch, or first by a model of a nearer one that
+        was traced since, and slices again what was sliced.
 
-        Plans of as many micro-batches on the same submeshes, of more or fewer layers, are corrected by what scaling was
-        off in the step.
+        An exact price says how far scaled ones are off on each submesh: those of more or fewer layers are corrected.
         """
-        count, by_scaling = shape.micro_batches, self._costs[shape.layers, shape.micro_batches]
-        self.costs(shape.layers, count, exactly=True)
-        far_s, near_s = _FAR * self._best_s, _NEAR * self._best_s
-        for other, scaled in list(self._best.items()):
-            if (other.layers, other.micro_batches) != (shape.layers, count):
-                continue
-            if self._limited and other.stages and (scaled is None or scaled.step_s > near_s):
+        key, samples = _key(shape), self.task.micro_batch(shape.micro_batches)
+        nearest, before = self.task.source.nearest(shape.layers, samples), self._costs[key]
+        alike = [other for other in self._costs if other != key and other[1] == key[1]]
+        alike = [other for other in alike if self._scaled_from[other] == self._scaled_from[key]]
+        exactly = self._limited or nearest in (samples, self._scaled_from[key])  # many unlike hosts take long to slice
+        if not exactly:
+            del self._costs[key]
+        costs, far_s = self.costs(*key, exactly=exactly), _FAR * self._best_s
+        self._corrected.discard(key)
+        for other, scaled in self._plans(key):
+            if self._limited and other.stages and (scaled is None or scaled.step_s > _NEAR * far_s / _FAR):
                 self._best[other] = None
                 continue
             del self._best[other]
-            if (exact := self.candidate(other)) is None:
-                continue
-            too_long, bytes_off = _scaling_errors(by_scaling, exact)
-            if exact.step_s <= far_s:
+            if (again := self.candidate(other)) is not None and exactly and again.step_s <= far_s:
+                too_long, bytes_off = _scaling_errors(before, again)
                 self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
                 self._bytes_off = max(self._bytes_off, bytes_off)
-            if scaled is not None and other not in self._corrected and _meshes(scaled) == _meshes(exact):
-                self._correct(count, exact, exact.step_s / scaled.step_s)
-            self._corrected.pop(other, None)
+        self._correct(alike, _ratios(before, costs))
 
-    def _correct(self, count: int, exact: Candidate, factor: float) -> None:
-        """Multiplies the steps of scaled plans of so many micro-batches on the same submeshes by a factor."""
-        for shape, plan in self._best.items():
-            if plan is None or plan.costs.exact or shape in self._corrected or shape.micro_batches != count:
+    def _correct(self, keys: Iterable[tuple[int, int]], ratios: Mapping[Entry, float]) -> None:
+        """Multiplies the steps of scaled plans by how many times as long their slowest stages take, if they take as
+        many times as long as all layers do on the same submeshes.
+        """
+        for key in keys:
+            if self._costs[key].exact or key in self._corrected:
                 continue
-            if _meshes(plan) == _meshes(exact):
-                self._best[shape] = dataclasses.replace(plan, simulated_s=plan.step_s * factor)
-                self._corrected[shape] = factor
+            self._corrected.add(key)
+            for shape, plan in self._plans(key):
+                if plan is not None:
+                    self._best[shape] = dataclasses.replace(plan, simulated_s=plan.step_s * _factor(plan, ratios))
+
+    def _plans(self, key: tuple[int, int]) -> list[tuple[Shape, Candidate | None]]:
+        return [(shape, plan) for shape, plan in self._best.items() if _key(shape) == key]
 
     @property
     def least_work_s(self) -> float:
@@ -343,6 +354,28 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
         return True
 
     return space.filtered(solved)
+
+
+def _key(shape: Shape) -> tuple[int, int]:
+    return shape.layers, shape.micro_batches
+
+
+def _ratios(scaled: Costs, exact: Costs) -> dict[Entry, float]:
+    """Returns how many times as long as by scaling all layers take on each submesh with each config."""
+    last = exact.model.num_layers - 1
+    by_scaling, exactly = (
+        {entry: float(costs.table.working_s[0, last, s, c]) for (s, c), entry in _choices(costs.space).items()}
+        for costs in (scaled, exact)
+    )
+    return {entry: seconds / by_scaling[entry] for entry, seconds in exactly.items() if by_scaling.get(entry)}
+
+
+def _factor(plan: Candidate, ratios: Mapping[Entry, float]) -> float:
+    """Returns how many times as long a plan's slowest stage takes, given that for each submesh and config."""
+    choices = _choices(plan.space)
+    factors = [ratios.get(choices[stage.submesh, stage.config], 1.0) for stage in plan.slicing.stages]
+    seconds = [float(plan.table.working_s[stage.entry]) for stage in plan.slicing.stages]
+    return max(map(operator.mul, seconds, factors)) / max(seconds)
 
 
 def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Run) -> SearchSpace:
@@ -374,11 +407,6 @@ def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Ru
     return space.filtered(lambda config: config == leanest)
 
 
-def _meshes(candidate: Candidate) -> list[tuple[Submesh, tuple[int, ...], MeshConfig]]:
-    choices = _choices(candidate.space)
-    return [choices[stage.submesh, stage.config] for stage in candidate.slicing.stages]
-
-
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     """Returns the share by which the scaled model makes a plan's slowest stage too slow, and its largest too large."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
@@ -396,7 +424,7 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     return float(errors[0]), max(float(errors[1]), 0.0)
 
 
-def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:
+def _choices(space: SearchSpace) -> dict[tuple[int, int], Entry]:
     hosts = space.hosts or [()] * len(space.submeshes)
     return {
         (s, c): (space.submeshes[s], hosts[s], config)

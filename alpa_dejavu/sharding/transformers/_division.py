@@ -194,20 +194,21 @@ class TransformerDivision:
             gradients=kept_share(lambda layer: layer.gradients),
             optimizer=kept_share(lambda layer: layer.states),
             activations=share(range_sum([waiting(layer) for layer in own]), waiting),
-            layer_inputs=share(range_sum([layer.entering for layer in own]), lambda layer: layer.entering),
+            # Beside what layers take in what the head keeps, which isn't computed again.
+            layer_inputs=share(range_sum([waiting(layer) for layer in own]), lambda layer: layer.entering),
             temporaries=share(range_max([temporary_bytes(layer) for layer in own]), computing, range_max),
             gathered=share(range_max([layer.gathered for layer in own]), lambda layer: 2 * layer.weights, range_max),
         )
 
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
         """Returns what a device keeps of stages of layers i..j, part by part: they add up to the stage's bytes."""
-        own, recomputes = self._kept(self.work, remat), remat == "layer"
+        own = self._kept(self.work, remat)
         parts: list[tuple[str, str, Callable[[list[float]], FloatArray], _Bytes]] = [
             ("weights", "resident", self._with_table, lambda layer: layer.weights),
             ("gradients", "resident", self._with_table, lambda layer: layer.gradients),
             ("optimizer's states", "resident", self._with_table, lambda layer: layer.states),
             ("what layers take in", "per_micro_batch", range_sum, lambda layer: layer.entering),
-            ("other activations", "per_micro_batch", range_sum, lambda layer: 0.0 if recomputes else layer.activations),
+            ("other activations", "per_micro_batch", range_sum, lambda layer: layer.activations),
             ("loss, or a layer going backward", "temporary", range_max, temporary_bytes),
             ("whole parameters at hand", "temporary", range_max, lambda layer: layer.gathered),
         ]

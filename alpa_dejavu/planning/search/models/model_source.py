@@ -63,6 +63,10 @@ class ModelSource(abc.ABC):
         higher cost.
         """
 
+    def nearest(self, num_layers: int, micro_batch: int) -> int:
+        """Returns from how many samples `scaled` scales the model to a micro-batch."""
+        return self.micro_batch
+
     def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
         """Returns what stages of the model that `exact` or `scaled` has just returned are known to cost by some cost
         models, to which more may be added; None where nothing is kept.

@@ -115,10 +115,10 @@ class TracedModel(ModelSource):
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
         # From what was traced or read in this process: other entries of the cache aren't looked at, so that a plan
         # doesn't depend on what was planned before.
-        nearest = self._nearest(num_layers, checked_micro_batch(micro_batch))
-        return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
+        samples = self.nearest(num_layers, checked_micro_batch(micro_batch))
+        return scaled_model(self.exact(num_layers, samples), samples, micro_batch)
 
-    def _nearest(self, num_layers: int, micro_batch: int) -> int:
+    def nearest(self, num_layers: int, micro_batch: int) -> int:
         exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
         # Of two that are as near by ratio the larger says more of what grows.
         return min(exact, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))
@@ -126,7 +126,7 @@ class TracedModel(ModelSource):
     def prices(self, num_layers: int, micro_batch: int, exact: bool, models: CostModels) -> KeptPrices | None:
         if self._cache is None:
             return None
-        key = self._key(micro_batch if exact else self._nearest(num_layers, micro_batch), num_layers)
+        key = self._key(micro_batch if exact else self.nearest(num_layers, micro_batch), num_layers)
         return self._prices.of({**key, "scaled_to": micro_batch}, num_layers, models)
 
     def remembering(self, slicer: Slicer) -> Slicer:
