@@ -71,13 +71,14 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
         for row in csv.DictReader(file):
             if row["runtime"] == runtime:
                 use, value = row["use"], row["value"]
-                sections.setdefault(row["section"], {})[row["name"]] = Setting(
+                setting = Setting(
                     use,
                     allowed=tuple(json.loads(value)) if use == "off" else (),
                     words=int(value) if use in ("applied", "aside") and value else 0,
                     why=value if use == "refused" else "",
                     default=json.loads(value) if use == "default" else None,
                 )
+                sections.setdefault(row["section"], {}).update(dict.fromkeys(row["names"].split(), setting))
     return sections
 
 

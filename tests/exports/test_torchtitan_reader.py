@@ -203,6 +203,8 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
     every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
     assert every.remat == ("layer",)
+    second = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '2'").outline
+    assert (second.remat, second.again) == (("layer",), (16,))
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
     assert none.remat == ("none",)
 

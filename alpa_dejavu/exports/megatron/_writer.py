@@ -63,6 +63,12 @@ def _hides(plan: Plan) -> bool:
 
 def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[str, str | None]:
     """Returns Megatron's arguments for a plan, by name; None: without a value. `hides`: devices compute meanwhile."""
+    again = max(outline.again)
+    if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
+        raise ValueError(
+            f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number "
+            "in each; plan again with --remat"
+        )
     offloads, sharded, muon = outline.offload.any, outline.zero == 3, sizes.optimizer == "muon"
     if muon and (sharded or offloads or outline.sharded):
         raise ValueError(
@@ -96,7 +102,7 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
         (outline.remat[0] == "layer", {
             "recompute-granularity": "full",
             **({"recompute-method": "uniform", "recompute-num-layers": "1"} if outline.remat_share == 1 else
-               {"recompute-method": "block", "recompute-num-layers": str(outline.num_again)}),
+               {"recompute-method": "block", "recompute-num-layers": str(again)}),
         }),
         (offloads, {
             "optimizer-cpu-offload": None, "optimizer-offload-fraction": repr(outline.offload.optimizer),

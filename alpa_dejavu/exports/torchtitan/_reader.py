@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util import units
@@ -127,7 +128,7 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
             "training.local_batch_size", f"training.global_batch_size is {batch}, but must be {whole} "
             f"{local * replicas}, training.local_batch_size on {replicas} replicas; mend one of them",
         )  # fmt: skip
-    mode, zero = _mode(config), 0
+    (mode, share), zero = _mode(config, blocks), 0
     if shared > 1:
         levels = {"default": 3 if ranks == 1 else 2, "always": 3, "never": 2}
         zero = levels[config.one_of(f"{_DIVISION}fsdp_reshard_after_forward", levels, "default")]
@@ -145,7 +146,7 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     )  # fmt: skip
     return Outline(
         batch, count, schedule, across, along, blocks, (mode,) * len(blocks), zero, offload,
-        **degrees if experts > 1 else {**degrees, "expert_tensor": 0},
+        **degrees if experts > 1 else {**degrees, "expert_tensor": 0}, remat_share=share,
     )  # fmt: skip
 
 
@@ -223,15 +224,23 @@ def _schedule(config: Configuration, chunks: int, stages: int, count: int, path:
     return f"interleaved_{chunks}" if name == "Interleaved1F1B" and chunks > 2 else names[name]
 
 
-def _mode(config: Configuration) -> str:
-    """Returns what is computed again, as a plan says it: "none", "selective" (where it is cheap) or "layer"."""
+def _mode(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
+    """Returns what is computed again, as a plan says it, and of which share of blocks: whole ones ("layer"), or what is
+    cheap ("selective").
+    """
     mode = config.one_of("activation_checkpoint.mode", ("none", "selective", "full"), "selective")
-    option = config.get("activation_checkpoint.selective_ac_option")
-    if mode == "selective" and option == "1":  # of every first block
-        return "layer"
-    if mode == "selective" and option != "op":
-        raise config.must_be("activation_checkpoint.selective_ac_option", "'op' to be planned, or another mode")
-    return "layer" if mode == "full" else mode
+    option = str(config.get("activation_checkpoint.selective_ac_option"))
+    if mode != "selective":
+        return "layer" if mode == "full" else mode, 1.0
+    every = int(option) if option.isascii() and option.isdigit() and len(option) < 4 else 0
+    if every and not any(number % every for number in blocks):  # of every so-manieth block
+        return "layer", 1 / every
+    if option != "op":
+        raise config.must_be(
+            "activation_checkpoint.selective_ac_option", f"'op', or divide the {min(blocks)} to {max(blocks)} blocks "
+            "of each stage, to be planned, or another mode",
+        )  # fmt: skip
+    return mode, 1.0
 
 
 def _blocks_of_parts(parts: Any, num_blocks: int) -> tuple[int, ...]:
