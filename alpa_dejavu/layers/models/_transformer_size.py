@@ -230,7 +230,7 @@ class Transformer(TextSizes):
         if self.frozen == "bf16" and self.computes_in.usual != "float32":
             object.__setattr__(self, "frozen", "")  # which is the same
         _refuse_if(
-            self.gather and self.computes_in.products != "float8",
+            self.gather and not self.computes_in.products.startswith("float8"),
             f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
         )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
