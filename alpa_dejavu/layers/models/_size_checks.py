@@ -44,8 +44,8 @@ def _rules(size: Transformer) -> Iterator[tuple[str, bool, str, str]]:
         "give lora=RANK or train_last=BLOCKS with it",
     )  # fmt: skip
     yield (
-        "gather", not size.gather or size.computes_in.products == "float8", "left out where products aren't in FP8",
-        "give precision=fp8 with it",
+        "gather", not size.gather or size.computes_in.products.startswith("float8"),
+        "left out where products aren't in FP8", "give precision=fp8 with it",
     )  # fmt: skip
 
 
