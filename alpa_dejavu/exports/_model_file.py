@@ -162,17 +162,17 @@ def _number(config: Configuration, name: str) -> float:
 
 def _experts(config: Configuration, kind: str, experts: int, wide: int) -> dict[str, Any]:
     """The fields that say which blocks have which experts."""
-    each = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
+    width = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
     listed = config.get("mlp_only_layers", [])
     if not isinstance(listed, list) or listed != [*range(len(listed))]:
         raise config.must_be("mlp_only_layers", "the first blocks alone")
     dense = len(listed) or config.number("first_k_dense_replace", 0)
     every = config.number("decoder_sparse_step", 1)
-    shared = config.number("n_shared_experts", 0) * each if kind.startswith("deepseek") else (
+    shared = config.number("n_shared_experts", 0) * width if kind.startswith("deepseek") else (
         config.number("shared_expert_intermediate_size", 0) if kind == "qwen2_moe" else 0
     )  # fmt: skip
     return {
-        "feed_forward": each, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
+        "feed_forward": width, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
         "shared_feed_forward": shared, "shared_gate": kind == "qwen2_moe" and shared > 0, "dense_blocks": dense,
         "experts_every": every, "dense_feed_forward": wide if dense or every > 1 else 0,
     }  # fmt: skip
