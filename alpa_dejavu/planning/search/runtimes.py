@@ -167,7 +167,7 @@ _MEGATRON = [
 """The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
 _BY_MAXTEXT: Mapping[str, Sequence[object]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8"),
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8", "mxfp8"),
 }  # fmt: skip
 _LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
     **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
@@ -191,7 +191,7 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
-        trains={"optimizer": ("adamw", "adam", "sgd"), "gather": ("", "fp8")},
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon"), "gather": ("", "fp8")},
         lacks="unusual",
         says=(
             "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
@@ -203,6 +203,7 @@ RUNTIMES = {
         degrees=("context_parallel", "sharded"),
         context_in_pipeline=False,
         hybrid_zero=(3,),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon")},
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
@@ -211,6 +212,7 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        remat_of_some=True,
         degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
@@ -225,7 +227,8 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
-        models=({"precision": ("bfloat16", "float32")},),
+        trains={"gather": ("", "fp8")},
+        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8")},),
     ),
     "maxtext": Runtime(
         degrees=("context_parallel", "expert_parallel", "sharded"),
@@ -241,6 +244,7 @@ RUNTIMES = {
         schedules_alone=("1f1b",),
         lacks="unusual",
         says=("router_bias", "predicted", "rotary_scaling_kind"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon")},
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
@@ -254,7 +258,11 @@ RUNTIMES = {
             },
         ),
     ),
-    "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
+    "jaxpp": Runtime(
+        remat_of_some=True,
+        schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
+    ),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 _ALIKE = {
