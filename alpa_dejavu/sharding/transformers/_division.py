@@ -26,7 +26,7 @@ from alpa_dejavu.problem import (
     Tensor,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._exchanges import ArraysOfBytes, activation_exchanges, parameter_exchanges
+from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
 from alpa_dejavu.sharding.transformers._execution import ALONE, EXECUTIONS, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
 from alpa_dejavu.sharding.transformers._parameters import ParameterBytes
@@ -139,17 +139,17 @@ class TransformerDivision:
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of parameters and gradients of a stage of layers i..j in a phase, shape (L, L)."""
         experts, others = self._parameters
-        sums = {name: range_sum(values) for name, values in experts.items()}
         return parameter_exchanges(
-            self.work, phase, (sums, {name: self._with_table(values) for name, values in others.items()})
+            self.work, phase, (lambda name: range_sum(experts[name]), lambda name: self._with_table(others[name]))
         )
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase; arrays of shape (L,)."""
-        return parameter_exchanges(self.work, phase, self._parameters)
+        experts, others = self._parameters
+        return parameter_exchanges(self.work, phase, (experts.__getitem__, others.__getitem__))
 
     @cached_property
-    def _parameters(self) -> tuple[ArraysOfBytes, ArraysOfBytes]:
+    def _parameters(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """The bytes of the parameters of each layer that a device computes with, of experts and all others, by the
         names of `ParameterBytes`; shape (L,) each.
         """
