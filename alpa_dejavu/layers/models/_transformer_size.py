@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from typing import Any, final
 
@@ -223,7 +224,7 @@ class Transformer(TextSizes):
         norms = 2 * len(NORMS[self.norms]) * self.norm_parameters
         return norms + self._attention_parameters + fed + (0 if experts is False else routed)
 
-    @property
+    @functools.cached_property
     def alike_layers(self) -> list[int]:
         """Returns for each layer of `num_layers` the number of the first one that is like it.
 
@@ -233,7 +234,7 @@ class Transformer(TextSizes):
         """
         return [0, *(1 + number for number in self._first_alike), self.num_blocks + 1]
 
-    @property
+    @functools.cached_property
     def _first_alike(self) -> list[int]:
         """For each block the number of the first one that is like it."""
         first: dict[tuple[bool, int, str], int] = {}
