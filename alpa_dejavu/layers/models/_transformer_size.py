@@ -288,8 +288,8 @@ class Transformer(TextSizes):
         return self.sequence if whole else min(self.window, self.sequence)
 
     def pairs(self, number: int) -> float:
-        """Returns how many scores a head computes of a sample in a block of a number, half of those of a token itself
-        left out as for a triangle.
+        """Returns how many scores a head computes of a sample in a block of a number, where each of a token with itself
+        counts half: the area of a triangle, or of the band of a window in it.
 
         >>> [Transformer(8, 1, 2, 16, 8, window=window).pairs(0) for window in (0, 8, 2)]
         [32.0, 32.0, 14.0]
