@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.content import content_digest
-from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu._util.range_sums import FloatArray, range_sum, stage_sum
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.costs._batched_predictions import PredictedOperators, predicted_operators
 from alpa_dejavu.costs._hidden import FETCHED, SENT, SUMMED, Buckets, StagePass, hidden_seconds
@@ -28,7 +28,19 @@ from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, 
 from alpa_dejavu.costs.overlap import PUBLISHED
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
-from alpa_dejavu.problem import PHASES, TENSOR, AxisCollectives, Cluster, Device, Division, MeshConfig, Model, Operators
+from alpa_dejavu.problem import (
+    PHASES,
+    TENSOR,
+    AxisCollectives,
+    Cluster,
+    Device,
+    Division,
+    MemoryPart,
+    MeshConfig,
+    Model,
+    Operators,
+    blocks_again,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -98,7 +110,7 @@ class StageCostModel:
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
         self._exchanged: dict[tuple[StageDevices, _Mesh, str], list[FloatArray]] = {}
         self._plain: dict[tuple[StageDevices, _Mesh, str], StageParts] = {}
-        self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
+        self._by_weight: dict[tuple[StageDevices, _Mesh, str, float], FloatArray] = {}
         self._passes: dict[tuple[StageDevices, _Mesh, str], StagePass] = {}
         self._hidden: dict[tuple[StageDevices, _Mesh, str], FloatArray] = {}
         self._memory: dict[MeshConfig, StageMemory] = {}
@@ -189,6 +201,10 @@ class StageCostModel:
 
     def _without_offload(self, devices: StageDevices, config: MeshConfig) -> StageParts:
         """Returns the kinds of seconds of stages if they offloaded nothing: the same whatever they offload."""
+        if config.remat_share < 1:
+            ends = [np.stack(self._without_offload(devices, end)) for end in config.remat_ends]
+            forward, backward, ahead, back, once, update = self._between(config, *ends)
+            return forward, backward, ahead, back, once, update
         key = devices, config.division_key, config.remat
         if key not in self._plain:
             forward, backward, update = self.computed_s(devices, config)
@@ -219,6 +235,8 @@ class StageCostModel:
         overlap, size = self.models.runtime.overlap, self.model.num_layers
         if not self._hides(config):
             return np.zeros((3, size, size))
+        if config.remat_share < 1:
+            return self._between(config, *(self.hidden_s(devices, end) for end in config.remat_ends))
         key = devices, config.division_key, config.remat
         if key not in self._hidden:
             forward, backward = self._pass(devices, config, "forward"), None
@@ -328,6 +346,8 @@ class StageCostModel:
         """Returns the seconds that the slowest device of each stage of layers i..j computes: forward and backward for
         one micro-batch, and once a step.
         """
+        if config.remat_share < 1:
+            return self._between(config, *(self.computed_s(devices, end) for end in config.remat_ends))
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
     def _computed_on(self, device: Device, config: MeshConfig) -> Float[FloatArray, "3 L L"]:
@@ -343,12 +363,40 @@ class StageCostModel:
             if self._kept is not None and text in self._kept:
                 self._memory[config] = StageMemory.of(self._kept.figures(text))
             else:
-                shares = self.division(config).memory(config.remat)
-                memory = stage_memory(self._whole, shares, config.remat == "layer", config.offload)
-                self._memory[config] = memory
+                memory = self._memory[config] = self._stage_memory(config)
                 if self._kept is not None:
                     self._kept.add(text, np.stack(memory.figures))
         return self._memory[config]
+
+    def _stage_memory(self, config: MeshConfig) -> StageMemory:
+        if config.remat_share < 1:
+            none, whole = (self.memory(end) for end in config.remat_ends)
+            between = StageMemory.of(self._between(config, np.stack(none.figures), np.stack(whole.figures)))
+            return dataclasses.replace(between, temporary=np.maximum(none.temporary, whole.temporary))
+        shares = self.division(config).memory(config.remat)
+        return stage_memory(self._whole, shares, config.remat == "layer", config.offload)
+
+    def parts(self, config: MeshConfig) -> Sequence[MemoryPart]:
+        """Returns what each device of a stage with this config keeps, part by part."""
+        if config.remat_share == 1:
+            return self.division(config).parts(config.remat)
+        pairs = zip(*(self.division(config).parts(end.remat) for end in config.remat_ends), strict=True)
+        return [
+            dataclasses.replace(
+                none,
+                num_bytes=np.maximum(none.num_bytes, whole.num_bytes)
+                if none.kind == "temporary"
+                else self._between(config, none.num_bytes, whole.num_bytes),
+            )
+            for none, whole in pairs
+        ]
+
+    def _between(self, config: MeshConfig, none: FloatArray, whole: FloatArray) -> FloatArray:
+        """Returns figures of stages of layers i..j that compute some of their blocks again, between those that compute
+        none and all: each block that does adds as much.
+        """
+        blocks = range_sum([float(len(operators) > 0) for operators in self._recomputed_of(config.remat_ends[1])])
+        return none + (whole - none) * blocks_again(config.remat_share, blocks) / np.maximum(blocks, 1.0)
 
     @property
     def gradient_bytes(self) -> Float[FloatArray, "L L"]:
@@ -382,7 +430,7 @@ class StageCostModel:
             seconds = [self.latency_of(operators, device).mean_s[operators.by_weight].sum() for operators in every]
             return self._summed(config, np.array(seconds) * self.crowding(device, config))
 
-        key = devices, config.division_key
+        key = devices, config.division_key, config.remat, config.remat_share
         if key not in self._by_weight:
             by_weight = np.max([on(device) for device in devices.kinds], axis=0)
             whole = self.computed_s(devices, config)[1]
@@ -410,7 +458,7 @@ class StageCostModel:
 
     def again(self, config: MeshConfig, device: Device) -> Float[FloatArray, " V"]:
         """Returns for each sharding variant (way to shard one layer) the share of its forward pass, by its seconds on a
-        device, that its backward pass runs again.
+        device, that its backward pass runs again; of a share of the blocks the mean over all.
         """
         key = device, config.division_key, config.remat
         if key not in self._again:
@@ -418,7 +466,7 @@ class StageCostModel:
             whole_s, again_s = on.totals_s(self.division(config).operators("forward")), on.totals_s(some)
             shares = np.array([float(len(operators) > 0) for operators in some])
             self._again[key] = np.divide(again_s, whole_s, out=shares, where=whole_s > 0)
-        return self._again[key]
+        return self._again[key] * config.remat_share
 
     def exchanges_again(self, config: MeshConfig, device: Device) -> Bool[NDArray[np.bool_], " V"]:
         """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again."""

@@ -87,9 +87,9 @@ def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[St
         kept = {name: value for name, value in zero.options.items() if name in _ZERO_OPTIONS}
         options = {**_options(options_of), **kept}
         yield dataclasses.replace(
-            stage, remat=remat.remat, zero=zero.zero, options=options, offload=offload.offload,
-            context_parallel=context.context_parallel, expert_parallel=experts.expert_parallel,
-            expert_tensor=experts.expert_tensor, sharded=shard.sharded,
+            stage, remat=remat.remat, remat_share=remat.remat_share, zero=zero.zero, options=options,
+            offload=offload.offload, context_parallel=context.context_parallel,
+            expert_parallel=experts.expert_parallel, expert_tensor=experts.expert_tensor, sharded=shard.sharded,
         )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
         lambda stage: stage.logical_mesh, lambda stages: grouped([mesh_text(stage.logical_mesh) for stage in stages]),
     ),
     "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
-    "remat": (lambda stage: stage.remat, lambda stages: " ".join(stage.remat for stage in stages)),
+    "remat": (lambda stage: stage.remat_text, lambda stages: " ".join(stage.remat_text for stage in stages)),
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),

@@ -229,7 +229,7 @@ _MESHES = (
 _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
 _CHOICES = (
     *itertools.starmap(_degree, DEGREES.items()),
-    Column("remat", lambda row: row.stage.remat, False),
+    Column("remat", lambda row: row.stage.remat_text, False),
     Column("ZeRO", lambda row: str(row.stage.zero), False),
 )
 _TIMES = (

@@ -106,8 +106,13 @@ def degrees_text(plan: Plan) -> str:
     groups = [stage.sharded for stage in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
     shared = "/".join(dict.fromkeys(_SHARED[stage.zero] or "no ZeRO" for stage in stages))
-    again = "/".join(dict.fromkeys(_RECOMPUTED[stage.remat] for stage in plan.stages))
+    again = "/".join(dict.fromkeys(map(_recomputed, plan.stages)))
     return ", ".join([*texts, shared + within, f"recompute {again}"])
+
+
+def _recomputed(stage: StagePlan) -> str:
+    share = "" if stage.remat_share == 1 else f" of {stage.remat_share:.0%} of the blocks"
+    return _RECOMPUTED[stage.remat] + share
 
 
 def _span(values: list[int]) -> str:

@@ -36,6 +36,7 @@ from alpa_dejavu.problem._mesh import (
     MeshConfig,
     SearchSpace,
     Submesh,
+    blocks_again,
 )
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
@@ -113,6 +114,7 @@ __all__ = [
     "StridedReads",
     "Submesh",
     "Tensor",
+    "blocks_again",
     "counted_name",
     "host_kinds",
     "recomputed_layers",

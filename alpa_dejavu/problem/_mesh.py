@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 from alpa_dejavu.problem._sites import ANY_CUTS, Cuts
 from alpa_dejavu.problem.slicing_problem import StageChoice
 
+if TYPE_CHECKING:
+    from alpa_dejavu.problem._stage_plan import StagePlan
+
+FloatArray = NDArray[np.float64]
 REMAT = ("none", "selective", "layer")
 (
     DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED, EXPERT_TENSOR, EXPERT_SHARDED, EXPERT_COPIES
@@ -49,9 +53,19 @@ class Submesh:
         return self.num_hosts * self.devices_per_host
 
 
-def is_plain(context_parallel: int, expert_parallel: int, expert_tensor: int, sharded: int, remat: str) -> bool:
-    """Returns whether only batch and operators are divided, and whole layers recomputed or none."""
-    return (context_parallel, expert_parallel, expert_tensor, sharded) == (1, 1, 0, 0) and remat != "selective"
+def is_plain(config: MeshConfig | StagePlan) -> bool:
+    """Returns whether only batch and operators are divided, and all layers computed again or none."""
+    degrees = config.context_parallel, config.expert_parallel, config.expert_tensor, config.sharded, config.remat_share
+    return degrees == (1, 1, 0, 0, 1) and config.remat != "selective"
+
+
+def blocks_again(share: float, blocks: FloatArray | int) -> FloatArray:
+    """Returns how many of a stage's blocks a share of them is, rounded up; for arrays of numbers, too.
+
+    >>> [int(blocks_again(*pair)) for pair in ((0.5, 8), (0.3, 8), (3 / 7, 7))]
+    [4, 3, 3]
+    """
+    return np.ceil(np.round(share * np.asarray(blocks), 6))
 
 
 @final
@@ -75,6 +89,8 @@ class MeshConfig:
             0: among all.
         expert_tensor: how many devices share the products of one expert; 0: as many as share other products. With
             fewer, experts are divided among tensor-parallel devices, too, as by Megatron's expert-tensor-parallel-size.
+        remat_share: of which share of a stage's blocks `remat` is, rounded up to whole blocks, where it is "layer";
+            the others keep all.
 
     References:
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
@@ -92,9 +108,15 @@ class MeshConfig:
     expert_parallel: int = 1
     sharded: int = 0
     expert_tensor: int = 0
+    remat_share: float = 1.0
 
     def __post_init__(self) -> None:
         checks.one_of("mesh config", "remat", self.remat, REMAT)
+        if not 0 < self.remat_share <= 1 or (self.remat_share < 1 and self.remat != "layer"):
+            raise ValueError(
+                f"mesh config: remat_share is {self.remat_share!r}, but must be above 0 and at most 1, and 1 where "
+                f"remat is {self.remat!r}; give the share of blocks that are computed again with remat 'layer'"
+            )
         if self.expert_tensor == self.tensor_parallel:
             object.__setattr__(self, "expert_tensor", 0)
         if self.expert_tensor:
@@ -132,6 +154,12 @@ class MeshConfig:
         return *own, self.context_parallel, self.expert_parallel, self.sharded, self.expert_tensor
 
     @property
+    def remat_ends(self) -> tuple[MeshConfig, MeshConfig]:
+        """Returns the configs by which none of a stage's blocks are computed again, and all of them."""
+        whole = dataclasses.replace(self, remat_share=1.0)
+        return dataclasses.replace(whole, remat="none"), whole
+
+    @property
     def replicas(self) -> int:
         """Returns how many samples are computed at once: data-parallel devices over those that share tokens."""
         return self.data_parallel // self.context_parallel
@@ -139,18 +167,16 @@ class MeshConfig:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(
-            self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
-        )  # fmt: skip
+        return is_plain(self)
 
     def check_plain(self) -> None:
         """Raises ValueError unless devices divide the batch and the operators alone."""
         if not self.plain:
             raise ValueError(
                 f"context_parallel is {self.context_parallel}, expert_parallel {self.expert_parallel}, expert_tensor "
-                f"{self.expert_tensor}, sharded {self.sharded} and remat {self.remat!r}, but a traced model can only "
-                "have 1, 1, 0, 0 and 'none' or 'layer'; give the sizes of a transformer and a runtime, such as "
-                "megatron or torchtitan"
+                f"{self.expert_tensor}, sharded {self.sharded} and remat {self.remat!r} of {self.remat_share:.0%}, but "
+                "a traced model can only have 1, 1, 0, 0 and 'none' or 'layer' of 100%; give the sizes of a "
+                "transformer and a runtime, such as megatron or torchtitan"
             )
 
     def ways(self, axis: int) -> int:

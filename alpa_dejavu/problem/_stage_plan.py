@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.dataclass_format import Key, Needed, Rare, Stored
-from alpa_dejavu._util.format_fields import MOST, Bytes, Index, Seconds, Size, Text, listed, stated, whole
+from alpa_dejavu._util.format_fields import MOST, Bytes, Index, Seconds, Share, Size, Text, listed, stated, whole
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import DrawnSeconds
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Remat, Submesh, Zero, is_plain
@@ -82,6 +82,7 @@ class StagePlan:
     expert_parallel: Rare[Size] = 1
     sharded: Rare[Size] = 0
     expert_tensor: Rare[Size] = 0
+    remat_share: Rare[Share] = 1.0
     memory_parts: Rare[Annotated[Mapping[str, Bytes], stated("an object: bytes by what they are of")]] = (
         dataclasses.field(default_factory=dict, hash=False)
     )
@@ -99,9 +100,7 @@ class StagePlan:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return is_plain(
-            self.context_parallel, self.expert_parallel, self.expert_tensor, self.sharded, self.remat
-        )  # fmt: skip
+        return is_plain(self)
 
     @property
     def data_parallel(self) -> int:
@@ -112,6 +111,11 @@ class StagePlan:
     def tensor_parallel(self) -> int:
         """Returns among how many devices operators are divided."""
         return math.prod(self.logical_mesh[1:])
+
+    @property
+    def remat_text(self) -> str:
+        """Returns what is computed again for backward passes: the remat, and its share of blocks if it isn't all."""
+        return self.remat if self.remat_share == 1 else f"{self.remat} {self.remat_share:.0%}"
 
     @property
     def num_layers(self) -> int:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alpa_dejavu.exports import read_model
-from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.layers.models import model_size, transformer_size
 
 COMMON = {
     "architectures": ["XForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02,
@@ -147,3 +147,53 @@ def test_the_parts_of_a_config_that_decide(tmp_path):
     assert read(tmp_path, gemma, 4096).window == 0  # no sample is longer than it
     types = {"layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 14}
     assert read(tmp_path, gemma | types).global_every == 3
+
+
+ENCODERS = {
+    "bert-large": {
+        "architectures": ["BertForMaskedLM"], "model_type": "bert", "attention_probs_dropout_prob": 0.1,
+        "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 4096, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "num_attention_heads": 16, "num_hidden_layers": 24, "pad_token_id": 0, "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522},
+    "t5-large": {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_ff": 4096, "d_kv": 64, "d_model": 1024,
+        "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1, "initializer_factor": 1.0,
+        "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06, "n_positions": 512, "num_heads": 16, "num_layers": 24,
+        "output_past": True, "pad_token_id": 0, "relative_attention_num_buckets": 32,
+        "task_specific_params": {"summarization": {"max_length": 200}}, "vocab_size": 32128},
+    "flan-t5-small": {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_ff": 1024, "d_kv": 64, "d_model": 512,
+        "feed_forward_proj": "gated-gelu", "is_encoder_decoder": True, "n_positions": 512, "num_decoder_layers": 8,
+        "num_heads": 6, "num_layers": 8, "tie_word_embeddings": False, "vocab_size": 32128, "torch_dtype": "float32"},
+    "vit-h14": {
+        "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 1280, "hidden_act": "gelu",
+        "id2label": {str(number): f"LABEL_{number}" for number in range(1000)}, "image_size": 224, "patch_size": 14,
+        "intermediate_size": 5120, "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 32,
+        "qkv_bias": True, "layer_norm_eps": 1e-12},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_models_with_an_encoder_are_read_as_they_are_known_by_name(tmp_path, name, caplog):
+    assert read(tmp_path, ENCODERS[name]) == model_size(name)
+    dtypes = ["the file's dtype is 'float32', but it is planned in half precision with masters"]
+    assert caplog.messages == (dtypes if name == "flan-t5-small" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sequence", "message"),
+    [
+        ("t5-large", {"feed_forward_proj": "gated-silu"}, None, "feed_forward_proj is 'gated-silu', but must be relu"),
+        ("t5-large", {"relative_attention_num_buckets": 64}, None, "relative_attention_num_buckets is 64, which isn't"),
+        ("t5-large", {"num_attention_heads": 8, "num_head": 8}, None, "num_head isn't known.* did you mean"),
+        ("bert-large", {"hidden_act": "relu"}, None, "hidden_act is 'relu', but must be gelu to be planned"),
+        ("bert-large", {"architectures": ["BertModel"]}, None, "but must be that of a ...ForMaskedLM"),
+        ("bert-large", {}, 513, "max_position_embeddings is 512, but must be at least the 513 tokens"),
+        ("vit-h14", {"patch_size": 15}, None, "patch is 15, but must divide image, 224"),
+        ("vit-h14", {}, 196, "sequence is 196, but must be left out for a ViT"),
+    ],
+)
+def test_what_models_with_an_encoder_cannot_be(tmp_path, name, changes, sequence, message):
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, ENCODERS[name] | changes, sequence)

@@ -113,6 +113,10 @@ def test_a_run_of_deepseek_as_people_write_it(tmp_path):
             "--num-experts 8 --disable-bias-linear", {"data_parallel": 4, "expert_parallel": 8, "expert_tensor": 1},
         ),
         ("--recompute-activations", {"remat": ("selective",)}),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3 "
+            "--pipeline-model-parallel-size 2", {"remat": ("layer",) * 2, "remat_share": 3 / 12},
+        ),
         ("--recompute-granularity selective --recompute-modules core_attn", {"remat": ("selective",)}),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3", {"blocks": (3, 7, 7, 7)}),
     ],

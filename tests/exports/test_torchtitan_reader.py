@@ -140,7 +140,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
         ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
-        ('flavor = "8B"', 'converters = ["fp6"]', r"line 6: model.converters is \['fp6'\], but must be one of float8"),
+        ('flavor = "8B"', 'flavor = "8B"\nconverters = ["fp6"]', r"line 7: model.converters is \['fp6'\], but must be"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
@@ -203,6 +203,8 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
     every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
     assert every.remat == ("layer",)
+    second = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '2'").outline
+    assert (second.remat, second.again) == (("layer",), (16,))
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
     assert none.remat == ("none",)
 
@@ -210,3 +212,7 @@ def test_what_is_computed_again_is_applied(tmp_path):
 def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):
     numbers = [read(tmp_path, JOB.replace("8B", flavor)).model.num_parameters for flavor in ("8B", "70B", "405B")]
     assert numbers == [8_030_261_248, 70_553_706_496, 405_853_388_800]
+    experts = JOB.replace("llama3", "qwen3").replace('"8B"', '"30B-A3B"').replace(TENSOR, "expert_parallel_degree = 8")
+    assert read(tmp_path, experts).model.num_parameters == 30_532_122_624
+    deepseek = read(tmp_path, experts.replace("qwen3", "deepseek_v3").replace("30B-A3B", "671B")).model
+    assert (deepseek.latent_rank, deepseek.predicted, deepseek.sequence) == (512, 0, 4096)

@@ -23,7 +23,7 @@ from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments, training_of
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import NO_OFFLOAD, Offload
+from alpa_dejavu.problem import NO_OFFLOAD, Offload, blocks_again
 
 _MOST_NAMES, _LONGEST = 10, 60
 """So many names does an error list, and so many characters of each."""
@@ -175,11 +175,12 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
         raise config.must_be("global-batch-size", whole)
     blocks, chunks = _blocks(config, num_blocks, stages)
     schedule = "1f1b" if chunks == 1 else "interleaved" if chunks == 2 else f"interleaved_{chunks}"
-    count, remat = batch // micro // replicas, (_remat(config, blocks),) * len(blocks)
+    count, (remat, share) = batch // micro // replicas, _remat(config, blocks)
     zero = _zero(config) if across > 1 else 0
     return Outline(
-        batch, count, schedule, across, along, blocks, remat, zero, _offload(config),
+        batch, count, schedule, across, along, blocks, (remat,) * len(blocks), zero, _offload(config),
         **degrees_of(config, (across, along), DEGREE_ARGUMENTS, _sharded(config, across) if zero else 0),
+        remat_share=share,
     )  # fmt: skip
 
 
@@ -258,24 +259,28 @@ def _laid_out(config: Configuration, num_blocks: int, stages: int) -> tuple[tupl
     return blocks, len(blocks) // stages
 
 
-def _remat(config: Configuration, blocks: Sequence[int]) -> str:
+def _remat(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
+    """Returns what is computed again, and of which share of each stage's blocks."""
     if "checkpoint-activations" in config:  # the old name for all of them
-        return "layer"
+        return "layer", 1.0
     if "recompute-activations" in config:
-        return "selective"
+        return "selective", 1.0
     if "recompute-granularity" not in config:
-        return "none"
+        return "none", 1.0
     if config.one_of("recompute-granularity", ("full", "selective")) == "selective":
-        return "selective"
+        return "selective", 1.0
     method, number = config.get("recompute-method"), config.number("recompute-num-layers", 0)
     if method == "uniform" and number > 1:
         raise config.must_be("recompute-num-layers", "1 to be planned")
-    if method == "block" and number < max(blocks):
+    if method != "block" or number >= max(blocks):
+        return "layer", 1.0
+    share = number / max(blocks)
+    if not number or any(blocks_again(share, of) != min(number, of) for of in blocks):
         raise config.wrong(
-            "recompute-method", f"{number} blocks of each stage are computed again, but must be all of its "
-            f"{max(blocks)}, or none; read it with one of these",
+            "recompute-method", f"{number} blocks of each stage are computed again, but must be the same share of all "
+            f"stages, which have {min(blocks)} to {max(blocks)}; read it with another number",
         )  # fmt: skip
-    return "layer"
+    return "layer", share
 
 
 def _zero(config: Configuration) -> int:

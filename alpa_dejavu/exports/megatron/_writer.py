@@ -63,7 +63,18 @@ def _hides(plan: Plan) -> bool:
 
 def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[str, str | None]:
     """Returns Megatron's arguments for a plan, by name; None: without a value. `hides`: devices compute meanwhile."""
-    offloads, sharded = outline.offload.any, outline.zero == 3
+    again = max(outline.again)
+    if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
+        raise ValueError(
+            f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number "
+            "in each; plan again with --remat"
+        )
+    offloads, sharded, muon = outline.offload.any, outline.zero == 3, sizes.optimizer == "muon"
+    if muon and (sharded or offloads or outline.sharded):
+        raise ValueError(
+            "optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron hasn't; plan with ZeRO 0 or 2 "
+            "and without offload"
+        )
     groups: Sequence[tuple[object, dict[str, str | None]]] = (
         (True, {
             "tensor-model-parallel-size": str(outline.tensor_parallel),
@@ -76,7 +87,10 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
             argument: str(value) for name, argument in DEGREE_ARGUMENTS.items()
             if (value := outline.degrees[name]) != DEGREES[name]
         }),
-        (outline.zero or offloads, {"use-distributed-optimizer": None}),
+        (sizes.optimizer not in ("adamw", "adam"), {
+            "optimizer": "dist_muon" if muon and outline.zero else sizes.optimizer,
+        }),
+        ((outline.zero or offloads) and not muon, {"use-distributed-optimizer": None}),
         (outline.sharded and outline.zero, {
             INSTANCES: str(outline.data_parallel // (outline.sharded or 1)),
         }),
@@ -86,14 +100,16 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
         }),
         (outline.remat[0] == "selective", {"recompute-granularity": "selective"}),
         (outline.remat[0] == "layer", {
-            "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1",
+            "recompute-granularity": "full",
+            **({"recompute-method": "uniform", "recompute-num-layers": "1"} if outline.remat_share == 1 else
+               {"recompute-method": "block", "recompute-num-layers": str(again)}),
         }),
         (offloads, {
             "optimizer-cpu-offload": None, "optimizer-offload-fraction": repr(outline.offload.optimizer),
             "use-precision-aware-optimizer": None,
         }),
         (hides, {"overlap-grad-reduce": None}),
-        (hides and (outline.zero or offloads), {"overlap-param-gather": None}),
+        (hides and (outline.zero or offloads) and not muon, {"overlap-param-gather": None}),
     )  # fmt: skip
     return {name: value for applies, group in groups if applies for name, value in group.items()}
 
@@ -117,7 +133,10 @@ def _where_from(outline: Outline) -> list[str]:
             "Context and expert parallel devices are among the data parallel ones, as the plan has them; instances of",
             "the distributed optimizer are the groups whose devices share what ZeRO shares.",
         ]),
-        (outline.remat[0] == "layer", ["Recomputing: the plan's remat, of each block in all stages."]),
+        (outline.remat[0] == "layer" and outline.remat_share == 1, [
+            "Recomputing: the plan's remat, of each block in all stages.",
+        ]),
+        (outline.remat_share < 1, ["Recomputing: the plan's remat, of the first blocks of each stage."]),
         (outline.remat[0] == "selective", ["Recomputing: the plan's selective remat, of the core of attention."]),
         (outline.offload.any, [
             "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.",

@@ -269,7 +269,7 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
     options, offload = dict(stage.options), stage.offloaded
     return MeshConfig(
         (across, along), across, along, options, stage.remat, stage.zero, offload, stage.context_parallel,
-        stage.expert_parallel, stage.sharded, stage.expert_tensor,
+        stage.expert_parallel, stage.sharded, stage.expert_tensor, stage.remat_share,
     )  # fmt: skip
 
 

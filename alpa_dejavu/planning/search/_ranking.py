@@ -179,7 +179,7 @@ def _stage(
         times = kept / per_micro_batch if per_micro_batch > 0 else 0.0
         parts = {
             part.name: float(part.num_bytes[where]) * (times if part.kind == "per_micro_batch" else 1.0)
-            for part in costs.division(config).parts(config.remat)
+            for part in costs.parts(config)
         }
     if config.offload.any:
         assert memory.elsewhere is not None, "a config that offloads keeps something elsewhere"
@@ -226,6 +226,7 @@ def _stage(
         expert_parallel=config.expert_parallel,
         sharded=config.sharded,
         expert_tensor=config.expert_tensor,
+        remat_share=config.remat_share,
         memory_parts=parts,
     )
 

@@ -37,7 +37,8 @@ class Restriction:
         members: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         for entry, config in entries.items():
             # Of a config what the stages of one plan share.
-            remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
+            remat = None if limits.unlike_remat else (config.remat, config.remat_share)
+            zero = None if limits.unlike_zero else config.zero
             degrees = tuple(getattr(config, name) for name in DEGREES)
             members.setdefault((config.shape, config.offload, remat, zero, degrees), []).append(entry)
         cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)

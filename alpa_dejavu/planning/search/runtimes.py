@@ -52,6 +52,7 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
+    remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
     # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
     trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
     # Kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields have in it;
@@ -96,6 +97,8 @@ class Runtime:
                 return f"{name} is {value}, which its files can't say"
         if stage.remat not in self.remat:
             return f"remat is {stage.remat!r}, but must be {' or '.join(map(repr, self.remat))}"
+        if stage.remat_share < 1 and not self.remat_of_some:
+            return f"remat_share is {stage.remat_share!r}, but must be 1"
         if num_stages > 1 and degrees["context_parallel"] > 1 and not self.context_in_pipeline:
             return f"context_parallel is {degrees['context_parallel']}, but must be 1 in a pipeline"
         tensor = math.prod(others)
@@ -164,7 +167,7 @@ _MEGATRON = [
 """The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
 _BY_MAXTEXT: Mapping[str, Sequence[object]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8"),
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8", "mxfp8"),
 }  # fmt: skip
 _LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
     **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
@@ -180,6 +183,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
         schedules=("1f1b", "interleaved"),
@@ -187,7 +191,7 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
-        trains={"optimizer": ("adamw", "adam", "sgd"), "gather": ("", "fp8")},
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon"), "gather": ("", "fp8")},
         lacks="unusual",
         says=(
             "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
@@ -199,6 +203,7 @@ RUNTIMES = {
         degrees=("context_parallel", "sharded"),
         context_in_pipeline=False,
         hybrid_zero=(3,),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon")},
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
@@ -207,6 +212,7 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        remat_of_some=True,
         degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
@@ -221,7 +227,8 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
-        models=({"precision": ("bfloat16", "float32")},),
+        trains={"gather": ("", "fp8")},
+        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8")},),
     ),
     "maxtext": Runtime(
         degrees=("context_parallel", "expert_parallel", "sharded"),
@@ -237,6 +244,7 @@ RUNTIMES = {
         schedules_alone=("1f1b",),
         lacks="unusual",
         says=("router_bias", "predicted", "rotary_scaling_kind"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon")},
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
@@ -250,7 +258,11 @@ RUNTIMES = {
             },
         ),
     ),
-    "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
+    "jaxpp": Runtime(
+        remat_of_some=True,
+        schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
+    ),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 _ALIKE = {
@@ -375,7 +387,7 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
         ]
         for allowed, unlike, what in (
             (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
-            (limits.unlike_remat, first.remat != stage.remat, "remat"),
+            (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
             if unlike and not allowed:

@@ -509,6 +509,15 @@ class LayerWork:
 
     def parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
         """Returns the bytes of the parameters of a layer that a device computes with: experts', and all others."""
+        if layer not in self._bytes_of_layers:
+            self._bytes_of_layers[layer] = self._parameter_bytes(layer)
+        return self._bytes_of_layers[layer]
+
+    @functools.cached_property
+    def _bytes_of_layers(self) -> dict[int, tuple[ParameterBytes, ParameterBytes]]:
+        return {}
+
+    def _parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
         groups, goes_back = self.parameters(layer), self.goes_back(layer)
         of_experts, of_others = (
             ParameterBytes.of(

@@ -26,7 +26,7 @@ from alpa_dejavu.problem import (
     Tensor,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._exchanges import ArraysOfBytes, activation_exchanges, parameter_exchanges
+from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
 from alpa_dejavu.sharding.transformers._execution import ALONE, EXECUTIONS, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
 from alpa_dejavu.sharding.transformers._parameters import ParameterBytes
@@ -139,17 +139,17 @@ class TransformerDivision:
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of parameters and gradients of a stage of layers i..j in a phase, shape (L, L)."""
         experts, others = self._parameters
-        sums = {name: range_sum(values) for name, values in experts.items()}
         return parameter_exchanges(
-            self.work, phase, (sums, {name: self._with_table(values) for name, values in others.items()})
+            self.work, phase, (lambda name: range_sum(experts[name]), lambda name: self._with_table(others[name]))
         )
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase; arrays of shape (L,)."""
-        return parameter_exchanges(self.work, phase, self._parameters)
+        experts, others = self._parameters
+        return parameter_exchanges(self.work, phase, (experts.__getitem__, others.__getitem__))
 
     @cached_property
-    def _parameters(self) -> tuple[ArraysOfBytes, ArraysOfBytes]:
+    def _parameters(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """The bytes of the parameters of each layer that a device computes with, of experts and all others, by the
         names of `ParameterBytes`; shape (L,) each.
         """
@@ -194,20 +194,21 @@ class TransformerDivision:
             gradients=kept_share(lambda layer: layer.gradients),
             optimizer=kept_share(lambda layer: layer.states),
             activations=share(range_sum([waiting(layer) for layer in own]), waiting),
-            layer_inputs=share(range_sum([layer.entering for layer in own]), lambda layer: layer.entering),
+            # Beside what layers take in what the head keeps, which isn't computed again.
+            layer_inputs=share(range_sum([waiting(layer) for layer in own]), lambda layer: layer.entering),
             temporaries=share(range_max([temporary_bytes(layer) for layer in own]), computing, range_max),
             gathered=share(range_max([layer.gathered for layer in own]), lambda layer: 2 * layer.weights, range_max),
         )
 
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
         """Returns what a device keeps of stages of layers i..j, part by part: they add up to the stage's bytes."""
-        own, recomputes = self._kept(self.work, remat), remat == "layer"
+        own = self._kept(self.work, remat)
         parts: list[tuple[str, str, Callable[[list[float]], FloatArray], _Bytes]] = [
             ("weights", "resident", self._with_table, lambda layer: layer.weights),
             ("gradients", "resident", self._with_table, lambda layer: layer.gradients),
             ("optimizer's states", "resident", self._with_table, lambda layer: layer.states),
             ("what layers take in", "per_micro_batch", range_sum, lambda layer: layer.entering),
-            ("other activations", "per_micro_batch", range_sum, lambda layer: 0.0 if recomputes else layer.activations),
+            ("other activations", "per_micro_batch", range_sum, lambda layer: layer.activations),
             ("loss, or a layer going backward", "temporary", range_max, temporary_bytes),
             ("whole parameters at hand", "temporary", range_max, lambda layer: layer.gathered),
         ]
