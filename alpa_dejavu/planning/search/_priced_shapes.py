@@ -82,7 +82,8 @@ class PricedShapes:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._best: dict[Shape, Candidate | None] = {}
-        self._off = self._too_long = self._bytes_off = 0.0
+        self._errors: dict[bool, list[float]] = {}  # of steps, by whether they were scaled from the first micro-batch
+        self._bytes_off = 0.0
         self._forgotten_work_s = math.inf
         self._scaled_from: dict[tuple[int, int], int] = {}  # samples in the micro-batch that was traced
         self._corrected: set[tuple[int, int]] = set()  # whose seconds were corrected by what an exact price was off
@@ -259,7 +260,7 @@ class PricedShapes:
         }
         if not scaled or not self.task.source.traces:
             return None
-        doubt, as_fast = max(_SURE * self._too_long, self._off, _DOUBT), AS_FAST * (len(self.task.cluster.hosts) > 1)
+        as_fast = AS_FAST if len(self.task.cluster.hosts) > 1 else 0.0
         exact = [plan for plan in best.values() if plan.costs.exact]
         exact_s = min((plan.step_s for plan in exact), default=math.inf)
         finest = max((p.model.num_layers for p in exact if p.step_s <= exact_s * (1 + as_fast)), default=0)
@@ -267,7 +268,7 @@ class PricedShapes:
         def may_win(shape: Shape) -> bool:
             if _key(shape) in self._corrected:
                 return scaled[shape] <= exact_s * (1 + (as_fast if shape.layers > finest else -as_fast))
-            return scaled[shape] <= self._best_s * (1 + doubt)
+            return scaled[shape] <= self._best_s * (1 + self._doubt(_key(shape)))
 
         rivals = [shape for shape in scaled if may_win(shape)]
         if as_fast and rivals:
@@ -275,6 +276,18 @@ class PricedShapes:
             most = max(shape.layers for shape in rivals if scaled[shape] <= near_s)
             rivals = [shape for shape in rivals if shape.layers == most]
         return least(rivals, key=lambda shape: scaled[shape]) if rivals else None
+
+    def _doubt(self, key: tuple[int, int]) -> float:
+        """The share by which scaled steps may be off, by what those from the same micro-batch were, or all of them.
+
+        The first micro-batch may have too few samples to be divided as larger ones are, so that it says less of these.
+        """
+        of_first = self._is_of_first(key)
+        errors = self._errors.get(of_first) or [error for errors in self._errors.values() for error in errors]
+        return max([_DOUBT, *(max(_SURE * error, -error) for error in errors)])
+
+    def _is_of_first(self, key: tuple[int, int]) -> bool:
+        return self._scaled_from[key] == self.task.source.micro_batch
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
@@ -304,6 +317,7 @@ class PricedShapes:
         nearest, before = self.task.source.nearest(shape.layers, samples), self._costs[key]
         alike = [other for other in self._costs if other != key and other[1] == key[1]]
         alike = [other for other in alike if self._scaled_from[other] == self._scaled_from[key]]
+        of_first = self._is_of_first(key)
         exactly = self._limited or nearest in (samples, self._scaled_from[key])  # many unlike hosts take long to slice
         if not exactly:
             del self._costs[key]
@@ -316,7 +330,7 @@ class PricedShapes:
             del self._best[other]
             if (again := self.candidate(other)) is not None and exactly and again.step_s <= far_s:
                 too_long, bytes_off = _scaling_errors(before, again)
-                self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
+                self._errors.setdefault(of_first, []).append(too_long)
                 self._bytes_off = max(self._bytes_off, bytes_off)
         self._correct(alike, _ratios(before, costs))
 
