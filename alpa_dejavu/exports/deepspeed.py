@@ -57,6 +57,7 @@ def deepspeed_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
 
 
 def _configuration(outline: Outline, sizes: Transformer) -> dict[str, Any]:
+    again = [int(remat == "layer") for remat in outline.remat]
     kind = next((name for name, ours in _OPTIMIZERS.items() if ours == sizes.optimizer), "AdamW")
     offload, ends = outline.offload, [last + 1 for _, last in outline.layers]
     zero: dict[str, Any] = {
@@ -75,7 +76,7 @@ def _configuration(outline: Outline, sizes: Transformer) -> dict[str, Any]:
         **({"sequence_parallel_size": outline.context_parallel} if outline.context_parallel > 1 else {}),
         **({} if kind == "AdamW" else {"optimizer": {"type": kind, "params": {"lr": 1e-4}}}),
         _ZERO: zero,
-        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": [*map(int, outline.again)]},
+        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": again},
         **({"activation_checkpointing": {"cpu_checkpointing": True}} if offload.activations else {}),
     }
 

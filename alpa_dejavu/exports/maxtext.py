@@ -28,7 +28,7 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
             "gradient_accumulation_steps": outline.num_micro_batches,
         }
     memory = {
-        "remat_policy": "full" if outline.again[0] else "none",
+        "remat_policy": "full" if outline.remat[0] == "layer" else "none",
         "scan_layers": outline.pipeline == 1,
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }

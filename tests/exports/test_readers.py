@@ -110,6 +110,8 @@ def test_a_strategy_of_galvatrons(tmp_path):
     twos = STRATEGY["tp_sizes_enc"]
     parts = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2}).outline
     assert (parts.data_parallel, parts.replicas, parts.context_parallel, parts.expert_parallel) == (2, 1, 2, 2)
+    some = galvatron(tmp_path, {"checkpoint": "1,0,0,1,1,1,1,0"}).outline
+    assert (some.again, some.remat_share) == ((3, 2), 3 / 5)
     assert galvatron(tmp_path, {"tp_consecutive_flags": "0,0,0,0,0,0,0,0"}, devices=4).outline.data_parallel == 1
 
 
@@ -121,7 +123,7 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"tp_sizes_enc": "0,0,0,0,0,0,0,0"}, "line 3: tp_sizes_enc has 0, but must have at least 1"),
         ({"pp_deg": 0}, "line 2: pp_deg is 0, but must be a whole number of at least 1"),
         ({"chunks": 3}, "line 7: 3 chunks on 2 replicas must divide a batch of 8"),
-        ({"checkpoint": "1,0,1,1,1,0,0,0"}, "line 11: checkpoint isn't alike in the blocks of stage 0"),
+        ({"checkpoint": "1,0,1,1,1,0,0,1"}, r"line 11: checkpoint has \[4, 1\] blocks of stages, but must have one"),
         ({"pipeline_type": "zb"}, "line 9: pipeline_type is 'zb', but must be pipedream_flush or gpipe"),
         ({"dp_types_enc": "0,0,0,0,0,0,0,1"}, "line 5: dp_types_enc and embed_sdp must be alike"),
         ({"pp_deg": 3}, "line 2: 3 stages of 2 tensor-parallel devices must divide"),

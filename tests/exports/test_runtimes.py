@@ -143,6 +143,7 @@ CAN = {  # each division by the runtimes that have it, with what else it needs
     ("expert_tensor", 2): "megatron galvatron",
     ("sharded", 4): "megatron torchtitan deepspeed maxtext",
     ("remat", ("selective",)): "megatron torchtitan",
+    ("remat_share", 0.25): "megatron galvatron jaxpp",
     ("remat", ("layer",)): "megatron torchtitan deepspeed galvatron maxtext jaxpp",
 }
 
@@ -150,7 +151,8 @@ CAN = {  # each division by the runtimes that have it, with what else it needs
 @pytest.mark.parametrize("name", [name for name in RULES if name != "alpa"])
 @pytest.mark.parametrize(("field", "value"), CAN)
 def test_each_division_is_written_and_read_or_refused_by_name(name, field, value, tmp_path):
-    outline = dataclasses.replace(DIVIDED, **{field: value})
+    outline = dataclasses.replace(DIVIDED, remat=("layer",) if field == "remat_share" else ("none",))
+    outline = dataclasses.replace(outline, **{field: value})
     plan = made(outline, MIXTURE)
     if name not in CAN[field, value].split():
         with pytest.raises(ValueError, match=rf"{name} can't run the plan: stage 0: {field} is .*; plan again with"):
@@ -193,6 +195,12 @@ def test_how_a_model_is_trained_is_written_and_read_or_refused_by_name(name, fie
     if name in READ:
         foreign = TARGETS[name].reader(path, 8, dataclasses.replace(MIXTURE, optimizer=model.optimizer))
         assert (foreign.outline, foreign.model) == (outline, model)
+
+
+def test_megatron_computes_as_many_blocks_again_in_each_stage_or_refuses():
+    outline = Outline(64, 4, "1f1b", 4, 1, (20, 12), ("layer", "layer"), 2, remat_share=0.25)
+    with pytest.raises(ValueError, match="stages compute 5, 3 blocks again, but Megatron does with the same number"):
+        TARGETS["megatron"].writer.write(made(outline, MIXTURE), MIXTURE)
 
 
 def test_muon_is_shared_by_megatron_as_its_own_optimizer_does_or_refused():

@@ -212,6 +212,7 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        remat_of_some=True,
         degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
@@ -258,6 +259,7 @@ RUNTIMES = {
         ),
     ),
     "jaxpp": Runtime(
+        remat_of_some=True,
         schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
         trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
     ),
