@@ -108,6 +108,16 @@ class Configuration:
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)
 
+    def tokens(self, name: str, sequence: int | None) -> int:
+        """Returns the tokens of a sample: as many as the model may have by a setting, where no fewer are asked for."""
+        most = self.number(name)
+        if sequence is not None and sequence > most:
+            raise self.must_be(
+                name, f"at least the {sequence} tokens asked for; give --sequence {most} or fewer, or raise it in the "
+                "file",
+            )  # fmt: skip
+        return sequence or most
+
     def flag(self, name: str, default: bool = False) -> bool:
         """Returns whether something is so."""
         value = self.get(name, default)
