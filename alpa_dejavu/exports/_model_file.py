@@ -162,17 +162,17 @@ def _number(config: Configuration, name: str) -> float:
 
 def _experts(config: Configuration, kind: str, experts: int, wide: int) -> dict[str, Any]:
     """The fields that say which blocks have which experts."""
-    each = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
+    width = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
     listed = config.get("mlp_only_layers", [])
     if not isinstance(listed, list) or listed != [*range(len(listed))]:
         raise config.must_be("mlp_only_layers", "the first blocks alone")
     dense = len(listed) or config.number("first_k_dense_replace", 0)
     every = config.number("decoder_sparse_step", 1)
-    shared = config.number("n_shared_experts", 0) * each if kind.startswith("deepseek") else (
+    shared = config.number("n_shared_experts", 0) * width if kind.startswith("deepseek") else (
         config.number("shared_expert_intermediate_size", 0) if kind == "qwen2_moe" else 0
     )  # fmt: skip
     return {
-        "feed_forward": each, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
+        "feed_forward": width, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
         "shared_feed_forward": shared, "shared_gate": kind == "qwen2_moe" and shared > 0, "dense_blocks": dense,
         "experts_every": every, "dense_feed_forward": wide if dense or every > 1 else 0,
     }  # fmt: skip
@@ -210,7 +210,7 @@ def _window(config: Configuration, kind: str, tokens: int, blocks: int) -> tuple
         local = [has_any and not (every and (number + 1) % every == 0) for number in range(blocks)]
     types = config.get("layer_types")
     if types is not None:
-        if not isinstance(types, list) or not set(types) <= {"full_attention", "sliding_attention"}:
+        if not isinstance(types, list) or not all(of in ("full_attention", "sliding_attention") for of in types):
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
         local = [of == "sliding_attention" for of in types]
     if not window or window >= tokens or not any(local):
@@ -281,9 +281,10 @@ def _mpt(config: Configuration, kind: str, sequence: int | None) -> Transformer:
             why = f"attn_config has {name} {short(attention[name])}, but must have {value!r} to be planned"
             raise config.wrong("attn_config", why)
     hidden, no_bias = config.number("d_model"), config.flag("no_bias", True)
+    keys = dataclasses.replace(config, values=attention).number("kv_n_heads", 0)
     return Transformer(
         hidden, config.number("n_layers"), config.number("n_heads"), config.number("vocab_size"),
-        config.tokens("max_seq_len", sequence), kv_heads=attention.get("kv_n_heads", 0),
+        config.tokens("max_seq_len", sequence), kv_heads=keys,
         feed_forward=config.number("expansion_ratio") * hidden, gated=False, rotary=False, alibi=True, rms_norm=False,
         norm_bias=not no_bias, biases="none" if no_bias else "all", tied=config.flag("tie_word_embeddings", True),
         precision=_precision(config),

@@ -142,9 +142,13 @@ def test_a_ring_passes_keys_and_values_on_and_their_gradients_back_beside_equal_
     assert {exchange.behind for exchange in gathered.exchanges(1, "backward")} == {0.0}
     for runs, shapes in ((MEGATRON, (1, 2048, 32, 128)), (BY_HEADS, (1, 8192, 8, 128))):
         records = division(LLAMA, mesh, runs).operators("forward")[1].records
-        attention = next(record for record in records if record.kind == "attention")
-        assert attention.input_shapes[0] == shapes
-        assert attention.flop * attention.count == 4 * 32 * 8192**2 * 128 / 2 / 4
+        attention = [record for record in records if record.kind == "attention"]
+        assert {record.input_shapes[0] for record in attention} == {shapes}
+        assert sum(record.flop * record.count for record in attention) == 4 * 32 * 8192**2 * 128 / 2 / 4
+    records = division(LLAMA, mesh).operators("forward")[1].records
+    own, others = (record for record in records if record.kind == "attention")
+    assert (own.count, own.kernel, own.input_shapes[1]) == (1, "cudnn causal", (1, 2048, 8, 128))
+    assert (others.count, others.kernel, others.input_shapes[1]) == (3, "cudnn", (1, 1024, 8, 128))
 
 
 @pytest.mark.parametrize(("kv_heads", "keys_of_each"), [(8, 8), (2, 4)])
