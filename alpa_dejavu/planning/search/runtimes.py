@@ -86,7 +86,7 @@ class Runtime:
         return None
 
     def has_muon(self, model: Transformer | None, stage: MeshConfig | StagePlan) -> bool:
-        """Returns whether a stage's division goes with Muon, which wants whole matrices, where a model is trained by it."""
+        """Returns whether a stage's division goes with Muon, if a model is trained by it: it wants whole matrices."""
         if model is None or model.optimizer != "muon" or not self.muon_whole:
             return True
         offload = stage.offloaded if isinstance(stage, StagePlan) else stage.offload
