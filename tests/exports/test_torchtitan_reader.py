@@ -146,6 +146,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
         ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = ["fp6"]', r"line 7: model.converters is \['fp6'\], but must be"),
+        ('flavor = "8B"', 'flavor = "8B"\nconverters = [["float8"]]', "line 7: model.converters is .* must be one of"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
         ("enable = true", "enable = true\ncomponents = ['model']", "line 25: compile.components is .*, but must be"),

@@ -99,12 +99,12 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
-    names = [names] if isinstance(names, str) else names
-    linear = [name for name in names if name in _CONVERTERS] if isinstance(names, list) else []
+    names = [names] if isinstance(names, str) else [*map(str, names)] if isinstance(names, list) else ["?"]
+    linear = [name for name in names if name in _CONVERTERS]
     parts = [name.rpartition(".") for name in linear]
     grouped = [f"{_GROUPED.get(outer, 'quantize.grouped_mm')}.{kind}" for outer, _, kind in parts]
-    if not isinstance(names, list) or len(linear) > 1 or not {*map(str, names)} <= {*linear, *grouped}:
-        raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
+    if len(linear) > 1 or not {*names} <= {*linear, *grouped}:
+        raise config.must_be(key, f"one of {', '.join(_CONVERTERS)} to be planned")
     if not names:
         return model
     if model.precision != "bfloat16":

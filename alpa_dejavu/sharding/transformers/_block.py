@@ -460,7 +460,8 @@ class LayerWork:
         """Yields the products of Newton's and Schulz's iterations on the whole matrices that a device updates."""
         iterations = self.size.updated_by.iterations
         for group in self.parameters(layer) if iterations else ():
-            share = self.shares[not group.experts] if self.owns_matrices else 1
+            matrices = self.size.num_blocks * sum(number for *_, number in group.shapes)
+            share = min(self.shares[not group.experts], matrices) if self.owns_matrices else 1
             for rows, columns, number in group.shapes if group.kind == MATRIX and group.trained else ():
                 few, many = min(rows, columns), max(rows, columns)
                 for sizes in ((few, few, many), (few, few, few), (few, many, few)):
