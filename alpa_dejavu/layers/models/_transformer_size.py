@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, final
@@ -329,7 +330,7 @@ class Transformer(TextSizes):
         norms = 2 * len(NORMS[self.norms]) * self.norm_parameters
         return norms + self._attention_parameters + fed + (0 if experts is False else routed)
 
-    @property
+    @functools.cached_property
     def alike_layers(self) -> list[int]:
         """Returns for each layer of `num_layers` the number of the first one that is like it.
 

@@ -33,6 +33,7 @@ from alpa_dejavu.problem import (
     Sharding,
     StageChoice,
     Submesh,
+    blocks_again,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.sharding.transformers import TransformerSharding
@@ -64,6 +65,8 @@ _SMALL = {False: 256, True: 64}
 _MANY, _FIRST, _RIVAL = 32, 12, 1.02
 """Of more configs so many are priced first, and of the others only those by whose bounds a plan takes less than so many
 times the best one's step."""
+_SHARES = 3
+"""So many of the least shares of blocks computed again that may fit are looked at."""
 _FINALISTS = 3
 """About so many shapes are priced once more, at their own micro-batch."""
 _POLISHED = 3
@@ -221,7 +224,7 @@ class PricedShapes:
         """Returns the space without the configs that a bound on their steps rules out, and the prices of some of them.
 
         Where a plan's stages are alike, each of K devices in a row computes and exchanges a K-th of all layers at least
-        for each micro-batch. Those of the least bounds are priced first: their best plan is plain to be beaten.
+        for each micro-batch. Those of the least bounds are priced first: their best plan is one to be beaten.
         """
         task, configs = self.task, [config for row in space.configs for config in row if config is not None]
         if not space.families or len(configs) <= _MANY or task.unlike or task.cluster.shared or task.learned:
@@ -236,17 +239,20 @@ class PricedShapes:
         ]
         costs.prepare((devices, plain) for devices, plain, _ in alike)
         for devices, plain, config in alike:
-            key = devices, plain.division_key, plain.remat
+            key = devices, plain.division_key, plain.remat, plain.remat_share
             if key not in seconds:
                 seconds[key] = float(costs.exposed_s(devices, plain).sum())
             stages = task.cluster.num_devices // (plain.data_parallel * plain.tensor_parallel)
             bounds[config] = seconds[key] * run.num_micro_batches / stages
-        first = set(sorted(bounds, key=bounds.__getitem__)[:_FIRST])
+        order, first, plan = sorted(bounds, key=bounds.__getitem__), set[MeshConfig](), None
         kept = KeptPrices(model.num_layers) if kept is None else kept
-        some = priced(task, model, task.cluster, space.filtered(first.__contains__), run, kept=kept)
-        plan = some.sliced(task.slicer)
+        while plan is None and len(first) < len(order):
+            first = set(order[: max(_FIRST, _FIRST * len(first))])
+            some = space.filtered(first.__contains__).compacted()
+            plan = priced(task, model, task.cluster, some, run, kept=kept).sliced(task.slicer)
         rival_s = _RIVAL * min(self._best_s, math.inf if plan is None else plan.step_s)
-        return space.filtered(lambda config: config in first or bounds[config] <= rival_s), kept
+        hopeful = space.filtered(lambda config: config in first or bounds[config] <= rival_s)
+        return hopeful.compacted(), kept
 
     def _finalist(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it may be the best one; of several hosts,
@@ -388,23 +394,45 @@ def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Ru
     devices = task.cluster.num_devices
     usable = max(map(task.margin.usable_bytes, task.prices.models.runtime.hosts(task.cluster.hosts)))
     alpa = run.schedule in ALPA_SCHEDULES
-    missing = dict[MeshConfig, float]()
+    of_kinds: dict[tuple[object, ...], list[tuple[int, float, float, float]]] = {}
+
+    def blocks(config: MeshConfig, remat: str) -> list[tuple[int, float, float, float]]:
+        key = config.division_key, remat
+        if key not in of_kinds:
+            of_kinds[key] = sharding.blocks(dataclasses.replace(config, remat=remat, remat_share=1.0))
+        return of_kinds[key]
 
     def fits(config: MeshConfig) -> bool:
         stages = devices // (config.data_parallel * config.tensor_parallel)
-        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])
-        share = math.inf
-        for count, resident, per_micro_batch, temporary in sharding.blocks(config):
-            most = np.floor(max(usable - temporary, 0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
-            share = min(share, most.sum() / count)
-            missing[config] = max(missing.get(config, 0.0), resident + temporary)
-        return config.offload.any or share >= 1
+        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])[:, None]
+        some = config.remat_share < 1
+        ends = [blocks(config, remat) for remat in (("none", "layer") if some else (config.remat,) * 2)]
+        for (count, resident, per_block, temporary), (_, _, if_again, temporary_again) in zip(*ends, strict=True):
+            number = np.arange(1, count + 1)
+            again = blocks_again(config.remat_share, number) if some else 0
+            room = usable - max(temporary, temporary_again)
+            kept = resident * number + (per_block * (number - again) + if_again * again) * in_flight
+            if not config.offload.any and (kept <= room * (1 + 1e-9)).sum() < count:
+                return False
+        return True
 
-    left = space.filtered(fits)
+    left = _least_shares(space.filtered(fits))
     if any(config is not None for row in left.configs for config in row):
         return left
-    leanest = least(missing, key=lambda config: missing[config])
+    every = [config for row in space.configs for config in row if config is not None]
+    leanest = least(every, key=lambda config: max(part[1] + part[3] for part in blocks(config, config.remat)))
     return space.filtered(lambda config: config == leanest)
+
+
+def _least_shares(space: SearchSpace) -> SearchSpace:
+    """Returns the space with only the least few of the shares of blocks that configs alike compute again."""
+    shares: dict[MeshConfig, set[float]] = {}
+    for row in space.configs:
+        for config in row:
+            if config is not None:
+                shares.setdefault(config.remat_ends[1], set()).add(config.remat_share)
+    enough = {config: sorted(some)[:_SHARES][-1] for config, some in shares.items()}
+    return space.filtered(lambda config: config.remat_share == 1 or config.remat_share <= enough[config.remat_ends[1]])
 
 
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
