@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import ByStrategy, Strategy
 
 AUTO = "auto"
-REMAT_SHARES = tuple(n / 8 for n in range(1, 8))
-"""Shares of a stage's blocks that may be computed again, where a training framework can compute some again."""
 LAYERS = (16, 24, 32, 48)
 """Numbers of layers that are tried where the number is left open."""
 
@@ -253,9 +251,7 @@ def _space(
         )
     size = None if sized is None else sized.size
     restricted = None if runs is None or limits is not None else Restriction(runs, batch, size)
-    choices = division_choices(size, framework, () if runs is None else runs.degrees, asked)
-    if runs is not None and runs.remat_of_some:
-        choices = dataclasses.replace(choices, remat_shares=REMAT_SHARES)
+    choices = division_choices(size, framework, runs, asked)
     return dataclasses.replace(rules, remat=remat, divisions=choices, restriction=restricted)
 
 
