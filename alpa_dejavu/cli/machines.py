@@ -135,10 +135,8 @@ def _show_gpu(name: str) -> None:
     to.print(table)
     to.print()
     single = "tf32" if "tf32" in peaks else "fp32"
-    used = [p for p in peaks if p not in ("fp4", "tf32", "fp32")]
+    used = [p for p in peaks if p not in ("tf32", "fp32")]
     to.fact("priced", f"products in {', '.join(used)}, those of float32 by {single}; fp32 is the rate of all else")
-    if "fp4" in peaks:
-        to.fact("not priced yet", "products in fp4")
 
 
 def _figures() -> Any:

@@ -183,24 +183,25 @@ def model_text(model: str, sequence: int | None = None, training: Mapping[str, A
     """
     if not is_model_file(model) and sequence is None and not training:
         return model
+    if is_model_file(model) and not training:
+        from alpa_dejavu.exports import read_model
+
+        return read_model(model, sequence).text
     return dataclasses.replace(sizes_of_model(model, sequence), **training).text
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
     """Returns the sizes of a named transformer, or of a file's. Raises ValueError if there are none."""
-    if is_model_file(model):
-        from alpa_dejavu.exports import read_model
+    from alpa_dejavu.exports import read_model
+    from alpa_dejavu.layers.models import Transformer, transformer_size
 
-        return read_model(model, sequence)
-    from alpa_dejavu.layers.models import transformer_size
-
-    sizes = transformer_size(model)
-    if sizes is None:
+    sizes = read_model(model, sequence) if is_model_file(model) else transformer_size(model)
+    if not isinstance(sizes, Transformer):
         raise ValueError(
             f"model is {model!r}, but must be a transformer of known sizes: a known name such as gpt-39b, a "
-            "config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
+            "decoder's config.json, a script with Megatron's arguments, or 'transformer:hidden=N,...'"
         )
-    if sequence is None:
+    if sequence is None or is_model_file(model):
         return sizes
     longer = dataclasses.replace(sizes, sequence=sequence)
     if has_own_length(model) and sequence > sizes.sequence:

@@ -41,7 +41,6 @@ class DivisionChoices:
         shard: in groups of how many data-parallel devices ZeRO shares what it shares: "all"; "host", those in a host; a
             number; or None, which is all of these for hosts, and groups of 2, 4 ... hosts.
         tokens, num_experts: of a sample, and of the model; what divides them may be chosen.
-        remat_shares: of which shares of the blocks remat "layer" may be, where "none" may be chosen, too.
         expert_tensor: whether experts may also be divided among tensor-parallel devices, which have each one whole.
     """
 
@@ -52,7 +51,6 @@ class DivisionChoices:
     tokens: int = 1
     num_experts: int = 1
     expert_tensor: bool = False
-    remat_shares: tuple[float, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -317,9 +315,6 @@ def _configs(
     meshes = [(split, _FORCED) for split in splits]
     if (size, 1) in splits and size > 1 and divisions.plain:
         meshes.append(((size, 1), {}))
-    choices = [(choice, 1.0) for choice in remat]
-    if {"none", "layer"} <= set(remat):
-        choices += [("layer", share) for share in divisions.remat_shares]
     for mesh, batch in meshes:
         groups = divisions.shards(mesh[0], submesh.devices_per_host // mesh[1])
         unshared = [(0, 0)] if divisions.shard in (None, "all") else []
@@ -328,10 +323,10 @@ def _configs(
         configs += [
             MeshConfig(
                 mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level, context_parallel=context,
-                expert_parallel=expert, sharded=sharded, expert_tensor=same, remat_share=share,
+                expert_parallel=expert, sharded=sharded, expert_tensor=same,
             )
             for context, (expert, same) in ways
-            for again, share in choices
+            for again in remat
             for level, sharded in levels
             if level == 0 or mesh[0] > 1
         ]  # fmt: skip

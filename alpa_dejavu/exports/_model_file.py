@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.exports._encoder_config import ENCODERS, encoder_sizes
 from alpa_dejavu.exports._settings import Configuration, settings_of, short, unknown_setting
 from alpa_dejavu.exports.megatron import megatron_sizes
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import TextSizes, Transformer
 from alpa_dejavu.problem.limits import MOST_LAYERS, at_most
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ _SCALED: Final = {
 }  # fmt: skip
 
 
-def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Transformer:
+def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> TextSizes:
     """Returns the sizes of the transformer that a Hugging Face `config.json`, or a script with Megatron's arguments,
     has.
 
@@ -65,7 +66,7 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
     return sizes if sequence is None else dataclasses.replace(sizes, sequence=sequence)
 
 
-def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Transformer:
+def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> TextSizes:
     data, outer = file.data, tuple[str, ...]()
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -81,11 +82,13 @@ def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Tr
         data = {key: value for key, value in data.items() if key in _OUTER} | inner
     usual = {key: setting.default for key, setting in _SETTINGS[kind].items() if setting.use == "default"}
     config = Configuration(usual | data, lambda name, why: file.problem((*outer, name) if name else (), why))
+    readers = {"gpt2": _gpt2, "mpt": _mpt, **dict.fromkeys(ENCODERS, encoder_sizes)}
     try:
-        return {"gpt2": _gpt2, "mpt": _mpt}.get(kind, _decoder)(config, kind, sequence)
+        return readers.get(kind, _decoder)(config, kind, sequence)
     except ValueError as error:
-        if str(error).startswith("transformer: "):
-            raise config.wrong("", str(error).removeprefix("transformer: ")) from None
+        owner, _, why = str(error).partition(": ")
+        if owner in ("transformer", *ENCODERS):
+            raise config.wrong("", why) from None
         raise
 
 
@@ -99,9 +102,10 @@ def _check_keys(file: CheckedFile[dict[str, Any]], kind: str, data: dict[str, An
         if setting is not None and setting.use == "off" and not setting.leaves(value):
             raise file.problem((*outer, key), f"{key} is {short(value)}, which isn't planned; leave it out")
     heads = data.get("architectures") or []
-    endings = ("ForCausalLM", "LMHeadModel", *(("ForConditionalGeneration",) if kind == "gemma3" else ()))
+    endings = ENCODERS.get(kind, ("ForCausalLM", "LMHeadModel"))
+    endings += ("ForConditionalGeneration",) if kind == "gemma3" else ()
     if not isinstance(heads, list) or not all(str(name).endswith(endings) for name in heads):
-        raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
+        raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...{endings[0]}")
 
 
 def _precision(config: Configuration) -> str:
@@ -119,21 +123,11 @@ def _activation(config: Configuration, default: str, *keys: str) -> str:
     return _ACTIVATIONS[config.one_of(key, _ACTIVATIONS, default)]
 
 
-def _tokens(config: Configuration, key: str, sequence: int | None) -> int:
-    """Returns the tokens of a sample: as many as the model may have, where no fewer are asked for."""
-    most = config.number(key)
-    if sequence is not None and sequence > most:
-        raise config.must_be(
-            key, f"at least the {sequence} tokens asked for; give --sequence {most} or fewer, or raise it in the file"
-        )
-    return sequence or most
-
-
 def _decoder(config: Configuration, kind: str, sequence: int | None) -> Transformer:
     blocks, wide = config.number("num_hidden_layers"), config.number("intermediate_size")
     at_most("transformer: num_blocks", blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
     heads, hidden = config.number("num_attention_heads"), config.number("hidden_size")
-    tokens, experts = _tokens(config, "max_position_embeddings", sequence), 0
+    tokens, experts = config.tokens("max_position_embeddings", sequence), 0
     window, every = _window(config, kind, tokens, blocks)
     fields: dict[str, Any] = {"kv_heads": config.number("num_key_value_heads", 0), "feed_forward": wide}
     head = config.number("head_dim", 0)
@@ -168,17 +162,17 @@ def _number(config: Configuration, name: str) -> float:
 
 def _experts(config: Configuration, kind: str, experts: int, wide: int) -> dict[str, Any]:
     """The fields that say which blocks have which experts."""
-    each = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
+    width = wide if kind in ("mixtral", "gpt_oss") else config.number("moe_intermediate_size", wide)
     listed = config.get("mlp_only_layers", [])
     if not isinstance(listed, list) or listed != [*range(len(listed))]:
         raise config.must_be("mlp_only_layers", "the first blocks alone")
     dense = len(listed) or config.number("first_k_dense_replace", 0)
     every = config.number("decoder_sparse_step", 1)
-    shared = config.number("n_shared_experts", 0) * each if kind.startswith("deepseek") else (
+    shared = config.number("n_shared_experts", 0) * width if kind.startswith("deepseek") else (
         config.number("shared_expert_intermediate_size", 0) if kind == "qwen2_moe" else 0
     )  # fmt: skip
     return {
-        "feed_forward": each, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
+        "feed_forward": width, "num_experts": experts, "experts_per_token": config.number("num_experts_per_tok", 2),
         "shared_feed_forward": shared, "shared_gate": kind == "qwen2_moe" and shared > 0, "dense_blocks": dense,
         "experts_every": every, "dense_feed_forward": wide if dense or every > 1 else 0,
     }  # fmt: skip
@@ -216,7 +210,7 @@ def _window(config: Configuration, kind: str, tokens: int, blocks: int) -> tuple
         local = [has_any and not (every and (number + 1) % every == 0) for number in range(blocks)]
     types = config.get("layer_types")
     if types is not None:
-        if not isinstance(types, list) or not set(types) <= {"full_attention", "sliding_attention"}:
+        if not isinstance(types, list) or not all(of in ("full_attention", "sliding_attention") for of in types):
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
         local = [of == "sliding_attention" for of in types]
     if not window or window >= tokens or not any(local):
@@ -268,7 +262,7 @@ def _rotary(config: Configuration, head: int, tokens: int) -> dict[str, Any]:
 
 def _gpt2(config: Configuration, kind: str, sequence: int | None) -> Transformer:
     rows = config.number("n_positions")
-    tokens = _tokens(config, "n_positions", sequence)
+    tokens = config.tokens("n_positions", sequence)
     return Transformer(
         config.number("n_embd"), config.number("n_layer"), config.number("n_head"), config.number("vocab_size"),
         tokens, feed_forward=config.number("n_inner", 0), gated=False, rotary=False, rms_norm=False, biases="all",
@@ -287,9 +281,10 @@ def _mpt(config: Configuration, kind: str, sequence: int | None) -> Transformer:
             why = f"attn_config has {name} {short(attention[name])}, but must have {value!r} to be planned"
             raise config.wrong("attn_config", why)
     hidden, no_bias = config.number("d_model"), config.flag("no_bias", True)
+    keys = dataclasses.replace(config, values=attention).number("kv_n_heads", 0)
     return Transformer(
         hidden, config.number("n_layers"), config.number("n_heads"), config.number("vocab_size"),
-        _tokens(config, "max_seq_len", sequence), kv_heads=attention.get("kv_n_heads", 0),
+        config.tokens("max_seq_len", sequence), kv_heads=keys,
         feed_forward=config.number("expansion_ratio") * hidden, gated=False, rotary=False, alibi=True, rms_norm=False,
         norm_bias=not no_bias, biases="none" if no_bias else "all", tied=config.flag("tie_word_embeddings", True),
         precision=_precision(config),

@@ -48,7 +48,7 @@ class Outline:
     expert_parallel: int = 1
     expert_tensor: int = 0
     sharded: int = 0
-    remat_share: float = 1.0  # of which share of each stage's blocks that is, as `MeshConfig` has it
+    remat_share: float = 1.0  # of which share of a stage's blocks "layer" is, as `MeshConfig` has it
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
@@ -66,10 +66,16 @@ class Outline:
         blocks[-1] -= 1
         across, along = first.logical_mesh[0], math.prod(first.logical_mesh[1:])
         remat, degrees = tuple(stage.remat for stage in plan.stages), {name: getattr(first, name) for name in DEGREES}
+        shares = {stage.remat_share for stage in plan.stages if stage.remat == "layer"} or {1.0}
+        if len(shares) > 1:
+            raise ValueError(
+                f"stages compute {' and '.join(f'{share:.0%}' for share in sorted(shares))} of their blocks again, but "
+                "must have one share; plan again with --for"
+            )
         degrees["expert_tensor"] *= degrees["expert_tensor"] != along
         return cls(
             plan.batch, plan.num_micro_batches, plan.schedule, across, along, tuple(blocks), remat, first.zero,
-            first.offloaded, **degrees, remat_share=first.remat_share,
+            first.offloaded, **degrees, remat_share=min(shares),
         )  # fmt: skip
 
     @property
@@ -103,14 +109,12 @@ class Outline:
         return {name: getattr(self, name) for name in DEGREES}
 
     @property
-    def again(self) -> tuple[bool, ...]:
-        """Returns for each stage whether its whole blocks are computed again."""
-        return tuple(remat == "layer" for remat in self.remat)
-
-    @property
-    def num_again(self) -> int:
-        """Returns how many blocks a stage computes again at most, where it does so with whole ones."""
-        return int(blocks_again(self.remat_share, max(self.blocks)))
+    def again(self) -> tuple[int, ...]:
+        """Returns for each stage how many of its blocks, the first ones, are computed again as a whole."""
+        return tuple(
+            int(blocks_again(self.remat_share, number)) if remat == "layer" else 0
+            for remat, number in zip(self.remat, self.blocks, strict=True)
+        )
 
     @property
     def num_blocks(self) -> int:
@@ -152,7 +156,7 @@ class Outline:
             StagePlan(
                 layers, places[on[n]][0], config.shape, places[on[n]][1],
                 options={"force_batch_dim_to_mesh_dim": 0}, remat=self.remat[n], zero=self.zero,
-                offload=kept, **self.degrees, remat_share=self.remat_share,
+                offload=kept, **self.degrees, remat_share=self.remat_share if self.remat[n] == "layer" else 1.0,
             )
             for n, layers in enumerate(self.layers)
         ]  # fmt: skip
@@ -248,6 +252,8 @@ def heading(plan: Plan, outline: Outline, release: str) -> Iterator[str]:
         parts = [*(["embeddings"] if n == 0 else []), units.counted(outline.blocks[n], "block")]
         parts += ["head and loss"] if n == last else []
         remat = _REMAT.get(outline.remat[n], "")
+        if outline.again[n] < outline.blocks[n] and outline.again[n]:
+            remat = f", of which the first {outline.again[n]} are computed again for the backward pass"
         yield one_line(f"  stage {n}: {', '.join(parts)}{remat}, on {', '.join(stage.hosts)}")
 
 

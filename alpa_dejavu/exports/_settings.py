@@ -71,13 +71,14 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
         for row in csv.DictReader(file):
             if row["runtime"] == runtime:
                 use, value = row["use"], row["value"]
-                sections.setdefault(row["section"], {})[row["name"]] = Setting(
+                setting = Setting(
                     use,
                     allowed=tuple(json.loads(value)) if use == "off" else (),
                     words=int(value) if use in ("applied", "aside") and value else 0,
                     why=value if use == "refused" else "",
                     default=json.loads(value) if use == "default" else None,
                 )
+                sections.setdefault(row["section"], {}).update(dict.fromkeys(row["names"].split(), setting))
     return sections
 
 
@@ -106,6 +107,16 @@ class Configuration:
         if not _is_whole(value) or not (value == default or least <= value < _MOST):
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)
+
+    def tokens(self, name: str, sequence: int | None) -> int:
+        """Returns the tokens of a sample: as many as the model may have by a setting, where no fewer are asked for."""
+        most = self.number(name)
+        if sequence is not None and sequence > most:
+            raise self.must_be(
+                name, f"at least the {sequence} tokens asked for; give --sequence {most} or fewer, or raise it in the "
+                "file",
+            )  # fmt: skip
+        return sequence or most
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Returns whether something is so."""

@@ -28,7 +28,12 @@ _PRECISIONS: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _LEVELS: Final = {0: 0, 1: 2, 2: 2, 3: 3}
 """The plan's level of each of DeepSpeed's: ZeRO 1 is a plan's level 2, with gradients whole until the step."""
 _REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
-_ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam")
+_OPTIMIZERS: Final = {"AdamW": "adamw", "SGD": "sgd", "Adafactor": "adafactor", "Lion": "lion", "Muon": "muon"}
+"""Optimizers by the types that DeepSpeed, or PyTorch, has."""
+_NAMES: Final = {
+    **{name.lower(): ours for name, ours in _OPTIMIZERS.items()}, **dict.fromkeys(("fusedlion", "cpulion"), "lion"),
+    **dict.fromkeys(("adam", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam"), "adamw"),
+}  # fmt: skip
 _SHORT_NAMES = {"bfloat16": ("bf16", "bfp16"), "float16": ("fp16",), "float32": ("fp32",)}
 _DEEPEST = 20
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -46,12 +51,14 @@ def deepspeed_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
         "remat: DeepSpeed itself doesn't know these two, PlannedPipeline reads them.",
     ]  # fmt: skip
     return {
-        "deepspeed_config.json": json.dumps(_configuration(outline, sizes.precision), indent=2) + "\n",
+        "deepspeed_config.json": json.dumps(_configuration(outline, sizes), indent=2) + "\n",
         "deepspeed_plan.py": commented(lines) + filled("deepspeed_plan"),
     }
 
 
-def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
+def _configuration(outline: Outline, sizes: Transformer) -> dict[str, Any]:
+    again = [int(remat == "layer") for remat in outline.remat]
+    kind = next((name for name, ours in _OPTIMIZERS.items() if ours == sizes.optimizer), "AdamW")
     offload, ends = outline.offload, [last + 1 for _, last in outline.layers]
     zero: dict[str, Any] = {
         "stage": 3 if outline.zero == 3 or offload.parameters else 1 if outline.zero == 2 or offload.optimizer else 0
@@ -65,10 +72,11 @@ def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
             zero[key] |= {"ratio": share} if share < 1 else {}
     return {
         **dict(zip(_BATCHES, (outline.batch, outline.micro_batch, outline.num_micro_batches), strict=True)),
-        **{section: {"enabled": True} for section, name in _PRECISIONS.items() if name == precision},
+        **{section: {"enabled": True} for section, name in _PRECISIONS.items() if name == sizes.precision},
         **({"sequence_parallel_size": outline.context_parallel} if outline.context_parallel > 1 else {}),
+        **({} if kind == "AdamW" else {"optimizer": {"type": kind, "params": {"lr": 1e-4}}}),
         _ZERO: zero,
-        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": [*map(int, outline.again)]},
+        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": again},
         **({"activation_checkpointing": {"cpu_checkpointing": True}} if offload.activations else {}),
     }
 
@@ -83,12 +91,13 @@ def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | No
     config = json_settings("deepspeed", file)
     _check_tensor_parallel(config, "tensor_parallel", config.get("tensor_parallel"))
     kind, precision = config.get("optimizer.type"), _precision(config)
-    if kind is not None and str(kind).lower() not in _ADAM:
-        raise config.must_be("optimizer.type", "Adam or AdamW to be planned; change it")
+    if kind is not None and str(kind).lower() not in _NAMES:
+        raise config.must_be("optimizer.type", f"one of {', '.join(_OPTIMIZERS)} to be planned; change it")
     for key in ("data_types.grad_accum_dtype", "communication_data_type"):
         if config.get(key) not in (None, *_SHORT_NAMES[precision]):
             raise config.must_be(key, f"{_SHORT_NAMES[precision][0]} to be planned; leave it out")
-    sizes = None if model is None else dataclasses.replace(model, precision=precision)
+    trained: dict[str, Any] = {} if kind is None else {"optimizer": _NAMES[str(kind).lower()]}
+    sizes = None if model is None else dataclasses.replace(model, precision=precision, **trained)
     stages = 1 if config.get("pipeline.stages") == "auto" else config.number("pipeline.stages", 1)
     context = config.number("sequence_parallel_size", 1)
     if context > 1 and stages > 1:

@@ -20,7 +20,7 @@ from alpa_dejavu.exports._settings import Configuration, json_settings, short
 from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import DEGREES
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import Plan, blocks_again
 
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
@@ -30,6 +30,7 @@ _DEGREES: Final = {
     "context_parallel": "cp_sizes_enc", "expert_parallel": "ep_sizes_enc", "expert_tensor": "tp_of_ep_sizes_enc",
 }  # fmt: skip
 """Lists with a degree of each block, by the names that plans have."""
+_AS_MEGATRON = "what Alpa hasn't is priced as Megatron runs it, unless --runtime names another"
 _DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
@@ -38,7 +39,7 @@ def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the JSON that Galvatron takes as its `--galvatron_config_path`, with pages on it."""
     names = {level: name for name, level in _LEVELS.items()}
     num_blocks = outline.num_blocks
-    again = [int(outline.again[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
+    again = [int(k < outline.again[n]) for n, number in enumerate(outline.blocks) for k in range(number)]
     strategy = {
         "pp_deg": outline.pipeline,
         "tp_sizes_enc": _listed([outline.tensor_parallel] * num_blocks),
@@ -116,18 +117,21 @@ def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | No
         why = f"pp_division has {sum(blocks)} blocks in {len(blocks)} stages, but must have {num_blocks} in {stages}"
         raise strategy.wrong("pp_division", why)
     again, ends = _numbers(strategy, "checkpoint", num_blocks, 0), itertools.accumulate(blocks)
-    remat = [set(again[end - number : end]) for number, end in zip(blocks, ends, strict=True)]
-    unlike = next((n for n, choices in enumerate(remat) if len(choices) > 1), None)
-    if unlike is not None:
-        raise strategy.wrong("checkpoint", f"checkpoint isn't alike in the blocks of stage {unlike}, but must be")
+    counts = [sum(map(bool, again[end - number : end])) for number, end in zip(blocks, ends, strict=True)]
+    share = min((own / of for own, of in zip(counts, blocks, strict=True) if own), default=1.0)
+    if any(own and own != blocks_again(share, of) for own, of in zip(counts, blocks, strict=True)):
+        raise strategy.wrong("checkpoint", f"checkpoint has {counts} blocks of stages, but must have one share of each")
     batch, chunks = strategy.number("global_bsz"), strategy.number("chunks")
     if batch % (chunks * replicas):
         raise strategy.wrong("chunks", f"{chunks} chunks on {replicas} replicas must divide a batch of {batch}")
     schedules = {name: schedule for schedule, name in _TYPES.items()}
     schedule = schedules[strategy.one_of("pipeline_type", schedules, "gpipe")]
     zero = _zero(strategy, num_blocks) if across > 1 else 0
-    again_in_stage = tuple("layer" if any(choices) else "none" for choices in remat)
-    return Foreign(Outline(batch, chunks, schedule, across, along[0], blocks, again_in_stage, zero, **degrees), model)
+    remat = tuple("layer" if own else "none" for own in counts)
+    outline = Outline(batch, chunks, schedule, across, along[0], blocks, remat, zero, **degrees, remat_share=share)
+    if degrees == DEGREES and share == 1:
+        return Foreign(outline, model)
+    return Foreign(outline, model, (), {"runtime": "megatron"}, (_AS_MEGATRON,))
 
 
 def _alike(strategy: Configuration, key: str, count: int) -> int:

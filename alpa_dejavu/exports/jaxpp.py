@@ -25,8 +25,9 @@ _SHARING = {
 def jaxpp_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the Python that marks a model's stages for JaxPP, and a schedule without a class as CSV."""
     stages, schedule = len(outline.blocks), _schedule(outline)
-    remat = [layer for again, (first, last) in zip(outline.again, outline.layers, strict=True) if again
-             for layer in range(max(first, 1), min(last, sizes.num_blocks) + 1)]  # fmt: skip
+    remat = [
+        max(first, 1) + n for again, (first, _) in zip(outline.again, outline.layers, strict=True) for n in range(again)
+    ]  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",
         f"Layers in order: embeddings (0), {sizes.num_blocks} blocks, and the head ({sizes.num_blocks + 1}).",

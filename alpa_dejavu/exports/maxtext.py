@@ -9,6 +9,7 @@ from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
+_QUANTIZATIONS = {"float8": "fp8", "mxfp8": "te_mxfp8"}
 RELEASE = "MaxText 0.2.5"
 
 
@@ -27,7 +28,7 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
             "gradient_accumulation_steps": outline.num_micro_batches,
         }
     memory = {
-        "remat_policy": "full" if outline.again[0] else "none",
+        "remat_policy": "full" if outline.remat[0] == "layer" else "none",
         "scan_layers": outline.pipeline == 1,
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }
@@ -76,9 +77,10 @@ def _model(sizes: Transformer) -> dict[str, Any]:
         "vocab_size": sizes.vocabulary,
         "max_target_length": sizes.sequence,
         "logits_via_embedding": sizes.tied,
-        "dtype": "bfloat16" if sizes.precision == "float8" else sizes.precision,
+        "dtype": "float32" if sizes.precision == "float32" else "bfloat16",
+        **({"quantization": _QUANTIZATIONS[sizes.precision]} if sizes.precision in _QUANTIZATIONS else {}),
+        **({"opt_type": sizes.optimizer} if sizes.optimizer not in ("adamw", "adam") else {}),
     }
-    settings |= {"quantization": "fp8"} if sizes.precision == "float8" else {}
     if latent:
         settings |= {
             "attention_type": "mla", "q_lora_rank": sizes.query_rank, "kv_lora_rank": sizes.latent_rank,

@@ -18,6 +18,11 @@ def variables(atoms: Iterable[core.Atom]) -> list[core.Var]:
     return [atom for atom in atoms if isinstance(atom, core.Var)]
 
 
+def shape_of(atom: core.Atom) -> tuple[int, ...]:
+    """Returns the shape of an atom of a jaxpr."""
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
 def is_in(atom: core.Atom, chosen: Collection[core.Var]) -> bool:
     """Returns whether an atom of a jaxpr is one of some variables; a literal never is."""
     return isinstance(atom, core.Var) and atom in chosen

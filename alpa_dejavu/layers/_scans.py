@@ -16,7 +16,17 @@ import jax
 import jax.numpy as jnp
 from jax import core, lax
 
-from alpa_dejavu.layers._jaxprs import CHECKPOINTS, body, named, new_variable, primitives_in, renamed, variables
+from alpa_dejavu.layers._jaxprs import (
+    CHECKPOINTS,
+    body,
+    named,
+    new_variable,
+    primitives_in,
+    renamed,
+    shape_of,
+    variables,
+)
+from alpa_dejavu.layers.features.operator_kinds import is_elementwise
 
 __all__ = ["Unrolled", "unrolled"]
 
@@ -106,20 +116,10 @@ def _is_scan(equation: core.JaxprEqn) -> bool:
 
 
 def _is_elementwise(equation: core.JaxprEqn) -> bool:
-    """Whether an equation makes one array, each element of it from the same elements of its operands."""
-    if len(equation.outvars) != 1 or equation.effects or next(core.jaxprs_in_params(equation.params), None) is not None:
-        return False
-    shape = equation.outvars[0].aval.shape
-    name = equation.primitive.name
-    same = all(atom.aval.shape in (shape, ()) for atom in equation.invars)
-    return same and (name in _ELEMENTWISE or name in ("convert_element_type", "copy", "stop_gradient", "select_n"))
-
-
-_ELEMENTWISE = frozenset(
-    "add add_any sub mul div neg sign abs sqrt rsqrt cbrt exp exp2 expm1 log log1p logistic tanh sin cos pow "
-    "integer_pow max min square erf clamp is_finite eq ne lt le gt ge and or not floor ceil round rem "
-    "reduce_precision".split()
-)
+    """Whether an equation makes one array, each element of it from numbers and the same elements of its operands."""
+    return is_elementwise(equation) and all(
+        shape_of(atom) in (shape_of(equation.outvars[0]), ()) for atom in equation.invars
+    )
 
 
 @final

@@ -55,7 +55,7 @@ def plan(
         space=chosen.space,
         run=chosen.run,
         table=chosen.table,
-        timeline=ranking[0].timeline,
+        simulated=lambda: ranking[0].timeline,
         choices=chosen.stages,
         runners_up=tuple(
             RunnerUp(other.plan, why_not(other.plan, best, task.cluster, task.objective))

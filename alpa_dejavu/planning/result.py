@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util.ties import TOLERANCE, ordered
@@ -39,11 +40,16 @@ class PlanningResult:
     space: SearchSpace  # the submeshes and configs that stages could have
     run: Run  # the plan's number of micro-batches, and its schedule
     table: CostTable  # what every range of layers costs on every submesh
-    timeline: Timeline  # the plan's step, simulated
+    simulated: Callable[[], Timeline]  # simulates the plan's step
     choices: tuple[StageChoice, ...] = ()  # the plan's stages as indices into `table`: layers, submesh, config
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
     contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Returns the plan's step, simulated when this is first read: of many micro-batches it takes a while."""
+        return self.simulated()
 
     @property
     def confidence(self) -> Confidence | None:

@@ -55,13 +55,16 @@ class Dynamic(Slicer):
 
     def within(self, limit_s: float, share: float = 1.0) -> Dynamic:
         """Returns the slicer that needn't find slicings of so many seconds or more, on hosts of unlike kinds, and does
-        a share of the work at most; its answers aren't kept.
+        a share of the work at most.
         """
         effort = dataclasses.replace(self.effort, work=int(share * self.effort.work))
-        return dataclasses.replace(self, effort=effort, kept=None, limit_s=limit_s)
+        return dataclasses.replace(self, effort=effort, limit_s=limit_s)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        return self._solved(problem) if self.kept is None else self.kept.of(problem, self._solved)
+        if self.kept is None:
+            return self._solved(problem)
+        limits = (self.effort.work, self.limit_s) if math.isfinite(self.limit_s) else ()
+        return self.kept.of(problem, self._solved, limits)
 
     def _solved(self, problem: SlicingProblem) -> Slicing:
         started = time.perf_counter()

@@ -196,11 +196,11 @@ def _size(row: Row) -> Transformer:
 
 _PRECISION = {
     "FP8": "float8",
-    "MXFP8": "float8",
+    "MXFP8": "mxfp8",
     "FP16": "float16",
     "BF16": "bfloat16",
-    "NVFP4": "float8",
-    "FP4": "float8",
+    "NVFP4": "nvfp4",
+    "FP4": "nvfp4",
 }
 
 

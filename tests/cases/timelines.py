@@ -71,6 +71,6 @@ def small_planned(
     )
     slower = dataclasses.replace(plan, step_s=1.25 * plan.step_s)
     return PlanningResult(
-        plan, model, cluster, options, run, found.table, found.timeline, found.stages,
+        plan, model, cluster, options, run, found.table, lambda: found.timeline, found.stages,
         (RunnerUp(slower, "longer bubbles"),),
     )  # fmt: skip

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alpa_dejavu.exports import read_model
-from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.layers.models import model_size, transformer_size
 
 COMMON = {
     "architectures": ["XForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02,
@@ -138,6 +138,27 @@ def test_a_sample_is_no_longer_than_the_model(tmp_path, name):
         read(tmp_path, CONFIGS[name], most + 1)
 
 
+STRANGE = (None, True, -1, 1.5, 10**40, "x", [[1]], {"a": [{}]})
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gemma-3-4b", "phi-4-mini", "qwen3-30b-a3b", "mpt-7b"])
+def test_strange_values_are_refused_in_a_line(tmp_path, name):
+    def strange(data):
+        for key, value in data.items():
+            yield from (data | {key: other} for other in STRANGE)
+            if isinstance(value, dict):
+                yield from (data | {key: other} for other in strange(value))
+
+    more = {"attn_config": {"kv_n_heads": 4}} if name == "mpt-7b" else {}
+    for data in strange(CONFIGS[name] | more):
+        try:
+            said = read(tmp_path, data).text
+        except ValueError as error:
+            said = str(error)
+        assert said.startswith(("transformer:", str(tmp_path)))
+        assert "\n" not in said
+
+
 def test_the_parts_of_a_config_that_decide(tmp_path):
     every_second = {"decoder_sparse_step": 2, "mlp_only_layers": [0]}
     size = read(tmp_path, CONFIGS["qwen3-30b-a3b"] | every_second)
@@ -147,3 +168,53 @@ def test_the_parts_of_a_config_that_decide(tmp_path):
     assert read(tmp_path, gemma, 4096).window == 0  # no sample is longer than it
     types = {"layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 14}
     assert read(tmp_path, gemma | types).global_every == 3
+
+
+ENCODERS = {
+    "bert-large": {
+        "architectures": ["BertForMaskedLM"], "model_type": "bert", "attention_probs_dropout_prob": 0.1,
+        "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 4096, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "num_attention_heads": 16, "num_hidden_layers": 24, "pad_token_id": 0, "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 30522},
+    "t5-large": {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_ff": 4096, "d_kv": 64, "d_model": 1024,
+        "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1, "initializer_factor": 1.0,
+        "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06, "n_positions": 512, "num_heads": 16, "num_layers": 24,
+        "output_past": True, "pad_token_id": 0, "relative_attention_num_buckets": 32,
+        "task_specific_params": {"summarization": {"max_length": 200}}, "vocab_size": 32128},
+    "flan-t5-small": {
+        "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_ff": 1024, "d_kv": 64, "d_model": 512,
+        "feed_forward_proj": "gated-gelu", "is_encoder_decoder": True, "n_positions": 512, "num_decoder_layers": 8,
+        "num_heads": 6, "num_layers": 8, "tie_word_embeddings": False, "vocab_size": 32128, "torch_dtype": "float32"},
+    "vit-h14": {
+        "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 1280, "hidden_act": "gelu",
+        "id2label": {str(number): f"LABEL_{number}" for number in range(1000)}, "image_size": 224, "patch_size": 14,
+        "intermediate_size": 5120, "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 32,
+        "qkv_bias": True, "layer_norm_eps": 1e-12},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_models_with_an_encoder_are_read_as_they_are_known_by_name(tmp_path, name, caplog):
+    assert read(tmp_path, ENCODERS[name]) == model_size(name)
+    dtypes = ["the file's dtype is 'float32', but it is planned in half precision with masters"]
+    assert caplog.messages == (dtypes if name == "flan-t5-small" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sequence", "message"),
+    [
+        ("t5-large", {"feed_forward_proj": "gated-silu"}, None, "feed_forward_proj is 'gated-silu', but must be relu"),
+        ("t5-large", {"relative_attention_num_buckets": 64}, None, "relative_attention_num_buckets is 64, which isn't"),
+        ("t5-large", {"num_attention_heads": 8, "num_head": 8}, None, "num_head isn't known.* did you mean"),
+        ("bert-large", {"hidden_act": "relu"}, None, "hidden_act is 'relu', but must be gelu to be planned"),
+        ("bert-large", {"architectures": ["BertModel"]}, None, "but must be that of a ...ForMaskedLM"),
+        ("bert-large", {}, 513, "max_position_embeddings is 512, but must be at least the 513 tokens"),
+        ("vit-h14", {"patch_size": 15}, None, "patch is 15, but must divide image, 224"),
+        ("vit-h14", {}, 196, "sequence is 196, but must be left out for a ViT"),
+    ],
+)
+def test_what_models_with_an_encoder_cannot_be(tmp_path, name, changes, sequence, message):
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, ENCODERS[name] | changes, sequence)

@@ -108,8 +108,13 @@ def test_a_strategy_of_galvatrons(tmp_path):
     assert (foreign.outline.zero, foreign.outline.schedule) == (2, "gpipe")
     assert foreign.ignored == ()
     twos = STRATEGY["tp_sizes_enc"]
-    parts = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2}).outline
+    assert foreign.priced_by == {}
+    divided = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2})
+    assert divided.priced_by == {"runtime": "megatron"}
+    parts = divided.outline
     assert (parts.data_parallel, parts.replicas, parts.context_parallel, parts.expert_parallel) == (2, 1, 2, 2)
+    some = galvatron(tmp_path, {"checkpoint": "1,0,0,1,1,1,1,0"}).outline
+    assert (some.again, some.remat_share) == ((3, 2), 3 / 5)
     assert galvatron(tmp_path, {"tp_consecutive_flags": "0,0,0,0,0,0,0,0"}, devices=4).outline.data_parallel == 1
 
 
@@ -121,7 +126,7 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"tp_sizes_enc": "0,0,0,0,0,0,0,0"}, "line 3: tp_sizes_enc has 0, but must have at least 1"),
         ({"pp_deg": 0}, "line 2: pp_deg is 0, but must be a whole number of at least 1"),
         ({"chunks": 3}, "line 7: 3 chunks on 2 replicas must divide a batch of 8"),
-        ({"checkpoint": "1,0,1,1,1,0,0,0"}, "line 11: checkpoint isn't alike in the blocks of stage 0"),
+        ({"checkpoint": "1,0,1,1,1,0,0,1"}, r"line 11: checkpoint has \[4, 1\] blocks of stages, but must have one"),
         ({"pipeline_type": "zb"}, "line 9: pipeline_type is 'zb', but must be pipedream_flush or gpipe"),
         ({"dp_types_enc": "0,0,0,0,0,0,0,1"}, "line 5: dp_types_enc and embed_sdp must be alike"),
         ({"pp_deg": 3}, "line 2: 3 stages of 2 tensor-parallel devices must divide"),
@@ -210,7 +215,7 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .* is 8, but must be a divisor of the 4"),
         ({"zero_optimization": {"stage": 2, "mics_shard_size": 2}}, "_size is 2, but must be .* with ZeRO stage 3"),
         ({"zero_optimization": {"stage": 3, "stag3_x": 8}}, "line 6: zero_optimization.stag3_x isn't known"),
-        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be Adam"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be one of AdamW, SGD"),
         ({"fp16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
         ({"bf16": {"enabled": "auto"}}, "bf16.enabled is 'auto', but must be true or false"),
         ({"data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum_dtype is 'fp32', but must be bf16"),

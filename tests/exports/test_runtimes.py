@@ -143,6 +143,7 @@ CAN = {  # each division by the runtimes that have it, with what else it needs
     ("expert_tensor", 2): "megatron galvatron",
     ("sharded", 4): "megatron torchtitan deepspeed maxtext",
     ("remat", ("selective",)): "megatron torchtitan",
+    ("remat_share", 0.25): "megatron galvatron jaxpp",
     ("remat", ("layer",)): "megatron torchtitan deepspeed galvatron maxtext jaxpp",
 }
 
@@ -150,7 +151,8 @@ CAN = {  # each division by the runtimes that have it, with what else it needs
 @pytest.mark.parametrize("name", [name for name in RULES if name != "alpa"])
 @pytest.mark.parametrize(("field", "value"), CAN)
 def test_each_division_is_written_and_read_or_refused_by_name(name, field, value, tmp_path):
-    outline = dataclasses.replace(DIVIDED, **{field: value})
+    outline = dataclasses.replace(DIVIDED, remat=("layer",) if field == "remat_share" else ("none",))
+    outline = dataclasses.replace(outline, **{field: value})
     plan = made(outline, MIXTURE)
     if name not in CAN[field, value].split():
         with pytest.raises(ValueError, match=rf"{name} can't run the plan: stage 0: {field} is .*; plan again with"):
@@ -161,6 +163,57 @@ def test_each_division_is_written_and_read_or_refused_by_name(name, field, value
     if name in READ:
         foreign = TARGETS[name].reader(path, 8, MIXTURE)
         assert (foreign.outline, foreign.model) == (outline, MIXTURE)
+
+
+TRAINED = {  # how a model is trained, by the runtimes whose files say it
+    ("optimizer", "sgd"): "megatron deepspeed maxtext jaxpp",
+    ("optimizer", "muon"): "megatron deepspeed maxtext jaxpp",
+    ("optimizer", "lion"): "deepspeed jaxpp",
+    ("optimizer", "adam8bit"): "jaxpp",
+    ("precision", "float8"): "megatron torchtitan maxtext jaxpp",
+    ("precision", "mxfp8"): "megatron torchtitan maxtext jaxpp",
+    ("precision", "fp8-blockwise"): "megatron jaxpp",
+    ("precision", "nvfp4"): "megatron jaxpp",
+    ("precision", "tf32"): "jaxpp",
+    ("gather", "fp8"): "megatron torchtitan",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "alpa"])
+@pytest.mark.parametrize(("field", "value"), TRAINED)
+def test_how_a_model_is_trained_is_written_and_read_or_refused_by_name(name, field, value, tmp_path):
+    precision = "float8" if field == "gather" else MIXTURE.precision
+    model = dataclasses.replace(MIXTURE, **{"precision": precision, field: value})
+    outline = dataclasses.replace(DIVIDED, zero=2)
+    plan = made(outline, model)
+    if name not in TRAINED[field, value].split():
+        with pytest.raises(ValueError, match=f"{name}.*({field}|precision) is|({field}|precision) is .* for {name}"):
+            export(plan, name, tmp_path, model=model)
+        return
+    RULES[name](TARGETS[name].writer.write(plan, model), plan)
+    path = export(plan, name, tmp_path, model=model)[0]
+    if name in READ:
+        foreign = TARGETS[name].reader(path, 8, dataclasses.replace(MIXTURE, optimizer=model.optimizer))
+        assert (foreign.outline, foreign.model) == (outline, model)
+
+
+def test_megatron_computes_as_many_blocks_again_in_each_stage_or_refuses():
+    outline = Outline(64, 4, "1f1b", 4, 1, (20, 12), ("layer", "layer"), 2, remat_share=0.25)
+    with pytest.raises(ValueError, match="stages compute 5, 3 blocks again, but Megatron does with the same number"):
+        TARGETS["megatron"].writer.write(made(outline, MIXTURE), MIXTURE)
+
+
+def test_muon_is_shared_by_megatron_as_its_own_optimizer_does_or_refused():
+    model = dataclasses.replace(MIXTURE, optimizer="muon")
+    for zero, text in ((2, "--optimizer dist_muon"), (0, "--optimizer muon")):
+        script = TARGETS["megatron"].writer.write(made(dataclasses.replace(DIVIDED, zero=zero), model), model)
+        assert text in script["run_megatron.sh"]
+        assert "--use-distributed-optimizer" not in script["run_megatron.sh"]
+    assert "ZeRO 3, hybrid sharding or offload with Muon" in str(
+        next(hindrances(made(DIVIDED, model), "megatron", RUNTIMES["megatron"]))
+    )
+    with pytest.raises(ValueError, match="optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron"):
+        TARGETS["megatron"].writer.write(made(DIVIDED, model), model)
 
 
 def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
@@ -184,7 +237,7 @@ def test_a_division_that_a_runtime_has_with_others_alone_is_refused():
         ("megatron", {"latent_rank": 128, "kv_heads": 32, "rotary_size": 64}, "rotary_scaling is 8.0, but must be 1.0"),
         ("maxtext", {"window": 128}, "window is 128, but must be left out to be written for maxtext"),
         ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
-        ("torchtitan", {"precision": "float8"}, "precision is 'float8', but must be 'bfloat16' or 'float32'"),
+        ("torchtitan", {"precision": "nvfp4"}, "precision is 'nvfp4', but must be 'bfloat16' or 'float32' or"),
         ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
         ("maxtext", {"biases": "all"}, "biases is 'all', but must be 'none' or 'qkv'"),
         ("deepspeed", {"precision": "float8"}, "precision is 'float8', but must be"),

@@ -6,6 +6,8 @@ import math
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alpa_dejavu.layers.models import Transformer, known_models, known_name, model_function, num_parameters
 from alpa_dejavu.layers.models._decoders import DECODERS
@@ -76,7 +78,10 @@ def test_layers_have_as_many_as_are_counted(name):
     work = transformer_model(size, execution("megatron"), 1).sharding.divided().work
     rows = -(-size.vocabulary // 128) * 128 - size.vocabulary  # that frameworks add
     added = rows * size.hidden * (1 if size.tied else 2)
-    assert sum(map(sum, map(work.own_parameters, range(size.num_layers)))) - added == size.num_parameters
+    assert (
+        sum(group.count for layer in range(size.num_layers) for group in work.parameters(layer)) - added
+        == size.num_parameters
+    )
 
 
 def test_names_are_known_as_people_write_them():
@@ -232,6 +237,35 @@ def test_what_the_traced_form_has_not_is_refused_with_the_runtime_to_give(name):
 def test_sizes_that_contradict_each_other(sizes, said):
     with pytest.raises(ValueError, match=f"transformer.{{1,3}}{said}"):
         Transformer(**TINY | sizes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries({}, optional={
+        "kv_heads": st.sampled_from([1, 2]), "gated": st.booleans(), "rms_norm": st.booleans(), "tied": st.booleans(),
+        "biases": st.sampled_from(["none", "qkv", "attention", "all"]), "qk_norm": st.booleans(),
+        "wide_qk_norm": st.booleans(), "window": st.sampled_from([2, 16]), "global_every": st.sampled_from([2, 3]),
+        "norms": st.sampled_from(["pre", "post", "sandwich"]), "norm_bias": st.booleans(), "sinks": st.booleans(),
+        "rotary": st.booleans(), "alibi": st.booleans(), "positions": st.sampled_from([8, 32]),
+        "rotated": st.sampled_from([2]), "predicted": st.sampled_from([1, 2]), "num_experts": st.just(4),
+        "experts_per_token": st.just(2), "experts_every": st.sampled_from([1, 2]), "router_bias": st.booleans(),
+        "expert_biases": st.booleans(), "dense_blocks": st.sampled_from([1, 3]), "dense_feed_forward": st.just(24),
+        "shared_feed_forward": st.just(40), "shared_gate": st.booleans(),
+    })
+)  # fmt: skip
+def test_all_counts_of_parameters_agree(fields):
+    try:
+        size = Transformer(**TINY | {"vocabulary": 128} | fields)
+    except ValueError:
+        return
+    assert Transformer.of_text(size.text) == size
+    work = transformer_model(size, execution("megatron"), 1).sharding.divided().work
+    assert sum(group.count for layer in range(size.num_layers) for group in work.parameters(layer)) == pytest.approx(
+        size.num_parameters
+    )
+    if not size.untraced:
+        counted = sum(math.prod(shape) for group in sized_shapes(size) for shape in group.values())
+        assert counted == size.num_parameters
 
 
 def test_a_shorter_sample_has_the_whole_table_of_positions():

@@ -159,15 +159,6 @@ def test_ways_and_heads_that_do_not_divide_are_named(sizes, message):
         Kraken(*sizes)
 
 
-def test_devices_that_do_not_divide_the_ways_are_named():
-    size = model_size("kraken-125m-6")
-    assert [size.ways_per_device(devices) for devices in (1, 2, 3, 6)] == [6, 3, 2, 1]
-    with pytest.raises(
-        ValueError, match=r"tensor_parallel is 4, but must divide the ways, 6; take 1, 2, 3 or 6 devices"
-    ):
-        size.ways_per_device(4)
-
-
 def test_it_learns():
     size = Kraken(12, 2, 2, 2, **SMALL)
     tokens, labels = tokens_of(size), tokens_of(size, 1)

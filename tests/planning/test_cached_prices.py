@@ -48,8 +48,8 @@ def solved(monkeypatch):
     """The problems that are sliced."""
     problems, of = [], KeptSlicings.of
 
-    def noted(self, problem, slice_anew):
-        return of(self, problem, lambda problem: problems.append(problem) or slice_anew(problem))
+    def noted(self, problem, slice_anew, limits):
+        return of(self, problem, lambda problem: problems.append(problem) or slice_anew(problem), limits)
 
     monkeypatch.setattr(KeptSlicings, "of", noted)
     return problems

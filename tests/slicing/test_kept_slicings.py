@@ -66,6 +66,16 @@ def test_the_exact_slicer_answers_the_same_with_a_store():
     assert again(remembering.kept).of(drawn(num_devices=25), Counted()).cost_s == np.inf
 
 
+def test_answers_within_unlike_limits_and_steps_are_told_apart():
+    slicer = dataclasses.replace(Dynamic(), kept=KeptSlicings())
+    for other in (slicer, slicer.within(99.0), slicer.within(99.0, 0.5), slicer.within(98.0, 0.5)) * 2:
+        assert other.slice(drawn()).stages == Dynamic().slice(drawn()).stages
+    assert [slicer.kept.step_s(lambda seconds=seconds: seconds, "a", content) for seconds, content in
+            ((1.0, 1), (2.0, 2), (3.0, 1))] == [1.0, 2.0, 1.0]  # fmt: skip
+    assert again(slicer.kept).step_s(lambda: 4.0, "a", 2) == 2.0
+    assert len(slicer.kept.data()) == 6
+
+
 def test_of_many_answers_the_last_asked_for_are_kept(monkeypatch):
     monkeypatch.setattr(kept_slicings, "_MOST", 2)
     kept, slicer = KeptSlicings(), Counted()
@@ -76,7 +86,9 @@ def test_of_many_answers_the_last_asked_for_are_kept(monkeypatch):
     assert slicer.solved == 3
 
 
-@pytest.mark.parametrize("data", [{"a": 1}, {"a": [[[0, 1]], 1.0, 1.0, 1, 1.0]}, {"a": [[], "x", 1.0, 1, 1.0]}, [1]])
+@pytest.mark.parametrize(
+    "data", [{"a": 1}, {"a": [1.0, [[0, 1]], 1.0, 1, 1.0]}, {"a": ["x", [], 1.0, 1, 1.0]}, {"a": ["x"]}, [1]]
+)
 def test_broken_answers_are_refused(data):
     with pytest.raises((AttributeError, TypeError, ValueError), match=r".+"):
         KeptSlicings.from_data(data)

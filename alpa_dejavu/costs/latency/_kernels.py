@@ -49,9 +49,12 @@ _UNKNOWN = 0.5
 UNFOLDED_SPREAD = (0.48, 0.29)
 """The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
 logarithm, in common on a GPU and of a kernel's own, for linear layers by a model without them and the reverse."""
-_BACKWARD, _FLASH2, _TF32, _FOUR_BITS = 0.15, 0.1, 0.2, 0.3
-"""The further spread, in common, of attention's backward pass, of FlashAttention 2, of products in TF32 and of those of
-4 bits, of which the first two are from papers, and the others from products in 16 and 8 bits: assumptions."""
+_BACKWARD, _FLASH2, _TF32 = 0.15, 0.1, 0.2
+"""The further spread, in common, of attention's backward pass, of FlashAttention 2, and of products in TF32, of which
+the first two are from papers and the last from products in 16 bits: assumptions."""
+_UNLIKE = {"float4": ("fitted to products of 8 bits", 0.3), "float8_blocks": ("fitted to FP8 scaled by tensor", 0.15)}
+"""The dtypes of products that nothing was measured of: what their figures are from, and the further spread, in common:
+an assumption. Those of 4 bits go by the data sheet's rate beside that of 8 bits."""
 
 
 @final
@@ -116,8 +119,8 @@ class KernelLatency(LatencyModel):
             fitted = self._fitted(gpu, key)
             if key.kind == UNFOLDED:
                 words[places] = "fitted to matrix products"
-            elif key.kind != STREAM and width_bytes(key.dtype) < 1:
-                words[places] = "fitted to products of 8 bits"
+            elif key.kind != STREAM and key.dtype in _UNLIKE:
+                words[places] = _UNLIKE[key.dtype][0]
             elif not fitted.is_measured(gpu):
                 words[places] = "fitted to other generations"
             elif gpu.name not in fitted.gpus:
@@ -172,7 +175,7 @@ class KernelLatency(LatencyModel):
         common, own = self._fitted(gpu, key).spread(gpu)
         wide = key.kind != STREAM and width_bytes(key.dtype) > 2
         further = [_TF32 * (wide and dtype_class(gpu, key.dtype) == "half")]
-        further += [_FOUR_BITS * (key.kind != STREAM and width_bytes(key.dtype) < 1)]
+        further += [_UNLIKE[key.dtype][1]] if key.kind != STREAM and key.dtype in _UNLIKE else []
         if key.kind == ATTENTION:
             kernel = FusedAttention.of_text(key.kernel)
             further += [_BACKWARD * kernel.backward, _FLASH2 * (kernel.library == "flash2")]

@@ -30,7 +30,8 @@ _NARROW: Final[dict[str, dict[str, object]]] = {
     "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"fp4-format": "e2m1"},
 }  # fmt: skip
 """The arguments of precisions with products in fewer than 16 bits."""
-_OPTIMIZERS: Final = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
+OPTIMIZERS: Final = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
+"""Optimizers by Megatron's names; "dist_muon" shares states and steps among data-parallel devices."""
 _COUNTS: Final = {
     "num-experts": "num_experts", "moe-router-topk": "experts_per_token",
     "moe-shared-expert-intermediate-size": "shared_feed_forward", "mtp-num-layers": "predicted",
@@ -87,7 +88,7 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         arguments |= {"moe-layer-freq": f"([0]*{model.dense_blocks}+[1]*{model.num_blocks - model.dense_blocks})"}
     elif model.experts_every > 1:
         arguments |= {"moe-layer-freq": f"[{','.join(str(int(n)) for n in _with_experts(model))}]"}
-    arguments |= _NARROW.get(model.precision, {}) | ({"optimizer": "sgd"} if model.optimizer == "sgd" else {})
+    arguments |= _NARROW.get(model.precision, {})
     flags = {name: getattr(model, field) == value for name, (field, value) in _FLAGS.items()}
     flags["qk-layernorm"] |= latent  # those of the latent vectors
     if model.router_bias:
@@ -155,7 +156,7 @@ def training_of(config: Configuration) -> dict[str, Any]:
     precision, name = precision_of(config), "fp8-param-gather"
     if name in config and "fp8-format" not in config:
         raise config.wrong(name, f"--{name} is without --fp8-format, but must be beside it; leave it out")
-    optimizer = _OPTIMIZERS[config.one_of("optimizer", tuple(_OPTIMIZERS), "adam")]
+    optimizer = OPTIMIZERS[config.one_of("optimizer", OPTIMIZERS, "adam")]
     return {"precision": precision, "gather": "fp8" if name in config else "", "optimizer": optimizer}
 
 

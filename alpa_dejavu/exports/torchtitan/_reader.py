@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util import units
@@ -15,17 +16,25 @@ from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
-_FLAVORS: Final = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
-"""The hidden widths, blocks, heads and feed-forward widths of the flavors of llama3."""
+_FLAVORS: Final = {
+    **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
+    **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B")},
+    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "671B"): "deepseek-v3",
+}  # fmt: skip
+"""Models and flavors, by the names that their sizes are known by."""
 _CONVERTERS: Final = {
-    "float8": "float8", "quantize.linear.float8": "float8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
+    f"{prefix}{kind}": precision
+    for prefix in ("", "quantize.linear.", "quantize.dense.")
+    for kind, precision in (("float8", "float8"), ("mx", "mxfp8"))
 }  # fmt: skip
 """The precisions that converters of linear layers make of bfloat16."""
+_GROUPED: Final = {"quantize.dense": "quantize.moe"}
+"""How converters of experts are named where those of linear layers are; others: "quantize.grouped_mm"."""
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
@@ -34,6 +43,7 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 is fused; and what the runtime "fsdp" is priced with."""
 _DIVISION = "parallelism."
 _ROTATES = f"{_DIVISION}context_parallel_rotate_method"
+_ASYNC = (f"{_DIVISION}enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
 _EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
 _DEGREES: Final = {
     "context_parallel": f"{_DIVISION}context_parallel_degree",
@@ -48,10 +58,19 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     sizes = _sizes(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks, path)
     otherwise: tuple[str, ...] = ()
+    waits = [name for name in _ASYNC if config.flag(name)]
+    if waits and outline.tensor_parallel > 1:
+        otherwise += (f"{waits[0]} is priced as if products waited for what tensor-parallel devices exchange",)
     rotates = config.one_of(_ROTATES, ("allgather", "alltoall"), "allgather")
     if outline.context_parallel > 1 and rotates == "alltoall":
-        otherwise = (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
-    if config.flag("compile.enable") or config.flag("training.compile"):
+        otherwise += (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
+    parts = config.get("compile.components", ["model", "loss"])
+    compiled = config.flag("compile.enable") or config.flag("training.compile")
+    if compiled and parts == ["loss"]:
+        return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
+    if parts not in (["model", "loss"], ["loss", "model"]):
+        raise config.must_be("compile.components", '["model", "loss"] or ["loss"]')
+    if compiled:
         return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
     logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
     otherwise += (
@@ -65,34 +84,40 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
-    training: dict[str, Any] = {"precision": precision, **_narrow(config, precision)}
-    if model is not None:
-        kept = sequence if "training.seq_len" in config else model.sequence
-        return dataclasses.replace(model, sequence=kept, **training)
-    name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
-    if name != "llama3" or not isinstance(flavor, str) or flavor not in _FLAVORS:
-        why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
-        raise config.wrong("model.flavor", why)
-    hidden, blocks, heads, feed_forward = _FLAVORS[flavor]
-    return Transformer(
-        hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, rotary_base=500_000,
-        rotary_scaling=8.0, **training,
-    )  # fmt: skip
+    if model is None:
+        name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
+        sizes = transformer_size(_FLAVORS.get((str(name), str(flavor)), ""))
+        if sizes is None:
+            why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
+            raise config.wrong("model.flavor", why)
+        return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=0, precision=precision))
+    kept = sequence if "training.seq_len" in config else model.sequence
+    return _narrowed(config, dataclasses.replace(model, sequence=kept, precision=precision, gather=""))
 
 
-def _narrow(config: Configuration, precision: str) -> dict[str, str]:
-    """Returns the fields of a transformer that converters of linear layers to 8 bits make."""
+def _narrowed(config: Configuration, model: Transformer) -> Transformer:
+    """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not {*map(str, names)} <= {*_CONVERTERS} or len(names) > 1:
-        raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
+    names = [names] if isinstance(names, str) else [*map(str, names)] if isinstance(names, list) else ["?"]
+    linear = [name for name in names if name in _CONVERTERS]
+    parts = [name.rpartition(".") for name in linear]
+    grouped = [f"{_GROUPED.get(outer, 'quantize.grouped_mm')}.{kind}" for outer, _, kind in parts]
+    if len(linear) > 1 or not {*names} <= {*linear, *grouped}:
+        raise config.must_be(key, f"one of {', '.join(_CONVERTERS)} to be planned")
     if not names:
-        return {}
-    if precision != "bfloat16":
-        raise config.wrong(key, f"{key} is beside {precision}, but must be beside bfloat16 to be planned; leave it out")
-    narrow, gather = _CONVERTERS[names[0]], "float8.enable_fsdp_float8_all_gather"
-    return {"precision": narrow, "gather": "fp8" if narrow == "float8" and config.flag(gather) else ""}
+        return model
+    if model.precision != "bfloat16":
+        why = f"{key} is beside {model.precision}, but must be beside bfloat16 to be planned; leave it out"
+        raise config.wrong(key, why)
+    if model.num_experts and len(names) < 2 and not config.get("float8.moe_fqns_prototype"):
+        raise config.wrong(key, f"{key} leaves experts in half precision, which isn't planned; add {grouped[0]}")
+    narrow, gather = _CONVERTERS[linear[0]], "enable_fsdp_float8_all_gather"
+    sections: list[Any] = [config.get(f"quantize.{part}") for part in ("linear", "dense")]
+    inner = [section.get("float8") for section in sections if isinstance(section, dict)]
+    newer = any(isinstance(section, dict) and section.get(gather) is True for section in inner)
+    gathers = narrow == "float8" and (config.flag(f"float8.{gather}") or newer)
+    return dataclasses.replace(model, precision=narrow, gather="fp8" if gathers else "")
 
 
 def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pathlib.Path) -> Outline:
@@ -120,7 +145,7 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
             "training.local_batch_size", f"training.global_batch_size is {batch}, but must be {whole} "
             f"{local * replicas}, training.local_batch_size on {replicas} replicas; mend one of them",
         )  # fmt: skip
-    mode, zero = _mode(config), 0
+    (mode, share), zero = _mode(config, blocks), 0
     if shared > 1:
         levels = {"default": 3 if ranks == 1 else 2, "always": 3, "never": 2}
         zero = levels[config.one_of(f"{_DIVISION}fsdp_reshard_after_forward", levels, "default")]
@@ -138,7 +163,7 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     )  # fmt: skip
     return Outline(
         batch, count, schedule, across, along, blocks, (mode,) * len(blocks), zero, offload,
-        **degrees if experts > 1 else {**degrees, "expert_tensor": 0},
+        **degrees if experts > 1 else {**degrees, "expert_tensor": 0}, remat_share=share,
     )  # fmt: skip
 
 
@@ -216,15 +241,23 @@ def _schedule(config: Configuration, chunks: int, stages: int, count: int, path:
     return f"interleaved_{chunks}" if name == "Interleaved1F1B" and chunks > 2 else names[name]
 
 
-def _mode(config: Configuration) -> str:
-    """Returns what is computed again, as a plan says it: "none", "selective" (where it is cheap) or "layer"."""
+def _mode(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
+    """Returns what is computed again, as a plan says it, and of which share of blocks: whole ones ("layer"), or what is
+    cheap ("selective").
+    """
     mode = config.one_of("activation_checkpoint.mode", ("none", "selective", "full"), "selective")
-    option = config.get("activation_checkpoint.selective_ac_option")
-    if mode == "selective" and option == "1":  # of every first block
-        return "layer"
-    if mode == "selective" and option != "op":
-        raise config.must_be("activation_checkpoint.selective_ac_option", "'op' to be planned, or another mode")
-    return "layer" if mode == "full" else mode
+    option = str(config.get("activation_checkpoint.selective_ac_option"))
+    if mode != "selective":
+        return "layer" if mode == "full" else mode, 1.0
+    every = int(option) if option.isascii() and option.isdigit() and len(option) < 4 else 0
+    if every and not any(number % every for number in blocks):  # of every so-manieth block
+        return "layer", 1 / every
+    if option != "op":
+        raise config.must_be(
+            "activation_checkpoint.selective_ac_option", f"'op', or divide the {min(blocks)} to {max(blocks)} blocks "
+            "of each stage, to be planned, or another mode",
+        )  # fmt: skip
+    return mode, 1.0
 
 
 def _blocks_of_parts(parts: Any, num_blocks: int) -> tuple[int, ...]:

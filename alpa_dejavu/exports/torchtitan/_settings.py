@@ -29,6 +29,13 @@ _MADE: Final[dict[str, dict[str, Any]]] = {
     "default_adamw": {"name": "AdamW"},
 }  # fmt: skip
 """The calls that make sections in Python, each with what it stands for in TOML."""
+_CONVERTERS: Final = {
+    "Float8LinearConverter.Config": "quantize.linear.float8", "MXFP8LinearConverter.Config": "quantize.linear.mx",
+    "Float8GroupedExpertsConverter.Config": "quantize.grouped_mm.float8",
+    "MXFP8GroupedExpertsConverter.Config": "quantize.grouped_mm.mx",
+}  # fmt: skip
+"""The calls in Python that make converters, with their names in TOML."""
+_SPECS = ("spec = model_spec()", "spec = quantized(model_spec())")
 _BESIDE = re.compile(r"str\(pathlib\.Path\(__file__\)\.with_name\('([^'/\\]+)'\)\)")
 _OWN = ("model_spec", "loss", "dataloader", "checkpoint", "hf_assets_path")
 """Arguments in Python that aren't looked into: the model, which is given, and what is the user's own."""
@@ -97,15 +104,18 @@ class _Module:
     def __init__(self, path: pathlib.Path, tree: ast.Module) -> None:
         self._path, self._lines = path, dict[tuple[str, ...], int]()
         self._returned: dict[str, ast.expr] = {}
+        self._narrow: dict[str, dict[str, Any]] = {}
         for node in tree.body:
-            is_spec = isinstance(node, ast.FunctionDef) and node.name == "model_spec"
+            is_spec = isinstance(node, ast.FunctionDef) and node.name in ("model_spec", "quantized")
+            if is_spec:
+                self._read_converters(node)
             if is_spec or isinstance(node, (ast.Import, ast.ImportFrom)):
                 continue
             last = node.body[-1] if isinstance(node, ast.FunctionDef) else None
             if not (isinstance(node, ast.FunctionDef) and isinstance(last, ast.Return) and last.value):
                 raise self._wrong(node, "it may change what is planned; leave it out")
             for inner in node.body[:-1]:
-                if not (isinstance(inner, ast.Assign) and ast.unparse(inner) == "spec = model_spec()"):
+                if not (isinstance(inner, ast.Assign) and ast.unparse(inner) in _SPECS):
                     raise self._wrong(inner, "it may change what is planned; leave it out")
             self._returned[node.name] = last.value
 
@@ -116,7 +126,17 @@ class _Module:
             why = f"{self._path} has {len(configs)} functions that return a Trainer.Config, but must have one"
             raise ValueError(f"{why}; {REMEDY}")
         arguments = self._arguments(configs[0])
-        return {name: self._section(name, value) for name, value in arguments if name not in _OWN}, self._lines
+        sections = {name: self._section(name, value) for name, value in arguments if name not in _OWN}
+        return {**sections, **self._narrow}, self._lines
+
+    def _read_converters(self, function: ast.stmt) -> None:
+        """Reads what makes products in 8 bits, as the sections that say it in TOML."""
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and (name := _CONVERTERS.get(_called(call))) is not None:
+                self._narrow.setdefault("model", {"converters": []})["converters"].append(name)
+                gathers = [inner for key, inner in self._arguments(call) if key == "enable_fsdp_float8_all_gather"]
+                if gathers:
+                    self._narrow["float8"] = {"enable_fsdp_float8_all_gather": self._value(gathers[0])}
 
     def _arguments(self, call: ast.expr, *section: str) -> list[tuple[str, ast.expr]]:
         assert isinstance(call, ast.Call), "its name was asked for"

@@ -18,6 +18,10 @@ NAMES = {
     "dualpipe_v": "DualPipeV",
 }  # fmt: skip
 """Schedules that PyTorch has by a name; others are loaded from the CSV."""
+_CONVERTERS = {
+    "float8": ("Float8", 'recipe_name="tensorwise"', 'filter_fqns=["lm_head"]'), "mxfp8": ("MXFP8", 'fqns=["layers"]'),
+}  # fmt: skip
+"""The converters to 8 bits, by precisions: how their names begin, and arguments of that of linear layers."""
 _CHECKPOINTS = {"none": "None", "selective": "SelectiveAC.Config()", "layer": "FullAC.Config()"}
 
 
@@ -54,6 +58,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     ]  # fmt: skip
     if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
+    compiled = plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp"
     pipelined, scaled = outline.pipeline > 1, sizes.rotary_scaling > 1
     shared = (outline.sharded or outline.data_parallel) if outline.zero else 1
     scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if scaled else ""
@@ -70,8 +75,23 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         passes=", in one pass through the pipeline" if pipelined else "",
         local_batch=outline.micro_batch * (outline.num_micro_batches if pipelined else 1),
         checkpoint=_CHECKPOINTS[outline.remat[0]],
-        compiled=plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp",
+        mixed="float32" if sizes.precision == "float32" else "bfloat16",
+        made="model_spec()" if sizes.precision not in _CONVERTERS else "quantized(model_spec())",
+        quantized=_quantized(sizes, compiled),
+        compiled=compiled,
     )
+
+
+def _quantized(sizes: Transformer, compiled: bool) -> str:
+    if sizes.precision not in _CONVERTERS:
+        return ""
+    kind, *linear = _CONVERTERS[sizes.precision]
+    linear += ["enable_fsdp_float8_all_gather=True"] if sizes.gather else []
+    calls = {f"{kind}LinearConverter": linear} | ({f"{kind}GroupedExpertsConverter": []} if sizes.num_experts else {})
+    for own in calls.values():
+        own.append(f"model_compile_enabled={compiled}")
+    lines = (f"{name}.Config({', '.join(own)})" for name, own in calls.items())
+    return filled("torchtitan_quantized", names=", ".join(calls), calls=",\n        ".join(lines))
 
 
 def _stages(outline: Outline) -> str:

@@ -11,37 +11,12 @@ from collections.abc import Sequence
 
 from jax import core
 
-from alpa_dejavu.layers.features.flatten import Step
-from alpa_dejavu.layers.features.operator_kinds import kind_of
+from alpa_dejavu.layers._jaxprs import shape_of
+from alpa_dejavu.layers.features.operator_kinds import is_elementwise
 
 Labels = tuple[int | None, ...]
 SEVERAL = -1
-_SAME = frozenset({"convert_element_type", "bitcast_convert_type", "copy", "copy_p", "stop_gradient", "name"})
-_RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
-
-
-def shape_of(atom: core.Atom) -> tuple[int, ...]:
-    """Returns the shape of an atom of a jaxpr."""
-    return tuple(getattr(atom.aval, "shape", ()))
-
-
-def is_elementwise(equation: core.JaxprEqn) -> bool:
-    """Returns whether an equation makes each element of its only result from the same elements of its operands.
-
-    Numbers, and dimensions of size 1, go with many elements.
-    """
-    if len(equation.outvars) != 1 or equation.effects or next(core.jaxprs_in_params(equation.params), None) is not None:
-        return False
-    shape = shape_of(equation.outvars[0])
-    name = equation.primitive.name
-    step = Step(name, equation.params, (), tuple(equation.outvars), 1.0)
-    if name not in _SAME and kind_of(step) != "elementwise":
-        return False
-    return all(_spreads(shape_of(atom), shape) for atom in equation.invars)
-
-
-def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
-    return not shape or (len(shape) == len(wide) and all(a in (1, b) for a, b in zip(shape, wide, strict=True)))
+RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
@@ -53,7 +28,7 @@ def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Label
         return tuple(labels[dim] for dim in equation.params["permutation"])
     if name == "broadcast_in_dim":
         return _put(len(shape), equation.params["broadcast_dimensions"], labels)
-    if name in _RESHAPES:
+    if name in RESHAPES:
         return reshaped(shape_of(equation.invars[place]), labels, shape)
     if "axes" in equation.params and name.startswith("reduce_"):
         return tuple(label for dim, label in enumerate(labels) if dim not in equation.params["axes"])
@@ -72,7 +47,7 @@ def backward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labe
     if name == "broadcast_in_dim":
         dims = equation.params["broadcast_dimensions"]
         return tuple(labels[dim] if size > 1 else None for dim, size in zip(dims, shape, strict=True))
-    if name in _RESHAPES:
+    if name in RESHAPES:
         return reshaped(shape_of(equation.outvars[0]), labels, shape)
     return None
 

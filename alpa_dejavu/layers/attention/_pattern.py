@@ -9,11 +9,12 @@ from typing import final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations, Location
-from alpa_dejavu.layers.attention._labels import Labels, forward_labels, shape_of
+from alpa_dejavu.layers.attention._labels import Labels, forward_labels
 from alpa_dejavu.layers.attention._roles import ProductRoles
 from alpa_dejavu.layers.attention._score_region import MixedError, ScoreRegion
-from alpa_dejavu.layers.attention._triangle import Triangle
+from alpa_dejavu.layers.attention._triangle import masks_beyond
 from alpa_dejavu.layers.attention.kernel import AttentionKernel
 
 _EXPONENTIALS = ("exp", "exp2")
@@ -178,7 +179,7 @@ class _Product:
             labels = region.labels.get(equation.invars[0], ()) if equation.primitive.name in _EXPONENTIALS else ()
             if label in labels and self.key_label in labels:
                 places = labels.index(label), labels.index(self.key_label)
-                return any(Triangle(equations, shift).masks(equation.invars[0], *places) for shift in {0, ahead})
+                return any(masks_beyond(equations, equation.invars[0], *places, shift) for shift in {0, ahead})
         return False
 
 

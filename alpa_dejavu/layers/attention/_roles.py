@@ -7,8 +7,8 @@ from typing import Any, final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations, Location
-from alpa_dejavu.layers.attention._labels import shape_of
 from alpa_dejavu.layers.attention._score_region import MixedError, ScoreRegion
 
 

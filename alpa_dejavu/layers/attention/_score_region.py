@@ -10,19 +10,13 @@ from typing import final
 
 from jax import core
 
-from alpa_dejavu.layers._jaxprs import is_in, variables
+from alpa_dejavu.layers._jaxprs import is_in, shape_of, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
-from alpa_dejavu.layers.attention._labels import (
-    Labels,
-    backward_labels,
-    forward_labels,
-    is_elementwise,
-    shape_of,
-    united,
-)
+from alpa_dejavu.layers.attention._labels import RESHAPES, Labels, backward_labels, forward_labels, united
+from alpa_dejavu.layers.features.operator_kinds import is_elementwise
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
-_MOVES = frozenset({"broadcast_in_dim", "transpose", "reshape", "squeeze", "expand_dims", "iota"})
+_MOVES = RESHAPES | {"broadcast_in_dim", "transpose", "iota"}
 
 
 class MixedError(ValueError):

@@ -10,9 +10,9 @@ import numpy as np
 from jax import core, dtypes, lax
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.layers._jaxprs import equation_of, live_equations, new_variable, variables
+from alpa_dejavu.layers._jaxprs import equation_of, live_equations, new_variable, shape_of, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
-from alpa_dejavu.layers.attention._labels import shape_of
+from alpa_dejavu.layers.attention._labels import RESHAPES
 from alpa_dejavu.layers.attention._pairs import AttentionPair, pairs_of
 from alpa_dejavu.layers.attention._pattern import AttentionPattern
 from alpa_dejavu.layers.attention.kernel import SIDES, attention_equation
@@ -190,7 +190,7 @@ def _kept_output(equations: Equations, output: core.Var, number: int) -> core.Va
     return output
 
 
-MOVES = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy", "copy_p", "name"})
+MOVES = RESHAPES | {"transpose", "copy", "copy_p", "name"}
 """Primitives that leave the numbers of an array as they are."""
 
 

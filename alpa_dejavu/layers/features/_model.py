@@ -6,8 +6,8 @@ Alpa's layers do.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import final
 
 from jax import core
 
@@ -53,13 +53,14 @@ def describe(
     updated = {var for update in updates if update is not None for var in update.invars}
     roles = _roles(chain, updated, frozenset(added), micro_batch, data)
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
-    gradients = updated.union(added.values())
-    features = _DescribedOnce(parameters, added, gradients)
+    features_of = functools.partial(
+        _described, parameters=parameters, accumulators=added, gradients=updated.union(added.values())
+    )
     had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
     passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
-    ahead = [features.of(jaxpr, kept=passed) for jaxpr in forward]
-    back = [features.of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
-    after = [features.of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
+    ahead = [features_of(jaxpr, kept=passed) for jaxpr in forward]
+    back = [features_of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
+    after = [features_of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
     layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
     return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
 
@@ -81,27 +82,25 @@ _features: dict[Hashable, LayerFeatures] = {}
 same for a micro-batch of any size."""
 
 
-@final
-class _DescribedOnce:
-    """Describes jaxprs, those that are alike once in a process."""
-
-    def __init__(self, *chosen: Collection[core.Var]) -> None:
-        self._chosen = chosen
-
-    def of(
-        self, jaxpr: core.Jaxpr | None, recalled: Collection[core.Var] = (), kept: Collection[core.Var] = ()
-    ) -> LayerFeatures:
-        if jaxpr is None:
-            return _NOTHING
-        parameters, accumulators, gradients = self._chosen
-        places = (
-            *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
-            *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
-        )
-        key = structure(jaxpr), places
-        if key not in _features:
-            _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
-        return _features[key]
+def _described(
+    jaxpr: core.Jaxpr | None,
+    parameters: Collection[core.Var],
+    accumulators: Collection[core.Var],
+    gradients: Collection[core.Var],
+    recalled: Collection[core.Var] = (),
+    kept: Collection[core.Var] = (),
+) -> LayerFeatures:
+    """The features of a jaxpr, once in a process for all that are alike, given what `layer_features` is."""
+    if jaxpr is None:
+        return _NOTHING
+    places = (
+        *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
+        *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
+    )
+    key = structure(jaxpr), places
+    if key not in _features:
+        _features[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
+    return _features[key]
 
 
 def _places(atoms: Sequence[core.Atom], chosen: Collection[core.Var]) -> tuple[int, ...]:

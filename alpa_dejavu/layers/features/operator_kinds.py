@@ -8,7 +8,11 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from jax import core
+
+from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step, product_flop
 
 ALIASES = frozenset({
@@ -35,6 +39,10 @@ _RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform", "r
 _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "custom_call", "householder_product"}
 
 
+SAME = frozenset({"convert_element_type", "copy", "copy_p", "stop_gradient", "name"})
+"""Primitives whose results have the numbers of their operand, each where it was."""
+
+
 def kind_of(step: Step) -> str:
     """Returns the kind of an operation of a jaxpr, by which its time is predicted: "dot", "attention", "conv",
     "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or "other".
@@ -59,6 +67,25 @@ def kind_of(step: Step) -> str:
     if name in _LAYOUT:
         return "layout"
     return "other" if name in _OPAQUE or not step.outputs else "elementwise"
+
+
+def is_elementwise(equation: core.JaxprEqn) -> bool:
+    """Returns whether an equation makes each element of its only result from the same elements of its operands.
+
+    Numbers, and dimensions of size 1, go with many elements.
+    """
+    if len(equation.outvars) != 1 or equation.effects or next(core.jaxprs_in_params(equation.params), None) is not None:
+        return False
+    shape = shape_of(equation.outvars[0])
+    name = equation.primitive.name
+    step = Step(name, equation.params, (), tuple(equation.outvars), 1.0)
+    if name not in (*SAME, "bitcast_convert_type") and kind_of(step) != "elementwise":
+        return False
+    return all(_spreads(shape_of(atom), shape) for atom in equation.invars)
+
+
+def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
+    return not shape or (len(shape) == len(wide) and all(a in (1, b) for a, b in zip(shape, wide, strict=True)))
 
 
 def flop_of(step: Step, kind: str) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.lazy import loaded_when_used
+from alpa_dejavu.layers.models._size_text import TextSizes
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
     forward_function,
@@ -36,6 +37,7 @@ __all__ = [
     "OPTIMIZERS",
     "Kraken",
     "KrakenModule",
+    "TextSizes",
     "Transformer",
     "forward_function",
     "is_marked",

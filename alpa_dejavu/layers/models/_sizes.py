@@ -173,15 +173,6 @@ class Kraken:
         """Returns the number of attention heads of one way."""
         return self.num_heads // self.ways
 
-    def ways_per_device(self, tensor_parallel: int) -> int:
-        """Returns how many ways each of some devices computes; raises ValueError if they aren't divided evenly."""
-        if tensor_parallel < 1 or self.ways % tensor_parallel:
-            raise ValueError(
-                f"tensor_parallel is {tensor_parallel}, but must divide the ways, {self.ways}; "
-                f"take {_divisors(self.ways)} devices"
-            )
-        return self.ways // tensor_parallel
-
 
 def _divisors(number: int) -> str:
     *most, last = (str(n) for n in range(1, max(number, 1) + 1) if max(number, 1) % n == 0)

@@ -70,7 +70,7 @@ class Precision:
 
     Attributes:
         title: its name in words.
-        products: the dtype of the products of blocks.
+        products: the dtype of the products of blocks; "float8_blocks": scaled by less than a tensor.
         usual: the dtype of all else: attention, routers, norms, the head.
         operand_bytes: of an element of a product's operand that is cast to fewer bits, with its share of scales.
         reads: how often a cast reads what it casts: twice where it looks for the largest value of a tensor first.
@@ -90,9 +90,9 @@ PRECISIONS: Mapping[str, Precision] = {
     "tf32": Precision("single precision with products in TF32", "tf32", "float32"),
     "float8": Precision("bfloat16 with blocks' products in FP8, scaled by tensor", "float8", "bfloat16", 1.0),
     "fp8-blockwise": Precision(
-        "bfloat16 with blocks' products in FP8, scaled by 128 elements", "float8", "bfloat16", 1 + 4 / 128
+        "bfloat16 with blocks' products in FP8, scaled by 128 elements", "float8_blocks", "bfloat16", 1 + 4 / 128
     ),
-    "mxfp8": Precision("bfloat16 with blocks' products in MXFP8", "float8", "bfloat16", 1 + 1 / 32),
+    "mxfp8": Precision("bfloat16 with blocks' products in MXFP8", "float8_blocks", "bfloat16", 1 + 1 / 32),
     "nvfp4": Precision("bfloat16 with blocks' products in NVFP4", "float4", "bfloat16", 0.5 + 1 / 16, reads=2.0),
 }
 """By name, the usual one first."""

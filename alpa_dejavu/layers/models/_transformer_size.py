@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, final
 
+from alpa_dejavu.layers.models._size_checks import check_transformer
 from alpa_dejavu.layers.models._size_text import TextSizes
 from alpa_dejavu.layers.models._training_choices import (
     FROZEN_BYTES,
@@ -165,117 +165,11 @@ class Transformer(TextSizes):
         checks.one_of("transformer", "rotary_scaling_kind", self.rotary_scaling_kind, ROTARY_SCALINGS)
         self._fill_in()
         checks.one_of("transformer", "activation", self.activation, ACTIVATIONS)
-        for name, value, right, what in self._bounds():
-            _refuse_if(not right, f"{name} is {_word(value)}, but must be {what}; mend the sizes")
-        turned = "rotary_size" if self.latent_rank else "rotated" if self.rotated else "head_size"
-        _refuse_if(
-            self.rotary and getattr(self, turned) % 2 > 0,
-            f"{turned} is {getattr(self, turned)}, but must be even where positions rotate pairs of elements; give an "
-            "even one, or rotary=no",
-        )
         self._divides("kv_heads", "num_heads")
-        _refuse_if(
-            bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts,
-            f"experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, {self.num_experts}, or "
-            "both 0; mend the sizes",
-        )
-        _refuse_if(
-            bool(self.shared_feed_forward) and not self.num_experts,
-            f"shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no experts; give "
-            "num_experts",
-        )
-        _refuse_if(
-            self.shared_gate and not self.shared_feed_forward,
-            "shared_gate is yes, but must be no where there is no shared expert; give shared_feed_forward",
-        )
-        _refuse_if(
-            not 1 <= self.rotary_scaling <= 1e6 or (self.rotary_scaling > 1 and not self.rotary),
-            f"rotary_scaling is {self.rotary_scaling!r}, but must be from 1 to 1e6, and 1 where positions don't "
-            "rotate; mend the sizes",
-        )
-        lacking = bool(self.dense_blocks or self.experts_every > 1)
-        _refuse_if(
-            lacking != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks,
-            f"dense_blocks is {self.dense_blocks} and dense_feed_forward {self.dense_feed_forward}, but both must be "
-            f"0, or above it with at most {self.num_blocks} blocks; mend the sizes",
-        )
-        latent = bool(self.query_rank or self.rotary_size or self.value_size != self.head_size)
-        _refuse_if(
-            not self.latent_rank and latent,
-            "latent_rank is 0, but must be above it where query_rank, rotary_size or value_size are given; give "
-            "latent_rank, or leave these out",
-        )
-        _refuse_if(
-            self.latent_rank > 0 and self.kv_heads != self.num_heads,
-            f"kv_heads is {self.kv_heads}, but must be num_heads, {self.num_heads}, with latent attention; leave it "
-            "out",
-        )
-        _refuse_if(
-            not 0 <= self.train_last <= self.num_blocks,
-            f"train_last is {self.train_last}, but must be from 1 to the number of blocks, {self.num_blocks}; leave it "
-            "out to train the whole model",
-        )
-        _refuse_if(
-            self.lora > self.hidden,
-            f"lora is {self.lora}, but must be at most the hidden width, {self.hidden}; give a smaller rank",
-        )
-        _refuse_if(
-            self.lora_targets != LORA_TARGETS[0] and not self.lora,
-            f"lora_targets is {self.lora_targets!r}, but must be left out where there are no adapters; give lora=RANK",
-        )
-        _refuse_if(
-            self.frozen and self.trains_all,
-            f"frozen is {self.frozen!r}, but must be left out where the whole model is trained; give lora=RANK or "
-            "train_last=BLOCKS with it",
-        )
+        check_transformer(self)
         if self.frozen == "bf16" and self.computes_in.usual != "float32":
             object.__setattr__(self, "frozen", "")  # which is the same
-        _refuse_if(
-            self.gather and self.computes_in.products != "float8",
-            f"gather is {self.gather!r}, but must be left out where products aren't in FP8; give precision=fp8 with it",
-        )
         at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
-
-    def _bounds(self) -> Iterator[tuple[str, object, bool, str]]:
-        """Yields fields with their values, whether these are right beside the others, and what they must be."""
-        yield "window", self.window, self.window >= 0, "0, or the number of tokens"
-        every = self.global_every
-        yield "global_every", every, every == 0 or (every > 1 and self.window > 0), "0, or above 1 with a window"
-        yield "wide_qk_norm", self.wide_qk_norm, self.qk_norm or not self.wide_qk_norm, "no where qk_norm is"
-        plain = not self.rms_norm
-        yield "norm_bias", self.norm_bias, plain or self.norm_bias, "yes where norms don't centre"
-        for name in ("attention_cap", "logit_cap"):
-            yield name, getattr(self, name), 0 <= getattr(self, name) <= 1e6, "from 0 to 1e6"
-        every = self.experts_every
-        yield (
-            "experts_every",
-            every,
-            every == 1 or (1 < every <= self.num_blocks and self.num_experts > 0),
-            (f"1, or with experts at most the {self.num_blocks} blocks"),
-        )
-        for name in ("router_bias", "expert_biases"):
-            yield name, getattr(self, name), bool(self.num_experts) or not getattr(self, name), "no without experts"
-        most = max(self.num_experts, 1)
-        yield "imbalance", self.imbalance, 1 <= self.imbalance <= most, f"from 1 to the number of experts, {most}"
-        all_tokens = self.num_experts / max(self.experts_per_token, 1)
-        yield (
-            "capacity",
-            self.capacity,
-            0 <= self.capacity <= all_tokens,
-            f"from 0 to {all_tokens:g}, with which each expert takes all tokens",
-        )
-        yield "sinks", self.sinks, not (self.sinks and self.latent_rank), "no with latent attention"
-        most = self.head_size if self.rotary and not self.latent_rank else 0
-        yield "rotated", self.rotated, 0 <= self.rotated <= most, f"from 0 to {most}"
-        yield "alibi", self.alibi, not (self.alibi and self.rotary), "no where positions rotate"
-        learned = not (self.rotary or self.alibi)
-        yield (
-            "positions",
-            self.positions,
-            self.positions == 0 or (learned and self.positions >= self.sequence),
-            (f"0, or at least the {self.sequence} tokens of a sample with a learned table"),
-        )
-        yield "predicted", self.predicted, 0 <= self.predicted <= self.num_blocks, "from 0 to the number of blocks"
 
     def _derived(self) -> dict[str, Any]:
         """The sizes that follow from others where they aren't given."""
@@ -340,7 +234,7 @@ class Transformer(TextSizes):
         """
         return [0, *(1 + number for number in self._first_alike), self.num_blocks + 1]
 
-    @property
+    @functools.cached_property
     def _first_alike(self) -> list[int]:
         """For each block the number of the first one that is like it."""
         first: dict[tuple[bool, int, str], int] = {}
@@ -394,8 +288,8 @@ class Transformer(TextSizes):
         return self.sequence if whole else min(self.window, self.sequence)
 
     def pairs(self, number: int) -> float:
-        """Returns how many scores a head computes of a sample in a block of a number, half of those of a token itself
-        left out as for a triangle.
+        """Returns how many scores a head computes of a sample in a block of a number, where each of a token with itself
+        counts half: the area of a triangle, or of the band of a window in it.
 
         >>> [Transformer(8, 1, 2, 16, 8, window=window).pairs(0) for window in (0, 8, 2)]
         [32.0, 32.0, 14.0]
@@ -462,12 +356,3 @@ class Transformer(TextSizes):
         normed = queries + keys if self.wide_qk_norm else 2 * self.head_size
         count = hidden * (2 * queries + 2 * keys) + normed * self.qk_norm + heads * self.sinks
         return count + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
-
-
-def _refuse_if(wrong: object, message: str) -> None:
-    if wrong:
-        raise ValueError(f"transformer: {message}")
-
-
-def _word(value: object) -> object:
-    return ("no", "yes")[value] if isinstance(value, bool) else value

@@ -111,7 +111,9 @@ class Costs:
                     candidates.setdefault((slicing.stages, None), Candidate(self, slicing))
         if not unlike and (filled := self.filled(slicer, num_stages, devices)) is not None:
             candidates.setdefault((filled.stages, filled.hosts), filled)
-        timed = [simulation for candidate in candidates.values() if (simulation := fitting(candidate)) is not None]
+        timed = [
+            simulation for candidate in candidates.values() if (simulation := fitting(candidate, slicer)) is not None
+        ]
         if not timed and candidates and self.run.schedule not in ALPA_SCHEDULES:
             numbers = {len(candidate.slicing.stages) for candidate in candidates.values()}
             timed = list(self._sliced_by_memory(slicer, numbers, devices))
@@ -128,7 +130,7 @@ class Costs:
             successors = self.table.holding(self.run.in_flight(number - 1))
             costs = dataclasses.replace(self, table=dataclasses.replace(self.table, max_n_succ_stages=successors))
             slicing = self._packed(costs.problem, slicer, number, devices)
-            if slicing.found and (candidate := fitting(Candidate(self, slicing))) is not None:
+            if slicing.found and (candidate := fitting(Candidate(self, slicing), slicer)) is not None:
                 yield candidate
 
     @cached_property
@@ -295,9 +297,9 @@ def _by_rule(candidate: Candidate) -> Candidate:
     return candidate
 
 
-def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | None:
+def fitting(candidate: Candidate, slicer: Slicer | None = None, elsewhere_cut: bool = False) -> Candidate | None:
     """Returns a candidate with its simulated step; None if its schedule isn't possible, or takes more memory than there
-    is.
+    is. A slicer that remembers its answers remembers the step.
 
     Slicers count the memory of Alpa's schedules as it is, and of others too little; so under Alpa's it is checked only
     where layers weren't cut by what the schedule keeps.
@@ -305,7 +307,7 @@ def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | No
     in_alpa = candidate.run.schedule in ALPA_SCHEDULES
     if not in_alpa and len(candidate.slicing.stages) not in candidate.costs.possible:
         return None
-    timed = simulated(candidate)
+    timed = simulated(candidate, slicer)
     return timed if (in_alpa and not elsewhere_cut) or fits(timed) else None
 
 
@@ -316,9 +318,16 @@ def fits(candidate: Candidate) -> bool:
     return all(n <= table.usable_bytes[on.submesh] for n, on in zip(needed, candidate.slicing.stages, strict=True))
 
 
-def simulated(candidate: Candidate) -> Candidate:
-    """Returns a candidate with its simulated step, and with its layers cut into the schedule's chunks."""
+def simulated(candidate: Candidate, slicer: Slicer | None = None) -> Candidate:
+    """Returns a candidate with its simulated step, and with its layers cut into the schedule's chunks. A slicer that
+    remembers its answers remembers the step.
+    """
     if candidate.run.form.chunks > 1 and not candidate.chunks:
         chunks = chunks_of(candidate.table, candidate.slicing.stages, candidate.run)
         candidate = dataclasses.replace(candidate, chunks=chunks)
-    return dataclasses.replace(candidate, simulated_s=step_of(candidate.times, candidate.cluster, candidate.run))
+    times, cluster, run = candidate.times, candidate.cluster, candidate.run
+    kept = slicer.kept if isinstance(slicer, Dynamic) and cluster.cores is None else None
+    step_s = (
+        step_of(times, cluster, run) if kept is None else kept.step_s(lambda: step_of(times, cluster, run), times, run)
+    )
+    return dataclasses.replace(candidate, simulated_s=step_s)

@@ -21,8 +21,9 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
 from alpa_dejavu.planning.search._pricing import priced
+from alpa_dejavu.planning.search._remat_parts import with_parts
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.task import Clock, PlanningTask
+from alpa_dejavu.planning.task import Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import (
     MeshConfig,
     Model,
@@ -33,7 +34,6 @@ from alpa_dejavu.problem import (
     Sharding,
     StageChoice,
     Submesh,
-    blocks_again,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.sharding.transformers import TransformerSharding
@@ -65,8 +65,6 @@ _SMALL = {False: 256, True: 64}
 _MANY, _FIRST, _RIVAL = 32, 12, 1.02
 """Of more configs so many are priced first, and of the others only those by whose bounds a plan takes less than so many
 times the best one's step."""
-_SHARES = 3
-"""So many of the least shares of blocks computed again that may fit are looked at."""
 _FINALISTS = 3
 """About so many shapes are priced once more, at their own micro-batch."""
 _POLISHED = 3
@@ -84,7 +82,8 @@ class PricedShapes:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._best: dict[Shape, Candidate | None] = {}
-        self._off = self._too_long = self._bytes_off = 0.0
+        self._errors: dict[bool, list[float]] = {}  # of steps, by whether they were scaled from the first micro-batch
+        self._bytes_off = 0.0
         self._forgotten_work_s = math.inf
         self._scaled_from: dict[tuple[int, int], int] = {}  # samples in the micro-batch that was traced
         self._corrected: set[tuple[int, int]] = set()  # whose seconds were corrected by what an exact price was off
@@ -264,7 +263,7 @@ class PricedShapes:
         }
         if not scaled or not self.task.source.traces:
             return None
-        doubt, as_fast = max(_SURE * self._too_long, self._off, _DOUBT), AS_FAST * (len(self.task.cluster.hosts) > 1)
+        as_fast = AS_FAST if len(self.task.cluster.hosts) > 1 else 0.0
         exact = [plan for plan in best.values() if plan.costs.exact]
         exact_s = min((plan.step_s for plan in exact), default=math.inf)
         finest = max((p.model.num_layers for p in exact if p.step_s <= exact_s * (1 + as_fast)), default=0)
@@ -272,7 +271,7 @@ class PricedShapes:
         def may_win(shape: Shape) -> bool:
             if _key(shape) in self._corrected:
                 return scaled[shape] <= exact_s * (1 + (as_fast if shape.layers > finest else -as_fast))
-            return scaled[shape] <= self._best_s * (1 + doubt)
+            return scaled[shape] <= self._best_s * (1 + self._doubt(_key(shape)))
 
         rivals = [shape for shape in scaled if may_win(shape)]
         if as_fast and rivals:
@@ -280,6 +279,18 @@ class PricedShapes:
             most = max(shape.layers for shape in rivals if scaled[shape] <= near_s)
             rivals = [shape for shape in rivals if shape.layers == most]
         return least(rivals, key=lambda shape: scaled[shape]) if rivals else None
+
+    def _doubt(self, key: tuple[int, int]) -> float:
+        """The share by which scaled steps may be off, by what those from the same micro-batch were, or all of them.
+
+        The first micro-batch may have too few samples to be divided as larger ones are, so that it says less of these.
+        """
+        of_first = self._is_of_first(key)
+        errors = self._errors.get(of_first) or [error for errors in self._errors.values() for error in errors]
+        return max([_DOUBT, *(max(_SURE * error, -error) for error in errors)])
+
+    def _is_of_first(self, key: tuple[int, int]) -> bool:
+        return self._scaled_from[key] == self.task.source.micro_batch
 
     def _short_of_memory(self) -> Shape | None:
         """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
@@ -309,6 +320,7 @@ class PricedShapes:
         nearest, before = self.task.source.nearest(shape.layers, samples), self._costs[key]
         alike = [other for other in self._costs if other != key and other[1] == key[1]]
         alike = [other for other in alike if self._scaled_from[other] == self._scaled_from[key]]
+        of_first = self._is_of_first(key)
         exactly = self._limited or nearest in (samples, self._scaled_from[key])  # many unlike hosts take long to slice
         if not exactly:
             del self._costs[key]
@@ -321,7 +333,7 @@ class PricedShapes:
             del self._best[other]
             if (again := self.candidate(other)) is not None and exactly and again.step_s <= far_s:
                 too_long, bytes_off = _scaling_errors(before, again)
-                self._off, self._too_long = max(self._off, abs(too_long)), max(self._too_long, too_long)
+                self._errors.setdefault(of_first, []).append(too_long)
                 self._bytes_off = max(self._bytes_off, bytes_off)
         self._correct(alike, _ratios(before, costs))
 
@@ -386,53 +398,45 @@ def _factor(plan: Candidate, ratios: Mapping[Entry, float]) -> float:
 
 def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Run) -> SearchSpace:
     """Returns the space without the configs with which as many stages as there are submeshes of one size can't keep all
-    blocks of a transformer; if that leaves none, the leanest one. Other models, and stages that may be unlike, are left
-    to their prices.
+    of a transformer; if that leaves none, the leanest one. Where only blocks that are computed again fit, shares
+    of them are added, if the framework has that. Other models, and stages that may be unlike, are left to their prices.
     """
     if not isinstance(sharding, TransformerSharding) or not space.families or task.margin.residuals is not None:
         return space
     devices = task.cluster.num_devices
     usable = max(map(task.margin.usable_bytes, task.prices.models.runtime.hosts(task.cluster.hosts)))
     alpa = run.schedule in ALPA_SCHEDULES
-    of_kinds: dict[tuple[object, ...], list[tuple[int, float, float, float]]] = {}
+    missing = dict[MeshConfig, float]()
+    kinds = functools.cache(lambda config: np.array(sharding.blocks(config)))
+    ends = functools.cache(lambda config: np.array(sharding.ends(config)))
 
-    def blocks(config: MeshConfig, remat: str) -> list[tuple[int, float, float, float]]:
-        key = config.division_key, remat
-        if key not in of_kinds:
-            of_kinds[key] = sharding.blocks(dataclasses.replace(config, remat=remat, remat_share=1.0))
-        return of_kinds[key]
+    def stages_of(config: MeshConfig) -> int:
+        return devices // (config.data_parallel * config.tensor_parallel)
 
     def fits(config: MeshConfig) -> bool:
-        stages = devices // (config.data_parallel * config.tensor_parallel)
-        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])[:, None]
-        some = config.remat_share < 1
-        ends = [blocks(config, remat) for remat in (("none", "layer") if some else (config.remat,) * 2)]
-        for (count, resident, per_block, temporary), (_, _, if_again, temporary_again) in zip(*ends, strict=True):
-            number = np.arange(1, count + 1)
-            again = blocks_again(config.remat_share, number) if some else 0
-            room = usable - max(temporary, temporary_again)
-            kept = resident * number + (per_block * (number - again) + if_again * again) * in_flight
-            if not config.offload.any and (kept <= room * (1 + 1e-9)).sum() < count:
-                return False
-        return True
+        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages_of(config))])
+        none, whole = map(kinds, config.remat_ends) if config.remat_share < 1 else [kinds(config)] * 2
+        (table, *_), (head, of_head, computing, gathered) = ends(config.remat_ends[1])
+        free = np.full(len(in_flight), usable)
+        free[-1] -= table
+        free[0] -= head + of_head * in_flight[0]
+        share = math.inf
+        for count, resident, per_micro_batch, temporary, at_hand in none + (whole - none) * config.remat_share:
+            left = free - temporary - at_hand
+            left[0] -= max(computing - temporary, 0.0) + max(gathered - at_hand, 0.0)
+            most = np.floor(left.clip(0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
+            share = min(share, most.sum() / count)
+            missing[config] = max(missing.get(config, 0.0), resident + temporary + at_hand)
+        return config.offload.any or share >= 1
 
-    left = _least_shares(space.filtered(fits))
+    rules = task.space.restriction if isinstance(task.space, SpaceRules) else None
+    if rules is not None and rules.limits.remat_of_some:
+        space = with_parts(space, sharding.size.num_blocks, stages_of, fits)
+    left = space.filtered(fits)
     if any(config is not None for row in left.configs for config in row):
         return left
-    every = [config for row in space.configs for config in row if config is not None]
-    leanest = least(every, key=lambda config: max(part[1] + part[3] for part in blocks(config, config.remat)))
+    leanest = least(missing, key=lambda config: missing[config])
     return space.filtered(lambda config: config == leanest)
-
-
-def _least_shares(space: SearchSpace) -> SearchSpace:
-    """Returns the space with only the least few of the shares of blocks that configs alike compute again."""
-    shares: dict[MeshConfig, set[float]] = {}
-    for row in space.configs:
-        for config in row:
-            if config is not None:
-                shares.setdefault(config.remat_ends[1], set()).add(config.remat_share)
-    enough = {config: sorted(some)[:_SHARES][-1] for config, some in shares.items()}
-    return space.filtered(lambda config: config.remat_share == 1 or config.remat_share <= enough[config.remat_ends[1]])
 
 
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:

@@ -158,7 +158,9 @@ class Searched(Chooser):
 
     def _search(self, task: PlanningTask, costs: Sequence[Costs] = ()) -> ShapeSearch:
         counts = sorted({near.run.num_micro_batches for near in costs}) or task.micro_batches
-        return ShapeSearch(task.layers, counts, self.begin, thorough=is_small(task))
+        devices = task.cluster.num_devices
+        halved = not task.unlike and devices & (devices - 1) == 0
+        return ShapeSearch(task.layers, counts, self.begin, thorough=is_small(task), halved=halved)
 
 
 def _on_all_devices(shapes: PricedShapes, candidates: Sequence[Candidate]) -> list[Candidate]:

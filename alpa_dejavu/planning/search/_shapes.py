@@ -57,10 +57,12 @@ class ShapeSearch:
     the step times of those before.
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them, and the best shape's number of
-    stages, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
-    begins at a known good shape goes from there to neighbouring numbers of micro-batches as long as steps get shorter.
-    A thorough one tries all numbers of layers and micro-batches, and all of stages with the best shapes. Other numbers
-    of stages aren't tried with shapes far from `rival_s`, a step that is known elsewhere.
+    stages, with more layers, as long as those gain; then other numbers of stages with the best of all. Of `halved`
+    devices, of which there are a power of two, multiples of the fewest layers are tried first, and others only if those
+    gain: they would be of use for stages by threes. A search that begins at a known good shape goes from there to
+    neighbouring numbers of micro-batches as long as steps get shorter. A thorough one tries all numbers of layers and
+    micro-batches, and all of stages with the best shapes. Other numbers of stages aren't tried with shapes far from
+    `rival_s`, a step that is known elsewhere.
 
     >>> search = ShapeSearch([4], [1, 2])
     >>> while (shape := search.ask()) is not None:
@@ -76,9 +78,12 @@ class ShapeSearch:
         begin: Shape | None = None,
         thorough: bool = False,
         rival_s: float = math.inf,
+        halved: bool = False,
     ) -> None:
         self.told: dict[Shape, float] = {}
-        self._layers, self._counts = tuple(layers), tuple(micro_batches)
+        few, *more = layers
+        self._layers = (few, *sorted(more, key=lambda number: (halved and number % few > 0, number)))
+        self._counts, self._idle = tuple(micro_batches), 1 if halved else _IDLE
         self._stages: dict[Shape, int] = {}
         self._thorough, self._rival_s, self._begin = thorough, rival_s, begin
         self._asked = self._shapes(begin)
@@ -94,7 +99,7 @@ class ShapeSearch:
     @property
     def left(self) -> tuple[int, int]:
         """Returns about how many shapes are left: at numbers of layers that were asked for, and one for each other."""
-        few, more = self._layers[0], min(len(self._layers) - 1, _IDLE)
+        few, more = self._layers[0], min(len(self._layers) - 1, self._idle)
         asked = [shape for shape in self.told if not shape.stages]
         first = [shape for shape in asked if shape.layers == few]
         widely = len(self._counts) if self._thorough else len(self._counts) // 2 + 1
@@ -127,7 +132,7 @@ class ShapeSearch:
             idle = idle + 1 if least > best * (1 - _GAIN) else 0
             if least < best:
                 counts, best = self._close_counts(number), least
-            if idle == _IDLE and not self._thorough:
+            if idle == self._idle and not self._thorough:
                 break
 
     def _with_layers(self, number: int) -> Iterator[Shape]:

@@ -63,6 +63,7 @@ class Restriction:
             and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
             and not limits.why_not_divided(config, stages)
+            and limits.has_muon(model, config)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )
 
@@ -82,10 +83,6 @@ def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | No
 
 _DEGREES = {"context": "context_parallel", "experts": "expert_parallel", "shard": "sharded"}
 """The choices that are fixed by these names, and their degrees in a config."""
-
-
-REMAT_SHARES = tuple(n / 8 for n in range(1, 8))
-"""Shares of a stage's blocks that may be computed again, where a training framework can compute some again."""
 
 
 def choices_of(model: Model) -> DivisionChoices:
@@ -154,6 +151,5 @@ def division_choices(
     free: dict[str, Any] = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
     choices = DivisionChoices(
         tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees,
-        remat_shares=REMAT_SHARES if limits is not None and limits.remat_of_some else (),
-    )  # fmt: skip
+    )
     return dataclasses.replace(choices, **{**free, **fixed})

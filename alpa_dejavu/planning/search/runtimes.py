@@ -52,6 +52,7 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
+    muon_whole: bool = False  # whether Muon goes without ZeRO 3, groups of devices that share, and offload
     remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
     # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
     trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
@@ -83,6 +84,13 @@ class Runtime:
                 }.get(field, f"{field} is {value!r}")  # fmt: skip
                 return Hindrance(f"its files can't say that {words}", f"plan without {option}")
         return None
+
+    def has_muon(self, model: Transformer | None, stage: MeshConfig | StagePlan) -> bool:
+        """Returns whether a stage's division goes with Muon, if a model is trained by it: it wants whole matrices."""
+        if model is None or model.optimizer != "muon" or not self.muon_whole:
+            return True
+        offload = stage.offloaded if isinstance(stage, StagePlan) else stage.offload
+        return stage.zero < 3 and not stage.sharded and not offload.any
 
     def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
         """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
@@ -167,7 +175,7 @@ _MEGATRON = [
 """The kinds of transformers that Megatron's arguments say."""
 _HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
 _BY_MAXTEXT: Mapping[str, Sequence[object]] = {
-    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8"),
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "precision": ("bfloat16", "float32", "float8", "mxfp8"),
 }  # fmt: skip
 _LLAMA_IN_MAXTEXT: Mapping[str, Sequence[object]] = {
     **_BY_MAXTEXT, "latent_rank": (0,), "dense_blocks": (0,), "shared_feed_forward": (0,), "router_bias": (False,),
@@ -183,6 +191,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        muon_whole=True,
         remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
@@ -191,7 +200,7 @@ RUNTIMES = {
         zero=(0, 2),
         offload=(OFFLOADED[:1],),
         offload_parts=(2,),
-        trains={"optimizer": ("adamw", "adam", "sgd"), "gather": ("", "fp8")},
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon"), "gather": ("", "fp8")},
         lacks="unusual",
         says=(
             "window", "global_every", "activation", "experts_every", "sinks", "rotated", "positions", "predicted",
@@ -203,6 +212,7 @@ RUNTIMES = {
         degrees=("context_parallel", "sharded"),
         context_in_pipeline=False,
         hybrid_zero=(3,),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon")},
         models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
@@ -211,6 +221,7 @@ RUNTIMES = {
         drives=True,
     ),
     "galvatron": Runtime(
+        remat_of_some=True,
         degrees=("context_parallel", "expert_parallel", "expert_tensor"),
         schedules=("1f1b", "gpipe"),
         cuts=Cuts(lone_ends=False),
@@ -225,7 +236,8 @@ RUNTIMES = {
         schedules=("1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half", "v_min", "dualpipe_v"),
         unlike_remat=False,
         offload=(OFFLOADED[:3],),
-        models=({"precision": ("bfloat16", "float32")},),
+        trains={"gather": ("", "fp8")},
+        models=({"precision": ("bfloat16", "float32", "float8", "mxfp8")},),
     ),
     "maxtext": Runtime(
         degrees=("context_parallel", "expert_parallel", "sharded"),
@@ -241,6 +253,7 @@ RUNTIMES = {
         schedules_alone=("1f1b",),
         lacks="unusual",
         says=("router_bias", "predicted", "rotary_scaling_kind"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "muon")},
         models=(
             {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
             {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
@@ -254,7 +267,11 @@ RUNTIMES = {
             },
         ),
     ),
-    "jaxpp": Runtime(schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v")),
+    "jaxpp": Runtime(
+        remat_of_some=True,
+        schedules=("1f1b", "1f1b_overlap_friendly", "interleaved", "zb_h1", "dualpipe_v"),
+        trains={"optimizer": ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adam8bit")},
+    ),
 }  # fmt: skip
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 _ALIKE = {
@@ -345,7 +362,11 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     if untrained := limits.why_not_trained(plan.model):
         yield untrained
+    sizes = transformer_size(plan.model)
     for n, stage in enumerate(plan.stages):
+        if not limits.has_muon(sizes, stage):
+            yield Hindrance(f"stage {n} has ZeRO 3, hybrid sharding or offload with Muon", again)
+            break
         if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
             yield Hindrance(f"stage {n}: {reason}", again)
             break

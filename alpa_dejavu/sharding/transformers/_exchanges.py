@@ -8,7 +8,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from alpa_dejavu.sharding.transformers._execution import ALL_TO_ALL, RING
 
 _LOSS_BYTES = 12.0
 """What tensor-parallel devices add up of each token for the loss: the greatest logit, the sum, and the label's."""
-ArraysOfBytes = Mapping[str, FloatArray]
+BytesOf = Callable[[str], FloatArray]
 SentCollective = tuple[str, int, float, float]
 """The kind of some collectives, their axis, the bytes of each, and how many there are; if they are of context-parallel
 devices, they go on beside attention where it is computed step by step."""
@@ -136,16 +136,14 @@ def _of_context(work: LayerWork, backward: bool) -> Iterator[SentCollective]:
     yield "all_to_all", CONTEXT, heads * size.value_size, 1.0
 
 
-def parameter_exchanges(
-    work: LayerWork, phase: str, parameters: tuple[ArraysOfBytes, ArraysOfBytes]
-) -> list[AxisCollectives]:
+def parameter_exchanges(work: LayerWork, phase: str, parameters: tuple[BytesOf, BytesOf]) -> list[AxisCollectives]:
     """Returns the collectives of parameters and gradients that layers do together in a phase.
 
     Args:
         work: what a device has of the layers.
         phase: "forward" or "backward" of a micro-batch, or "step".
-        parameters: the figures of `ParameterBytes` by their names, those of experts and all others; arrays of one
-            shape, which the bytes have, too.
+        parameters: functions of the names of figures of `ParameterBytes`, for experts' and all others: they return
+            arrays of one shape, which the bytes have, too.
     """
     return [
         AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
@@ -155,9 +153,7 @@ def parameter_exchanges(
     ]
 
 
-def _of_parameters(
-    work: LayerWork, phase: str, experts: bool, own: ArraysOfBytes
-) -> Iterator[tuple[str, int, FloatArray]]:
+def _of_parameters(work: LayerWork, phase: str, experts: bool, own: BytesOf) -> Iterator[tuple[str, int, FloatArray]]:
     """Yields the collectives of parameters and gradients: in groups that share what ZeRO shares, and of gradients
     between these.
     """
@@ -169,20 +165,20 @@ def _of_parameters(
     copied = degrees.copies(apart) > 1
     axis, divided = shared if copied else everywhere, ways > 1 or not copied
     if degrees.zero == 3 and phase != "step" and divided:
-        yield "all_gather", axis, own["gathered" if phase == "forward" else "regathered"]
+        yield "all_gather", axis, own("gathered" if phase == "forward" else "regathered")
     if phase == ("backward" if degrees.zero == 3 else "step"):
         if not degrees.zero:
-            yield "all_reduce", everywhere, own["reduced"]
+            yield "all_reduce", everywhere, own("reduced")
             return
         # Who updates a whole matrix has all of its gradient.
-        yield "all_reduce", everywhere, own["owned"]
-        scattered = own["reduced"] - own["owned"]
+        yield "all_reduce", everywhere, own("owned")
+        scattered = own("reduced") - own("owned")
         if divided:
             yield "reduce_scatter", axis, scattered
         if copied:
             yield "all_reduce", between, scattered / ways
         if degrees.zero == 2 and divided:
-            yield "all_gather", axis, own["updated"]
+            yield "all_gather", axis, own("updated")
     if phase == "step" and degrees.zero and divided:
-        yield "all_gather", axis, own["whole"]
-        yield "all_reduce", axis, own["factors"]
+        yield "all_gather", axis, own("whole")
+        yield "all_reduce", axis, own("factors")

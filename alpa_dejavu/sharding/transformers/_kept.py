@@ -32,7 +32,9 @@ class KeptBytes:
     Attributes:
         weights, gradients, states: of its parameters, all the time.
         activations: of each micro-batch in flight, but for what the layer takes in.
-        entering: the hidden state that the layer takes in, of each micro-batch in flight.
+        entering: the hidden state that the layer takes in, of each micro-batch in flight; 0 where it isn't kept, as
+            nothing up to the layer is trained.
+        sent: the same hidden state, kept or not.
         logits: of the loss while it is computed.
         working: of what lives only while a layer goes backward; with what it computes again, where it does.
         gathered: the whole parameters, and gradients, of the blocks that are at hand under ZeRO-3.
@@ -43,6 +45,7 @@ class KeptBytes:
     states: float
     activations: float
     entering: float
+    sent: float
     logits: float
     working: float
     gathered: float
@@ -51,13 +54,14 @@ class KeptBytes:
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     own, zero = work.parameter_bytes(layer), work.degrees.zero
-    activations, entering, logits, working = _passing(work.of_replica, layer, remat)
+    activations, entering, sent, logits, working = _passing(work.of_replica, layer, remat)
     return KeptBytes(
         weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
         gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
         states=sum(work.shared((kind.states for kind in own), zero > 0)),
         activations=activations,
         entering=entering,
+        sent=sent,
         logits=logits,
         working=working,
         gathered=_gathered(work, layer) if zero == 3 else 0.0,
@@ -65,7 +69,7 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
 
 
 @functools.lru_cache(maxsize=4096)
-def _passing(work: LayerWork, layer: int, remat: str) -> tuple[float, float, float, float]:
+def _passing(work: LayerWork, layer: int, remat: str) -> tuple[float, float, float, float, float]:
     """Returns what a replica keeps of a layer for its passes: `KeptBytes.activations` to `working`."""
     execution, size, goes_back = work.execution, work.size, work.goes_back(layer)
     blocks, is_last = size.blocks_of(layer) if goes_back else range(0), layer == size.num_layers - 1
@@ -75,12 +79,13 @@ def _passing(work: LayerWork, layer: int, remat: str) -> tuple[float, float, flo
         {"none": total, "selective": _selected(work, block), "layer": 0.0}[remat]
         for total, block in zip(whole, activations, strict=True)
     ]
-    hidden = work.width * work.hidden * goes_back
+    hidden = work.width * work.hidden
     # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
-    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0
+    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0  # the head has a backward pass in any case
     logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
     again = max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
-    return sum(stays) + ends, hidden if layer else 0.0, logits, again + _going_backward(work, blocks)
+    entering = hidden if layer else 0.0
+    return sum(stays) + ends, entering * goes_back, entering, logits, again + _going_backward(work, blocks)
 
 
 def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:

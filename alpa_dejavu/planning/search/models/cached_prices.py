@@ -48,7 +48,10 @@ class CachedPrices:
         """
         if self._cache is None or not isinstance(slicer, Dynamic):
             return slicer
-        key = {**model, "slicings": content_digest(code_digest("_util", "slicing"), slicer.effort)}
+        key = {
+            **model,
+            "slicings": content_digest(code_digest("_util", "schedules", "simulation", "slicing"), slicer.effort),
+        }
         kept = self._entry(self._cache, key, KeptSlicings.from_data, KeptSlicings)
         return dataclasses.replace(slicer, kept=kept)
 
