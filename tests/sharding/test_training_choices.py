@@ -226,6 +226,8 @@ def test_what_fewer_bits_keep_and_send(precision, operand):
     operands = 32 * 8192 * (3 * 4096 + 14336)  # both norms' results, attention's and the activation's
     usual = parts(LLAMA, config(zero=0))["other activations"] - 2 * 32 * 8192 * (2 * 4096 + 14336)
     assert kept["other activations"] == pytest.approx(usual + operand * operands)
+    frozen = parts(changed(size, lora=16), config(zero=0))["weights"]
+    assert frozen == pytest.approx(kept["weights"] + 2 * 13_631_488)
     block, products = (sum(a * b for a, b in SHAPES), LLAMA.block_parameters(0))
     gathered = [division(size, config(8, zero=3), "torchtitan").combined("forward")[0].num_bytes[1, 1]]
     if precision != "nvfp4":
