@@ -101,7 +101,9 @@ def restriction_of(model: Model, batch: int | None) -> Restriction | None:
     models, or where its limits aren't known.
     """
     sharding = model.sharding
-    limits = limits_of(sharding.execution.name) if isinstance(sharding, TransformerSharding) else None
+    if not isinstance(sharding, TransformerSharding):
+        return None
+    limits = limits_of(sharding.execution.name)
     return None if limits is None else Restriction(limits, batch, sharding.size)
 
 
