@@ -468,9 +468,17 @@ class StageCostModel:
             self._again[key] = np.divide(again_s, whole_s, out=shares, where=whole_s > 0)
         return self._again[key] * config.remat_share
 
-    def exchanges_again(self, config: MeshConfig, device: Device) -> Bool[NDArray[np.bool_], " V"]:
-        """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again."""
-        return (self.again(config, device) > 0) & (config.remat == "layer")
+    def exchanges_again(
+        self, config: MeshConfig, device: Device, stage: tuple[int, int] = (0, -1)
+    ) -> Bool[NDArray[np.bool_], " V"]:
+        """Returns for each sharding variant whether its backward pass runs its forward pass's collectives again; of a
+        share of the blocks the first ones of a stage, given by its first and last layer, do.
+        """
+        again = (self.again(config, device) > 0) & (config.remat == "layer")
+        if config.remat_share < 1:
+            blocks = stage[0] + np.flatnonzero(again[stage[0] : stage[1] + 1])
+            again[blocks[int(blocks_again(config.remat_share, len(blocks))) :]] = False
+        return again
 
     def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
         """Returns the sums for all stages, from what the layers' variants take."""

@@ -210,7 +210,7 @@ def _window(config: Configuration, kind: str, tokens: int, blocks: int) -> tuple
         local = [has_any and not (every and (number + 1) % every == 0) for number in range(blocks)]
     types = config.get("layer_types")
     if types is not None:
-        if not isinstance(types, list) or not set(types) <= {"full_attention", "sliding_attention"}:
+        if not isinstance(types, list) or not all(of in ("full_attention", "sliding_attention") for of in types):
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
         local = [of == "sliding_attention" for of in types]
     if not window or window >= tokens or not any(local):
@@ -281,9 +281,10 @@ def _mpt(config: Configuration, kind: str, sequence: int | None) -> Transformer:
             why = f"attn_config has {name} {short(attention[name])}, but must have {value!r} to be planned"
             raise config.wrong("attn_config", why)
     hidden, no_bias = config.number("d_model"), config.flag("no_bias", True)
+    keys = dataclasses.replace(config, values=attention).number("kv_n_heads", 0)
     return Transformer(
         hidden, config.number("n_layers"), config.number("n_heads"), config.number("vocab_size"),
-        config.tokens("max_seq_len", sequence), kv_heads=attention.get("kv_n_heads", 0),
+        config.tokens("max_seq_len", sequence), kv_heads=keys,
         feed_forward=config.number("expansion_ratio") * hidden, gated=False, rotary=False, alibi=True, rms_norm=False,
         norm_bias=not no_bias, biases="none" if no_bias else "all", tied=config.flag("tie_word_embeddings", True),
         precision=_precision(config),

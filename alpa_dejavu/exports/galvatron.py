@@ -30,6 +30,7 @@ _DEGREES: Final = {
     "context_parallel": "cp_sizes_enc", "expert_parallel": "ep_sizes_enc", "expert_tensor": "tp_of_ep_sizes_enc",
 }  # fmt: skip
 """Lists with a degree of each block, by the names that plans have."""
+_AS_MEGATRON = "what Alpa hasn't is priced as Megatron runs it, unless --runtime names another"
 _DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
@@ -127,9 +128,10 @@ def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | No
     schedule = schedules[strategy.one_of("pipeline_type", schedules, "gpipe")]
     zero = _zero(strategy, num_blocks) if across > 1 else 0
     remat = tuple("layer" if own else "none" for own in counts)
-    return Foreign(
-        Outline(batch, chunks, schedule, across, along[0], blocks, remat, zero, **degrees, remat_share=share), model
-    )
+    outline = Outline(batch, chunks, schedule, across, along[0], blocks, remat, zero, **degrees, remat_share=share)
+    if degrees == DEGREES and share == 1:
+        return Foreign(outline, model)
+    return Foreign(outline, model, (), {"runtime": "megatron"}, (_AS_MEGATRON,))
 
 
 def _alike(strategy: Configuration, key: str, count: int) -> int:

@@ -120,7 +120,8 @@ class _WorkPricer:
         division, (first, last) = self.costs.division(self.config), self.layers
         variant = layer if division.of_stages is None else int(division.of_stages[first, last, layer])
         phases = [phase]
-        if phase == "backward" and self.costs.exchanges_again(self.config, self.devices.kinds[0])[variant]:
+        again = self.costs.exchanges_again(self.config, self.devices.kinds[0], self.layers)
+        if phase == "backward" and again[variant]:
             phases = ["forward", "backward"]  # what is computed again is sent again
         totals: dict[tuple[str, int], list[float]] = {}
         for sending in phases:

@@ -51,9 +51,10 @@ def plan_for(
             search = task.chooser.choose(task, clock)
             free = plan(task, (), clock, search=search).plan
     why = None if free is None else next(hindrances(free, runs_on, limits.limits), None)
-    note = _what_it_costs(runs_on, free, why)
+    # What a framework divides in its own way isn't searched for all others.
+    notes = [_what_it_costs(runs_on, free, why)] if free is not None or rules.divisions.plain else []
     if free is not None and why is None and search is not None:
-        return plan(task, clock=clock, more=[note], search=search)
+        return plan(task, clock=clock, more=notes, search=search)
     schedules = [name for name in (task.schedule, *task.other_schedules) if limits.limits.has(name)]
     if not schedules:
         check_schedule_of(runs_on, task.schedule)
@@ -69,14 +70,14 @@ def plan_for(
         for names in (piped, alone)
         if names
     ]
-    return _best(tasks, clock, note)
+    return _best(tasks, clock, notes)
 
 
-def _best(tasks: Sequence[PlanningTask], clock: Clock, note: Annotation) -> PlanningResult:
+def _best(tasks: Sequence[PlanningTask], clock: Clock, notes: Sequence[Annotation]) -> PlanningResult:
     results, none = [], NoPlanError("there are no tasks")
     for task in tasks:
         try:
-            results.append(plan(task, clock=clock, more=[note]))
+            results.append(plan(task, clock=clock, more=notes))
         except NoPlanError as error:
             none = error
     if not results:

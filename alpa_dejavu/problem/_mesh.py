@@ -33,6 +33,8 @@ experts; those that have the same experts; those that share one expert's product
 experts, those that share what ZeRO shares of them, and those that have the same share."""
 ZERO = (0, 2, 3)
 Remat: TypeAlias = Annotated[str, chosen(REMAT), stated('"none", "selective" or "layer"')]
+ZERO_NAMES = {0: "0", 2: "1", 3: "3"}
+"""The usual names of ZeRO levels: at level 2 devices share the optimizer's state, and each has whole gradients."""
 Zero: TypeAlias = Annotated[int, chosen(ZERO), stated("0, 2 or 3"), WHOLE]
 
 

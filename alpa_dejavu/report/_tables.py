@@ -11,6 +11,7 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
@@ -24,7 +25,8 @@ from alpa_dejavu.plans.stage_rows import (
     mesh_text,
 )
 from alpa_dejavu.plans.table import fullest_parts
-from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
+from alpa_dejavu.problem import ZERO_NAMES, Cluster, DrawnSeconds, Link, Plan
+from alpa_dejavu.sharding.transformers import training_text
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
@@ -59,7 +61,10 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 def notes(plan: Plan) -> list[tuple[str, str]]:
     """Returns what is to be said of a plan in sentences, as pairs of what it is about, or "", and the sentence."""
+    size = transformer_size(plan.model)
+    training = "" if size is None else training_text(size)
     return [
+        *([("trained", training)] if training else []),
         ("runs on", runtimes_text(plan)),
         *([] if plan.confidence is None else plan.confidence.facts),
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
@@ -118,7 +123,7 @@ def described(plan: Plan) -> str:
     for stage in plan.stages:
         text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += degrees_text(stage) + {"none": "", "layer": ", remat", "selective": ", selective remat"}[stage.remat]
-        text += f", ZeRO-{stage.zero}" if stage.zero else ""
+        text += f", ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else ""
         texts.append(text + (f", {stage.offloaded.text}" if stage.offloaded.any else ""))
     parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])

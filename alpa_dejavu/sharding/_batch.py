@@ -78,7 +78,7 @@ def _carry(operators: Sequence[ProgramOperator], batch: list[int | None]) -> Non
         if dim is not None:
             for position, operand in enumerate(operators[index].operands):
                 if batch[operand] is None:
-                    pairs = carried_dims(operators, operators[index], position)
+                    pairs = _pairs(operators, operators[index], position)
                     batch[operand] = next((before for before, after in pairs if after == dim), None)
 
 
@@ -90,7 +90,7 @@ def _forward(
         dim = batch[operand]
         if dim is None:
             continue
-        pairs = carried_dims(operators, operator, position)
+        pairs = _pairs(operators, operator, position)
         carried = next((after for before, after in pairs if before == dim), None)
         if carried is not None:
             result = carried
@@ -99,16 +99,8 @@ def _forward(
     return result
 
 
-def carried_dims(
-    operators: Sequence[ProgramOperator], operator: ProgramOperator, position: int
-) -> list[tuple[int, int]]:
-    """Returns pairs (dimension of the operand at a position, dimension of the result) that an operator carries over."""
-    operand = operators[operator.operands[position]]
-    attributes = operator.attributes
-    if operator.kind in _SAME_PLACE:
-        if operand.rank != operator.rank:
-            return []
-        return [(d, d) for d in range(operand.rank) if operand.shape[d] == operator.shape[d]]
+def _pairs(operators: Sequence[ProgramOperator], operator: ProgramOperator, position: int) -> list[tuple[int, int]]:
+    operand, attributes = operators[operator.operands[position]], operator.attributes
     if operator.kind == "reshape":
         return reshaped_dims(operand.shape, operator.shape)
     if isinstance(attributes, DotDims):
@@ -121,12 +113,19 @@ def carried_dims(
         ]
     if isinstance(attributes, IndexDims):
         return list(zip(attributes.operand, attributes.result, strict=True)) if position == 0 else []
-    if isinstance(attributes, Dims):
-        return _dims_pairs(operator, operand, attributes.dims)
-    return []
+    return carried_dims(operator, operand)
 
 
-def _dims_pairs(operator: ProgramOperator, operand: ProgramOperator, dims: tuple[int, ...]) -> list[tuple[int, int]]:
+def carried_dims(operator: ProgramOperator, operand: ProgramOperator) -> list[tuple[int, int]]:
+    """Returns pairs (dimension of an operand, dimension of the result) that an operator leaves as they are which works
+    element by element, or moves, resizes, reduces or sorts dimensions; none for others.
+    """
+    dims = operator.attributes.dims if isinstance(operator.attributes, Dims) else ()
+    if operator.kind in _SAME_PLACE:
+        if operand.rank != operator.rank:
+            return []
+        wide = dims if operator.kind == "window" else (1,) * operator.rank
+        return [(d, d) for d in range(operand.rank) if operand.shape[d] == operator.shape[d] and wide[d] == 1]
     if operator.kind == "broadcast":
         return list(enumerate(dims))
     if operator.kind == "transpose":

@@ -24,10 +24,10 @@ from alpa_dejavu.sharding._collectives import (
 )
 from alpa_dejavu.sharding._flow import flow_of_pass
 from alpa_dejavu.sharding._spec import Spec, axes_of
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Lengthened, OneDevice
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice
 from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerFlows, LayerSharding
 
-Solver = BoundarySolver | Lengthened | OneDevice
+Solver = BoundarySolver | OneDevice
 
 
 def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[int]) -> list[LayerSharding]:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from alpa_dejavu.sharding._operator import Dims, ProgramOperator
 from alpa_dejavu.sharding._planning import ShardingStrategy
-from alpa_dejavu.sharding._spec import Spec, transpose_spec
+from alpa_dejavu.sharding._spec import Spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class Region:
         assert self.transposed is not None
         dims = program.operators[self.transposed].attributes
         assert isinstance(dims, Dims)
-        return transpose_spec(cut, dims.dims)
+        return tuple(cut[dim] for dim in dims.dims)
 
 
 def find_region(program: SolvedProgram, start: int) -> Region:

@@ -81,49 +81,20 @@ def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
     return all(size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True))
 
 
-def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
-    """Returns the spec of a transpose's result: its dimension i is dimension permutation[i] of the operand.
+def carried_spec(spec: Spec, pairs: Sequence[tuple[int, int]], rank: int) -> Spec | None:
+    """Returns the spec of an operator's result of `rank` dimensions, given pairs (dimension of an operand, dimension of
+    the result) that it leaves as they are; None where another dimension of the operand is cut.
 
-    >>> transpose_spec(((0,), (), (1,)), (2, 0, 1))
+    >>> carried_spec(((0,), (), (1,)), [(2, 0), (0, 1), (1, 2)], 3)
     ((1,), (0,), ())
-    """
-    return tuple(spec[dim] for dim in permutation)
-
-
-def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
-    """Returns the spec of a broadcast's result of `rank` dimensions: its dimension dimensions[i] is the operand's
-    dimension i.
-
-    >>> broadcast_spec(((0,),), 2, (1,))
-    ((), (0,))
-    """
-    result = list(replicated(rank))
-    for source, target in enumerate(dimensions):
-        result[target] = spec[source]
-    return tuple(result)
-
-
-def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
-    """Returns the spec of a slice's or pad's result, its operand's; None where the size of a dimension that is cut
-    changes.
-
-    >>> same_size_spec(((0,), ()), (8, 8), (8, 4))
-    ((0,), ())
-    >>> same_size_spec(((0,), ()), (8, 8), (4, 8)) is None
+    >>> carried_spec(((0,), ()), [(1, 1)], 2) is None
     True
     """
-    if any(axes and before != after for axes, before, after in zip(spec, old, new, strict=True)):
+    after = dict(pairs)
+    if any(axes and dim not in after for dim, axes in enumerate(spec)):
         return None
-    return spec
-
-
-def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
-    """Returns the spec of a windowed operator's (a pooling's) result, its operand's; None where the window is wider
-    than 1 along a dimension that is cut.
-    """
-    if any(axes and size != 1 for axes, size in zip(spec, window, strict=True)):
-        return None
-    return spec
+    axes_by_dim = {after[dim]: axes for dim, axes in enumerate(spec) if axes}
+    return tuple(axes_by_dim.get(dim, ()) for dim in range(rank))
 
 
 @lru_cache(maxsize=1 << 16)

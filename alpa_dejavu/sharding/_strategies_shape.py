@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from alpa_dejavu.sharding._batch import carried_dims
 from alpa_dejavu.sharding._operator import Dims, IndexDims
 from alpa_dejavu.sharding._planning import (
     ShardingStrategy,
@@ -24,15 +25,12 @@ from alpa_dejavu.sharding._planning import (
 )
 from alpa_dejavu.sharding._spec import (
     Spec,
-    broadcast_spec,
+    carried_spec,
     divides,
     num_tiles,
     of_rank,
     replicated,
     reshape_spec,
-    same_size_spec,
-    transpose_spec,
-    window_spec,
 )
 
 PARTIAL_CUT = 0.8
@@ -111,20 +109,14 @@ def _carried(site: Site, leader: int, specs: list[Spec | None]) -> StrategyTable
 
 
 def carried_table(site: Site) -> StrategyTable:
-    """Returns the table of a transpose, window, slice, pad, concatenation or marker, by those of its leading operand.
+    """Returns the table of a transpose, broadcast, window, slice, pad, concatenation or marker, by those of its leading
+    operand.
 
     Dimensions along which the size changes, or a window is wider than 1, aren't cut.
     """
-    leader, operator = site.leader[0], site.operator
-    old = site.operands[leader].shape
-    dims = operator.attributes.dims if isinstance(operator.attributes, Dims) else ()
-    carry = {
-        "transpose": lambda spec: transpose_spec(spec, dims),
-        "window": lambda spec: window_spec(spec, dims),
-        "same_size": lambda spec: same_size_spec(spec, old, operator.shape),
-        "identity": lambda spec: spec,
-    }[operator.kind]
-    return _carried(site, leader, [carry(spec) for spec in site.tables[leader].outputs])
+    leader = site.leader[0]
+    pairs, rank = carried_dims(site.operator, site.operands[leader]), site.operator.rank
+    return _carried(site, leader, [carried_spec(spec, pairs, rank) for spec in site.tables[leader].outputs])
 
 
 def broadcast_table(site: Site) -> StrategyTable:
@@ -136,9 +128,7 @@ def broadcast_table(site: Site) -> StrategyTable:
     if operand.rank == 0 and (site.around.feeds_output or operand.kind != "constant"):
         strategies = [ShardingStrategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=True)]
         return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
-    assert isinstance(site.operator.attributes, Dims)
-    dims = site.operator.attributes.dims
-    return _carried(site, 0, [broadcast_spec(spec, site.operator.rank, dims) for spec in site.tables[0].outputs])
+    return carried_table(site)
 
 
 def reshape_table(site: Site) -> StrategyTable:

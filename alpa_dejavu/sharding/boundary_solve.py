@@ -6,6 +6,7 @@ A layout is one of the few ways in which what crosses from layer to layer may be
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import JointCosts, Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, roots_of
+from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reshard import MeshCosts
-from alpa_dejavu.sharding._solve import NamedSolver
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, replicated, tile
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
 from alpa_dejavu.sharding.layer_sharding import LayerSharding
@@ -72,18 +73,9 @@ Layouts = tuple[BoundaryLayout, BoundaryLayout]
 
 
 def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
-    """Returns the pairs of layouts to try for tensors that cross from one layer to the next.
-
-    The first layout of a pair is for the largest tensors that cross, the second for all others. The two differ only
-    where tensors of several sizes cross (`mixed`), such as a wide activation within a block and the residual that
-    bypasses it.
-    """
-    layouts = boundary_layouts(mesh, options)
-    return tuple((largest, rest) for largest in layouts for rest in (layouts if mixed else (largest,)))
-
-
-def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
-    """Returns the layouts to try for a tensor that crosses between layers, those that cut only the batch first.
+    """Returns the pairs of layouts to try for tensors that cross from one layer to the next, those that cut only the
+    batch first. The two differ only where tensors of several sizes cross (`mixed`), such as a wide activation within a
+    block and the residual that bypasses it.
 
     Where the options force the batch dimension onto a mesh axis, it is there in every layout. The other axis leaves
     tensors whole, or cuts the first dimension behind the batch (sequence), the second (experts) or the last one
@@ -98,7 +90,8 @@ def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[Bound
             layouts += [BoundaryLayout(batch, **{where: (other,)}) for where in ("first", "last", "second")]
     if options.allow_mixed_mesh_shape and len(axes) > 1:
         layouts.append(BoundaryLayout(axes))
-    return tuple(dict.fromkeys(layouts))
+    layouts = list(dict.fromkeys(layouts))
+    return tuple((largest, rest) for largest in layouts for rest in (layouts if mixed else (largest,)))
 
 
 Penalties = dict[int, NDArray[np.float64]]
@@ -157,13 +150,13 @@ class BoundarySolver:
     ) -> None:
         operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
         self.program, self.mesh, self.sequence_parallel = program, mesh, options.sequence_parallel
-        self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
+        self.layouts, self._solved_on = pairs_of_layouts(mesh, options, workshop.mixed), mesh.shape
         self._blocks, allowed = workshop.blocks, relaxed(program.facts, mesh, options)
         if allowed not in workshop.sited:
             workshop.sited[allowed] = SitedOperators(mesh, allowed, self._blocks)
         self._sited = workshop.sited[allowed].of(program.facts)
         self._roots = roots_of(operators, self._sited)
-        self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
+        self._costs = MeshCosts(mesh, options)
         self._graph = build_graph(program.facts, self._sited, self._roots, self._blocks, self._costs)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
@@ -202,7 +195,13 @@ class BoundarySolver:
         """
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
-        return wanted.nearest(operator.shape, self.program.facts.batch_dims[place], self.mesh.shape)
+        return wanted.nearest(operator.shape, self.program.facts.batch_dims[place], self._solved_on)
+
+    def lengthened(self, mesh: LogicalMesh) -> BoundarySolver:
+        """Returns a solver on a mesh of longer axes, which cuts everything as it is best on this shorter one."""
+        longer = copy.copy(self)
+        longer.mesh, longer.shardings = mesh, {}
+        return longer
 
     @cached_property
     def _nodes(self) -> set[int]:
@@ -290,7 +289,7 @@ class BoundarySolver:
             costs[node] = costs[node] + penalty
         graph = CostGraph(costs, core.edges)
         try:
-            choice = solve_by_elimination(graph, self._solver, self._blocks)
+            choice = solve_by_elimination(graph, solve_ilp, self._blocks)
         except ValueError:
             return np.inf, dict
         return graph.objective(choice), lambda: choice
@@ -302,22 +301,6 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
-
-
-@final
-class Lengthened:
-    """A solver of a layer on a mesh of longer axes, on which everything is cut as it is best on a shorter one.
-
-    Args:
-        solver: the solver on the shorter mesh, whose objective it has.
-        mesh: the mesh.
-    """
-
-    def __init__(self, solver: BoundarySolver, mesh: LogicalMesh) -> None:
-        self.program, self.mesh, self.layouts, self.costs = solver.program, mesh, solver.layouts, solver.costs
-        self.strategies, self.spec, self.objective = solver.strategies, solver.spec, solver.objective
-        self.sequence_parallel = solver.sequence_parallel
-        self.shardings: Shardings = {}
 
 
 @final

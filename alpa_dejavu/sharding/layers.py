@@ -23,7 +23,7 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._spec import Shape
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Lengthened, OneDevice, Workshop, Workshops
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice, Workshop, Workshops
 from alpa_dejavu.sharding.layer_sharding import MEMORY, Collective, LayerSharding, StageLayers
 
 Cut = tuple[int, tuple[int, ...]]
@@ -51,7 +51,7 @@ def solvers_on(
 
 def lengthened(solvers: Sequence[Solver], mesh: LogicalMesh) -> list[Solver]:
     """Returns solvers on a mesh of longer axes, which cut everything as the given ones do; equal ones stay equal."""
-    longer = {solver: Lengthened(solver, mesh) for solver in solvers if isinstance(solver, BoundarySolver)}
+    longer = {solver: solver.lengthened(mesh) for solver in solvers if isinstance(solver, BoundarySolver)}
     return [longer[solver] for solver in solvers if isinstance(solver, BoundarySolver)]
 
 

@@ -29,8 +29,10 @@ def test_each_block_that_is_computed_again_adds_its_seconds_and_leaves_out_its_b
     ends, between = [of.seconds(devices, end) for end in (NONE, WHOLE)], of.seconds(devices, config)
     memory, (none, whole) = of.memory(config), (of.memory(end) for end in (NONE, WHOLE))
     for first, last in ((0, 8), (1, 4), (3, 7), (2, 2), (7, 8)):
+        sent_again = np.flatnonzero(of.exchanges_again(config, devices.kinds[0], (first, last))[first : last + 1])
         blocks = range(max(first, 1), min(last, 7) + 1)
         again = blocks[: math.ceil(share * len(blocks) - 1e-9)]
+        assert (first + sent_again).tolist() == list(again)
         added = sum(ends[1][:, n, n] - ends[0][:, n, n] for n in again)
         np.testing.assert_allclose(between[:, first, last], ends[0][:, first, last] + added, rtol=1e-6)
         left_out = sum(none.per_micro_batch[n, n] - whole.per_micro_batch[n, n] for n in again)

@@ -138,6 +138,27 @@ def test_a_sample_is_no_longer_than_the_model(tmp_path, name):
         read(tmp_path, CONFIGS[name], most + 1)
 
 
+STRANGE = (None, True, -1, 1.5, 10**40, "x", [[1]], {"a": [{}]})
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gemma-3-4b", "phi-4-mini", "qwen3-30b-a3b", "mpt-7b"])
+def test_strange_values_are_refused_in_a_line(tmp_path, name):
+    def strange(data):
+        for key, value in data.items():
+            yield from (data | {key: other} for other in STRANGE)
+            if isinstance(value, dict):
+                yield from (data | {key: other} for other in strange(value))
+
+    more = {"attn_config": {"kv_n_heads": 4}} if name == "mpt-7b" else {}
+    for data in strange(CONFIGS[name] | more):
+        try:
+            said = read(tmp_path, data).text
+        except ValueError as error:
+            said = str(error)
+        assert said.startswith(("transformer:", str(tmp_path)))
+        assert "\n" not in said
+
+
 def test_the_parts_of_a_config_that_decide(tmp_path):
     every_second = {"decoder_sparse_step": 2, "mlp_only_layers": [0]}
     size = read(tmp_path, CONFIGS["qwen3-30b-a3b"] | every_second)

@@ -108,7 +108,10 @@ def test_a_strategy_of_galvatrons(tmp_path):
     assert (foreign.outline.zero, foreign.outline.schedule) == (2, "gpipe")
     assert foreign.ignored == ()
     twos = STRATEGY["tp_sizes_enc"]
-    parts = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2}).outline
+    assert foreign.priced_by == {}
+    divided = galvatron(tmp_path, {"cp_sizes_enc": twos, "ep_sizes_enc": twos, "vcp": 2})
+    assert divided.priced_by == {"runtime": "megatron"}
+    parts = divided.outline
     assert (parts.data_parallel, parts.replicas, parts.context_parallel, parts.expert_parallel) == (2, 1, 2, 2)
     some = galvatron(tmp_path, {"checkpoint": "1,0,0,1,1,1,1,0"}).outline
     assert (some.again, some.remat_share) == ((3, 2), 3 / 5)

@@ -209,6 +209,9 @@ def test_muon_is_shared_by_megatron_as_its_own_optimizer_does_or_refused():
         script = TARGETS["megatron"].writer.write(made(dataclasses.replace(DIVIDED, zero=zero), model), model)
         assert text in script["run_megatron.sh"]
         assert "--use-distributed-optimizer" not in script["run_megatron.sh"]
+    assert "ZeRO 3, hybrid sharding or offload with Muon" in str(
+        next(hindrances(made(DIVIDED, model), "megatron", RUNTIMES["megatron"]))
+    )
     with pytest.raises(ValueError, match="optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron"):
         TARGETS["megatron"].writer.write(made(DIVIDED, model), model)
 

@@ -73,6 +73,11 @@ def test_settings_of_the_division_are_applied(tmp_path):
     kept = changed(tmp_path, "tensor_parallel_degree = 2", "fsdp_reshard_after_forward = 'never'")
     assert (kept.outline.data_parallel, kept.outline.zero) == (8, 2)
     assert read(tmp_path, JOB, devices=2).outline.zero == 0
+    waiting = changed(tmp_path, TENSOR, f"{TENSOR}\nenable_async_tensor_parallel = true\ncontext_parallel_degree = 2\n"
+                      "context_parallel_rotate_method = 'alltoall'")  # fmt: skip
+    assert [text.partition(" ")[0].partition(".")[2] for text in waiting.otherwise] == [
+        "enable_async_tensor_parallel", "context_parallel_rotate_method",
+    ]  # fmt: skip
     hybrid = "data_parallel_replicate_degree = 2\ncontext_parallel_degree = 2\nexpert_parallel_degree = 4"
     parts = changed(tmp_path, "tensor_parallel_degree = 2", hybrid).outline
     assert (parts.data_parallel, parts.degrees) == (
@@ -141,8 +146,10 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
         ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = ["fp6"]', r"line 7: model.converters is \['fp6'\], but must be"),
+        ('flavor = "8B"', 'flavor = "8B"\nconverters = [["float8"]]', "line 7: model.converters is .* must be one of"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
+        ("enable = true", "enable = true\ncomponents = ['model']", "line 25: compile.components is .*, but must be"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
         ("[job]", "[job", "this isn't TOML: .*line 1"),
         ("lr = 3e-4", f"lr = {'[' * 5000}", "this isn't TOML: it is too deep"),
@@ -209,9 +216,62 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert none.remat == ("none",)
 
 
+DEEPSEEK = """\
+[model]
+name = "deepseek_v3"
+flavor = "671B"
+converters = ["quantize.linear.float8", "quantize.grouped_mm.float8"]
+
+[training]
+local_batch_size = 16
+seq_len = 4096
+
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = -1
+context_parallel_degree = 2
+pipeline_parallel_degree = 8
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_layers_per_stage = 4
+expert_parallel_degree = 16
+expert_tensor_parallel_degree = 1
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+
+[compile]
+enable = true
+components = ["loss"]
+
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = true
+filter_fqns = ["output", "router.gate"]
+
+[quantize.grouped_mm.float8]
+fqns = ["experts"]
+"""
+
+
+def test_a_job_of_deepseek_as_people_write_it(tmp_path):
+    foreign = read(tmp_path, DEEPSEEK, 256)
+    outline, model = foreign.outline, foreign.model
+    assert (model.precision, model.gather, model.num_blocks, model.latent_rank) == ("float8", "fp8", 61, 512)
+    assert outline.degrees == {"context_parallel": 2, "expert_parallel": 16, "expert_tensor": 0, "sharded": 16}
+    assert (outline.data_parallel, outline.replicas, outline.zero, outline.schedule) == (32, 16, 2, "interleaved")
+    assert (outline.batch, outline.num_micro_batches, sum(outline.blocks), len(outline.blocks)) == (256, 16, 61, 16)
+    odd = DEEPSEEK.replace("[quantize.linear.float8]", "[quantize.linear]\nfloat8 = 1")
+    assert read(tmp_path, odd, 256).model.gather == ""
+    alone = DEEPSEEK.replace(', "quantize.grouped_mm.float8"', "")
+    with pytest.raises(ValueError, match=r"line 4: .* leaves experts in half precision.*; add quantize.g"):
+        read(tmp_path, alone, 256)
+
+
 def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):
     numbers = [read(tmp_path, JOB.replace("8B", flavor)).model.num_parameters for flavor in ("8B", "70B", "405B")]
     assert numbers == [8_030_261_248, 70_553_706_496, 405_853_388_800]
+    loss = read(tmp_path, JOB.replace("enable = true", 'enable = true\ncomponents = ["loss"]'))
+    assert (loss.priced_by, loss.otherwise) == ({"runtime": "fsdp"}, ())
     experts = JOB.replace("llama3", "qwen3").replace('"8B"', '"30B-A3B"').replace(TENSOR, "expert_parallel_degree = 8")
     assert read(tmp_path, experts).model.num_parameters == 30_532_122_624
     deepseek = read(tmp_path, experts.replace("qwen3", "deepseek_v3").replace("30B-A3B", "671B")).model

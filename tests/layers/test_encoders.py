@@ -179,6 +179,17 @@ def test_each_block_of_a_decoder_takes_the_encoders_result(remat):
     assert ModelMemory.of(model).layer_inputs[4, 5] == 2 * written + read
 
 
+def test_work_is_that_of_both_sides_of_each_cross_attention():
+    layers = model_of_step(trace(TINY, batch=BATCH), "auto").layers
+    width, wide = HIDDEN * HIDDEN, HIDDEN * 128  # the heads together are as wide as the hidden state
+    encoder = READ * (4 * width + 2 * wide) + 2 * READ**2 * HIDDEN
+    own = WRITTEN * (4 * width + 2 * wide) + 2 * WRITTEN**2 * HIDDEN
+    cross = WRITTEN * 2 * width + READ * 2 * width + 2 * WRITTEN * READ * HIDDEN
+    expected = [0, encoder, encoder, 0, own + cross, own + cross, WRITTEN * HIDDEN * 128]
+    assert [layer.forward.product_flop for layer in layers] == [2 * BATCH * products for products in expected]
+    assert [layer.backward.product_flop for layer in layers] == [4 * BATCH * products for products in expected]
+
+
 def test_texts_and_other_spellings_are_the_same_models():
     size = T5(512, 6, 8, 2048, decoder_blocks=2)
     assert size.text == "t5:hidden=512,blocks=6,heads=8,feed_forward=2048,decoder_blocks=2"

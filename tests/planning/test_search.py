@@ -189,7 +189,7 @@ def test_more_layers_are_tried_as_long_as_they_gain():
     assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {2, 4, 8}
 
 
-@pytest.mark.parametrize("gain, tried", [(0.001, [16, 32]), (0.1, [16, 32, 48, 24])])
+@pytest.mark.parametrize(("gain", "tried"), [(0.001, [16, 32]), (0.1, [16, 32, 48, 24])])
 def test_of_a_power_of_two_devices_multiples_of_the_fewest_layers_are_tried_first(gain, tried):
     asked = searched(ShapeSearch([16, 24, 32, 48], [8], halved=True), lambda shape: 100 - gain * shape.layers)
     assert list(dict.fromkeys(shape.layers for shape in asked)) == tried

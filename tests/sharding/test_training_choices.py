@@ -4,8 +4,10 @@ and by published figures.
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
@@ -173,6 +175,33 @@ def test_only_the_last_blocks_are_trained():
     assert not division(size, config(8, zero=3), "torchtitan").combined("backward")[0].num_bytes[1, 1]
 
 
+def test_stages_of_frozen_layers_send_what_they_compute_and_keep_nothing_of_it():
+    """Hidden states go forward between all layers, and their gradients back as far as something is trained."""
+    model = transformer_model(changed(LLAMA, train_last=2), execution("megatron"), 1)
+    last, hidden = 2 * 34 - 1, 2 * 8192 * 4096
+    sent = {
+        (tensor.producer, *tensor.users): tensor.num_bytes for tensor in model.tensors if tensor.role == "activation"
+    }
+    assert sent[4, 5] == sent[29, 30] == sent[30, 31, last - 31] == hidden
+    assert sent[last - 33, last - 32] == sent[last - 32, last - 31] == hidden
+    assert (last - 31, last - 30) not in sent
+
+
+@pytest.mark.parametrize("fields", [{"train_last": 3}, {"lora": 16, "frozen": "8bit"}, {"lora": 4, "train_last": 2}])
+@pytest.mark.parametrize("remat", ["none", "selective", "layer"])
+@pytest.mark.parametrize("mesh", [config(), config(4, 2), config(8, zero=3)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_parts_add_up_to_the_peak_where_layers_are_frozen(fields, remat, mesh, tied):
+    size, mesh = changed(LLAMA, tied=tied, optimizer="muon", **fields), dataclasses.replace(mesh, remat=remat)
+    for runtime in ("megatron", "fsdp"):
+        model = transformer_model(size, execution(runtime), mesh.data_parallel)
+        own = model.sharding.on(model.layers, mesh)
+        kept = stage_memory(ModelMemory.of(model), own.memory(remat), remat == "layer")
+        for kind in ("resident", "per_micro_batch", "temporary"):
+            total = sum(part.num_bytes for part in own.parts(remat) if part.kind == kind)
+            np.testing.assert_allclose(np.triu(total), np.triu(getattr(kept, kind)), rtol=1e-9)
+
+
 def test_adapters_keep_the_operands_that_they_take():
     attention, all_products = (
         parts(changed(LLAMA, lora=16, lora_targets=targets), config())["other activations"]
@@ -197,6 +226,8 @@ def test_what_fewer_bits_keep_and_send(precision, operand):
     operands = 32 * 8192 * (3 * 4096 + 14336)  # both norms' results, attention's and the activation's
     usual = parts(LLAMA, config(zero=0))["other activations"] - 2 * 32 * 8192 * (2 * 4096 + 14336)
     assert kept["other activations"] == pytest.approx(usual + operand * operands)
+    frozen = parts(changed(size, lora=16), config(zero=0))["weights"]
+    assert frozen == pytest.approx(kept["weights"] + 2 * 13_631_488)
     block, products = (sum(a * b for a, b in SHAPES), LLAMA.block_parameters(0))
     gathered = [division(size, config(8, zero=3), "torchtitan").combined("forward")[0].num_bytes[1, 1]]
     if precision != "nvfp4":

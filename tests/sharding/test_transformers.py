@@ -92,8 +92,12 @@ def test_a_block_keeps_what_korthikanti_et_al_count_without_the_masks_of_dropout
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_sequence_parallelism_divides_all_that_a_block_keeps(tensor):
-    kept, alone = (memory(GPT, config(1, ways)).per_micro_batch[1, 1] for ways in (tensor, 1))
-    assert kept == pytest.approx(alone / tensor)
+    """Korthikanti et al., equation 4: sbh (34 / t + 5 as / ht), here without the masks of two dropouts."""
+    plain = dataclasses.replace(MEGATRON, attention=PLAIN)
+    kept = memory(GPT, config(1, tensor), plain).per_micro_batch[1, 1]
+    assert kept == pytest.approx(2048 * 1024 * (32 / tensor + 5 * 16 * 2048 / (1024 * tensor)))
+    fused, alone = (memory(GPT, config(1, ways)).per_micro_batch[1, 1] for ways in (tensor, 1))
+    assert fused == pytest.approx(alone / tensor)
 
 
 def test_megatrons_bytes_of_a_parameter():
@@ -142,9 +146,13 @@ def test_a_ring_passes_keys_and_values_on_and_their_gradients_back_beside_equal_
     assert {exchange.behind for exchange in gathered.exchanges(1, "backward")} == {0.0}
     for runs, shapes in ((MEGATRON, (1, 2048, 32, 128)), (BY_HEADS, (1, 8192, 8, 128))):
         records = division(LLAMA, mesh, runs).operators("forward")[1].records
-        attention = next(record for record in records if record.kind == "attention")
-        assert attention.input_shapes[0] == shapes
-        assert attention.flop * attention.count == 4 * 32 * 8192**2 * 128 / 2 / 4
+        attention = [record for record in records if record.kind == "attention"]
+        assert {record.input_shapes[0] for record in attention} == {shapes}
+        assert sum(record.flop * record.count for record in attention) == 4 * 32 * 8192**2 * 128 / 2 / 4
+    records = division(LLAMA, mesh).operators("forward")[1].records
+    own, others = (record for record in records if record.kind == "attention")
+    assert (own.count, own.kernel, own.input_shapes[1]) == (1, "cudnn causal", (1, 2048, 8, 128))
+    assert (others.count, others.kernel, others.input_shapes[1]) == (3, "cudnn", (1, 1024, 8, 128))
 
 
 @pytest.mark.parametrize(("kv_heads", "keys_of_each"), [(8, 8), (2, 4)])
@@ -168,6 +176,28 @@ def test_hybrid_sharding_gathers_in_its_groups_and_sums_between_them():
     }  # fmt: skip
     assert mesh.groups(SHARDED)[0] == tuple(range(8))
     assert mesh.groups(REPLICATED)[0] == (0, 8)
+
+
+def test_groups_of_the_distributed_optimizer_sum_between_them_once_a_step():
+    """ZeRO-1 in groups of 8 of 16 devices, as Megatron's instances of its distributed optimizer."""
+    block, of_step = LLAMA.block_parameters(0), division(LLAMA, config(16, sharded=8)).combined("step")
+    assert {(exchange.kind, exchange.axis): float(exchange.num_bytes[1, 1]) for exchange in of_step} == {
+        ("reduce_scatter", SHARDED): 4 * block, ("all_reduce", REPLICATED): 4 * block / 8,
+        ("all_gather", SHARDED): 2 * block,
+    }  # fmt: skip
+    assert not division(LLAMA, config(16, sharded=8)).combined("backward")
+
+
+def test_tensor_parallel_devices_gather_latent_vectors_and_scatter_the_hidden_state():
+    """Of DeepSeek's dense block: each makes latent vectors of its own tokens, which all need whole."""
+    of_block, hidden, latent = division(DEEPSEEK, config(1, 8)), 2 * 4096 * 7168, 2 * 4096 * (1536 + 512 + 64)
+    forward, backward = (sent(of_block.exchanges(1, phase)) for phase in ("forward", "backward"))
+    assert forward == {("all_gather", TENSOR): latent + hidden, ("reduce_scatter", TENSOR): 2 * hidden}
+    assert backward == {
+        ("all_gather", TENSOR): latent + hidden + 2 * hidden, ("reduce_scatter", TENSOR): latent + hidden,
+    }  # fmt: skip
+    records = of_block.operators("forward")[1].records
+    assert [record.input_shapes[0][0] for record in records if record.kind == "dot"] == [512, 4096, 512, *[4096] * 4]
 
 
 def test_latent_attention_has_the_products_of_deepseek():

@@ -47,8 +47,9 @@ def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     own = {"train-iters": "100", "lr": "1e-4", "mock-data": None, "tokenizer-type": "NullTokenizer"}
     text += _array("DISTRIBUTED", processes, f"  {_WHERE}\n") + "\n"
     text += commented(["The model, by the sizes that were planned for."]) + _array("MODEL", size_arguments(sizes))
-    plan_arguments = _plan_arguments(outline, sizes, _hides(plan))
-    text += "\n" + commented(_where_from(outline)) + _array("PLAN", plan_arguments)
+    rows = _plan_rows(outline, sizes, _hides(plan))
+    arguments = {name: value for _, row in rows for name, value in row.items()}
+    text += "\n" + commented(why for why, _ in rows if why) + _array("PLAN", arguments)
     text += "\n" + commented(["Yours: what follows trains on made-up tokens."]) + _array("OWN", own)
     text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
     return {"run_megatron.sh": text}
@@ -61,9 +62,11 @@ def _hides(plan: Plan) -> bool:
     return runtime_profile(plan.priced_by.runtime).overlap != NO_OVERLAP
 
 
-def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[str, str | None]:
-    """Returns Megatron's arguments for a plan, by name; None: without a value. `hides`: devices compute meanwhile."""
-    again = max(outline.again)
+def _plan_rows(outline: Outline, sizes: Transformer, hides: bool) -> list[tuple[str, dict[str, str | None]]]:
+    """Returns Megatron's arguments for a plan in rows: what they stand for, and the arguments by name; None: without a
+    value. `hides`: devices communicate while they compute.
+    """
+    again, remat = max(outline.again), outline.remat[0]
     if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
         raise ValueError(
             f"stages compute {', '.join(map(str, outline.again))} blocks again, but Megatron does with the same number "
@@ -75,74 +78,51 @@ def _plan_arguments(outline: Outline, sizes: Transformer, hides: bool) -> dict[s
             "optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron hasn't; plan with ZeRO 0 or 2 "
             "and without offload"
         )
-    groups: Sequence[tuple[object, dict[str, str | None]]] = (
-        (True, {
+    shares = bool(outline.zero or offloads) and not muon
+    rows: Sequence[tuple[object, str, dict[str, str | None]]] = (
+        (True, "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch "
+         "sizes: its batch over its micro-batches and replicas.", {
             "tensor-model-parallel-size": str(outline.tensor_parallel),
             "pipeline-model-parallel-size": str(outline.pipeline),
         }),
-        (len(outline.blocks) > 1, {LAYOUT: layout_of(outline.blocks, sizes.predicted)}),
-        (True, {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
-        (outline.tensor_parallel > 1, {"sequence-parallel": None}),
-        (True, {
+        (len(outline.blocks) > 1, "The layout, which is experimental in Megatron-Core: E embeddings, t a block, m one "
+         "that predicts a further token, L the loss; | ends a stage, and entry a * PP + b is virtual stage a of "
+         "pipeline rank b.", {LAYOUT: layout_of(outline.blocks, sizes.predicted)}),
+        (True, "", {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}),
+        (outline.tensor_parallel > 1, "", {"sequence-parallel": None}),
+        (outline.degrees != DEGREES, "Context and expert parallel devices are among the data parallel ones, as the "
+         "plan has them; instances of the distributed optimizer are the groups whose devices share what ZeRO shares.", {
             argument: str(value) for name, argument in DEGREE_ARGUMENTS.items()
             if (value := outline.degrees[name]) != DEGREES[name]
         }),
-        (sizes.optimizer not in ("adamw", "adam"), {
+        (sizes.optimizer not in ("adamw", "adam"), "", {
             "optimizer": "dist_muon" if muon and outline.zero else sizes.optimizer,
         }),
-        ((outline.zero or offloads) and not muon, {"use-distributed-optimizer": None}),
-        (outline.sharded and outline.zero, {
-            INSTANCES: str(outline.data_parallel // (outline.sharded or 1)),
-        }),
-        (sharded, {
+        (outline.zero == 2, "The distributed optimizer: the plan's ZeRO level 2, which shares its state and "
+         "step.", {}),
+        (shares, "", {"use-distributed-optimizer": None}),
+        (outline.sharded and outline.zero, "", {INSTANCES: str(outline.data_parallel // (outline.sharded or 1))}),
+        (sharded, "Megatron-FSDP: the plan's ZeRO level 3.", {
             "use-megatron-fsdp": None, "data-parallel-sharding-strategy": "optim_grads_params",
             "ckpt-format": "fsdp_dtensor", "no-gradient-accumulation-fusion": None,
         }),
-        (outline.remat[0] == "selective", {"recompute-granularity": "selective"}),
-        (outline.remat[0] == "layer", {
-            "recompute-granularity": "full",
-            **({"recompute-method": "uniform", "recompute-num-layers": "1"} if outline.remat_share == 1 else
-               {"recompute-method": "block", "recompute-num-layers": str(again)}),
+        (remat == "selective", "Recomputing: the plan's selective remat, of the core of attention.", {
+            "recompute-granularity": "selective",
         }),
-        (offloads, {
+        (remat == "layer" and outline.remat_share == 1, "Recomputing: the plan's remat, of each block in all stages.", {
+            "recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1",
+        }),
+        (outline.remat_share < 1, "Recomputing: the plan's remat, of the first blocks of each stage.", {
+            "recompute-granularity": "full", "recompute-method": "block", "recompute-num-layers": str(again),
+        }),
+        (offloads, "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.", {
             "optimizer-cpu-offload": None, "optimizer-offload-fraction": repr(outline.offload.optimizer),
             "use-precision-aware-optimizer": None,
         }),
-        (hides, {"overlap-grad-reduce": None}),
-        (hides and (outline.zero or offloads) and not muon, {"overlap-param-gather": None}),
+        (hides, "", {"overlap-grad-reduce": None}),
+        (hides and shares, "", {"overlap-param-gather": None}),
     )  # fmt: skip
-    return {name: value for applies, group in groups if applies for name, value in group.items()}
-
-
-def _where_from(outline: Outline) -> list[str]:
-    """Returns what each group of the plan's arguments stands for."""
-    groups = (
-        (True, [
-            "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch sizes: "
-            "its", "batch over its micro-batches and replicas.",
-        ]),
-        (len(outline.blocks) > 1, [
-            "The layout, which is experimental in Megatron-Core: E embeddings, t a block, L the loss; | ends a stage,",
-            "and entry a * PP + b is virtual stage a of pipeline rank b.",
-        ]),
-        (outline.zero == 2, [
-            "The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step.",
-        ]),
-        (outline.zero == 3, ["Megatron-FSDP: the plan's ZeRO level 3."]),
-        (outline.degrees != DEGREES, [
-            "Context and expert parallel devices are among the data parallel ones, as the plan has them; instances of",
-            "the distributed optimizer are the groups whose devices share what ZeRO shares.",
-        ]),
-        (outline.remat[0] == "layer" and outline.remat_share == 1, [
-            "Recomputing: the plan's remat, of each block in all stages.",
-        ]),
-        (outline.remat_share < 1, ["Recomputing: the plan's remat, of the first blocks of each stage."]),
-        (outline.remat[0] == "selective", ["Recomputing: the plan's selective remat, of the core of attention."]),
-        (outline.offload.any, [
-            "Offload: the share of the optimizer's state that the plan keeps in the memory of hosts.",
-        ]),
-    )  # fmt: skip
-    return [line for applies, lines in groups if applies for line in lines]
+    return [(why, arguments) for applies, why, arguments in rows if applies]
 
 
 def _array(name: str, arguments: Mapping[str, str | None], more: str = "") -> str:

@@ -28,9 +28,13 @@ _FLAVORS: Final = {
 }  # fmt: skip
 """Models and flavors, by the names that their sizes are known by."""
 _CONVERTERS: Final = {
-    "float8": "float8", "quantize.linear.float8": "float8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8",
+    f"{prefix}{kind}": precision
+    for prefix in ("", "quantize.linear.", "quantize.dense.")
+    for kind, precision in (("float8", "float8"), ("mx", "mxfp8"))
 }  # fmt: skip
 """The precisions that converters of linear layers make of bfloat16."""
+_GROUPED: Final = {"quantize.dense": "quantize.moe"}
+"""How converters of experts are named where those of linear layers are; others: "quantize.grouped_mm"."""
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
@@ -39,6 +43,7 @@ _EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
 is fused; and what the runtime "fsdp" is priced with."""
 _DIVISION = "parallelism."
 _ROTATES = f"{_DIVISION}context_parallel_rotate_method"
+_ASYNC = (f"{_DIVISION}enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
 _EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
 _DEGREES: Final = {
     "context_parallel": f"{_DIVISION}context_parallel_degree",
@@ -53,10 +58,19 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     sizes = _sizes(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks, path)
     otherwise: tuple[str, ...] = ()
+    waits = [name for name in _ASYNC if config.flag(name)]
+    if waits and outline.tensor_parallel > 1:
+        otherwise += (f"{waits[0]} is priced as if products waited for what tensor-parallel devices exchange",)
     rotates = config.one_of(_ROTATES, ("allgather", "alltoall"), "allgather")
     if outline.context_parallel > 1 and rotates == "alltoall":
-        otherwise = (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
-    if config.flag("compile.enable") or config.flag("training.compile"):
+        otherwise += (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
+    parts = config.get("compile.components", ["model", "loss"])
+    compiled = config.flag("compile.enable") or config.flag("training.compile")
+    if compiled and parts == ["loss"]:
+        return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
+    if parts not in (["model", "loss"], ["loss", "model"]):
+        raise config.must_be("compile.components", '["model", "loss"] or ["loss"]')
+    if compiled:
         return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
     logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
     otherwise += (
@@ -85,11 +99,12 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
-    names = [names] if isinstance(names, str) else names
-    linear = [name for name in names if name in _CONVERTERS] if isinstance(names, list) else []
-    grouped = [f"quantize.grouped_mm.{name.rpartition('.')[2]}" for name in linear]
-    if not isinstance(names, list) or len(linear) > 1 or not {*map(str, names)} <= {*linear, *grouped}:
-        raise config.wrong(key, f"{key} is {names!r}, but must be one of {', '.join(_CONVERTERS)} to be planned")
+    names = [names] if isinstance(names, str) else [*map(str, names)] if isinstance(names, list) else ["?"]
+    linear = [name for name in names if name in _CONVERTERS]
+    parts = [name.rpartition(".") for name in linear]
+    grouped = [f"{_GROUPED.get(outer, 'quantize.grouped_mm')}.{kind}" for outer, _, kind in parts]
+    if len(linear) > 1 or not {*names} <= {*linear, *grouped}:
+        raise config.must_be(key, f"one of {', '.join(_CONVERTERS)} to be planned")
     if not names:
         return model
     if model.precision != "bfloat16":
@@ -98,8 +113,10 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     if model.num_experts and len(names) < 2 and not config.get("float8.moe_fqns_prototype"):
         raise config.wrong(key, f"{key} leaves experts in half precision, which isn't planned; add {grouped[0]}")
     narrow, gather = _CONVERTERS[linear[0]], "enable_fsdp_float8_all_gather"
-    newer = config.get("quantize.linear", {}).get("float8", {})
-    gathers = narrow == "float8" and (config.flag(f"float8.{gather}") or newer.get(gather) is True)
+    sections: list[Any] = [config.get(f"quantize.{part}") for part in ("linear", "dense")]
+    inner = [section.get("float8") for section in sections if isinstance(section, dict)]
+    newer = any(isinstance(section, dict) and section.get(gather) is True for section in inner)
+    gathers = narrow == "float8" and (config.flag(f"float8.{gather}") or newer)
     return dataclasses.replace(model, precision=narrow, gather="fp8" if gathers else "")
 
 

@@ -118,19 +118,19 @@ def _computed(name: str, values: Sequence[Numbers]) -> Numbers:
     first, *others = values
     if name == "neg":
         return -first
-    known = ~np.isnan(first)
+    is_known = ~np.isnan(first)
     if name == "not":
-        return np.where(known, first == 0, np.nan)
+        return np.where(is_known, first == 0, np.nan)
     if name == "select_n":
         alike = np.all([other == others[0] for other in others], axis=0)
-        chosen = np.array(others)[np.where(known, first, 0).astype(np.int64), np.arange(len(first))]
-        return np.where(known, chosen, np.where(alike, others[0], np.nan))
+        chosen = np.array(others)[np.where(is_known, first, 0).astype(np.int64), np.arange(len(first))]
+        return np.where(is_known, chosen, np.where(alike, others[0], np.nan))
     (second,) = others
     if name in ("and", "or"):
         decisive = float(name == "or")
         either = (first == decisive) | (second == decisive)
         return np.where(either, decisive, np.where(first == second, first, np.nan))
-    result = np.where(known & ~np.isnan(second), _ARITHMETIC[name](first, second), np.nan)
+    result = np.where(is_known & ~np.isnan(second), _ARITHMETIC[name](first, second), np.nan)
     if name == "mul":
         return np.where((first == 0) | (second == 0), 0.0, result)
     if name in ("add", "add_any", "sub"):

@@ -20,18 +20,9 @@ import jax.numpy as jnp
 from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models._sized import _feed_forward, _norm, _product
 from alpa_dejavu.layers.models._sizes import T5, ViT
-from alpa_dejavu.layers.models._training import (
-    Group,
-    Shapes,
-    abstract_state,
-    abstract_tokens,
-    adamw,
-    log_likelihood,
-    train_step_of,
-)
+from alpa_dejavu.layers.models._training import Group, Shapes, abstract_tokens, log_likelihood, step_in_half
 from alpa_dejavu.layers.models._transformer import mixed_values, past_mask
 
-_DTYPE = jnp.float16
 _BUCKETS, _FARTHEST = 32, 128
 """Distances of tokens that T5 tells apart, and the one from which on all are alike."""
 
@@ -42,10 +33,9 @@ def vit_step(size: ViT, batch_size: int) -> Any:
     def loss(groups: list[Group], batch: Group) -> jax.Array:
         return -log_likelihood(vit_logits(size, groups, batch["images"]), batch["labels"]).mean()
 
-    state = abstract_state(vit_shapes(size), _DTYPE, adamw(), master=True)
     images = jax.ShapeDtypeStruct((batch_size, size.image, size.image, 3), jnp.float32)
     batch = {"images": images, "labels": jax.ShapeDtypeStruct((batch_size,), jnp.int32)}
-    return train_step_of(loss, adamw()), (state, batch)
+    return step_in_half(loss, vit_shapes(size), batch)
 
 
 def vit_logits(size: ViT, groups: list[Group], images: jax.Array) -> jax.Array:
@@ -80,11 +70,9 @@ def t5_step(size: T5, batch_size: int) -> Any:
     def loss(groups: list[Group], batch: Group) -> jax.Array:
         return -log_likelihood(t5_logits(size, groups, batch), batch["labels"]).mean()
 
-    state = abstract_state(t5_shapes(size), _DTYPE, adamw(), master=True)
     target = jax.ShapeDtypeStruct((batch_size, size.targets), jnp.int32)
-    return train_step_of(loss, adamw()), (
-        state, abstract_tokens(size, batch_size, "tokens") | {"targets": target, "labels": target}
-    )  # fmt: skip
+    batch = abstract_tokens(size, batch_size, "tokens") | {"targets": target, "labels": target}
+    return step_in_half(loss, t5_shapes(size), batch)
 
 
 def t5_logits(size: T5, groups: list[Group], batch: Group) -> jax.Array:

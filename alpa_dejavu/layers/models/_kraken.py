@@ -22,6 +22,7 @@ import numpy as np
 
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._training import (
+    HALF,
     Group,
     TrainedGroups,
     abstract_tokens,
@@ -31,7 +32,6 @@ from alpa_dejavu.layers.models._training import (
 )
 from alpa_dejavu.layers.models._transformer import mixed_values, past_mask
 
-_HALF = jnp.float16
 _SPREAD = 0.02
 """The standard deviation of initial weights, as in GPT-2."""
 
@@ -157,7 +157,7 @@ def _in_ways(ways: int, axis: int | None) -> Any:
 
 def kraken_step(size: Kraken, batch_size: int) -> Any:
     """Returns the train step of a Kraken in half precision, and its abstract arguments: state, tokens and labels."""
-    module, optimizer, shapes = KrakenModule(size, _HALF, _HALF), adamw(_decays), kraken_shapes(size)
+    module, optimizer, shapes = KrakenModule(size, HALF, HALF), adamw(_decays), kraken_shapes(size)
 
     def loss(parameters: list[Group], batch: Group) -> jax.Array:
         logits = module.apply({"params": dict(zip(shapes, parameters, strict=True))}, batch["tokens"])
@@ -173,7 +173,7 @@ def kraken_forward(size: Kraken, batch_size: int) -> Any:
     """Returns the step in half precision from prompts to the logits of their next tokens, and its abstract arguments:
     parameters, as `KrakenModule` has them, and the prompts' tokens, of the sequence's length.
     """
-    module = KrakenModule(size, _HALF, _HALF)
+    module = KrakenModule(size, HALF, HALF)
 
     def forward_step(parameters: Group, batch: Group) -> Any:
         return module.apply({"params": parameters}, batch["tokens"], method="next_token")
@@ -185,7 +185,7 @@ def kraken_shapes(size: Kraken) -> Group:
     """Returns the parameters by name in half precision, as shapes: layers after the second are like it."""
     shorter = dataclasses.replace(size, num_blocks=min(size.num_blocks, 2))
     key, tokens = jax.eval_shape(lambda: jax.random.PRNGKey(0)), abstract_tokens(size, 1, "tokens")["tokens"]
-    tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, tokens)["params"]
+    tree = jax.eval_shape(KrakenModule(shorter, HALF, HALF).init, key, tokens)["params"]
     return tree | {f"blocks_{n}": tree[f"blocks_{min(n, 1)}"] for n in range(size.num_blocks)}
 
 

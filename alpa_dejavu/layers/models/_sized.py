@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models._sizes import T5, ViT
+from alpa_dejavu.layers.models._suites import model_title
 from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
@@ -98,8 +99,8 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
 def _check(size: Transformer) -> None:
     for name, value in size.untraced.items():
         raise ValueError(
-            f"{size.text}: {name} is {value!r}, which models that are traced in JAX don't have; give the runtime "
-            "that trains it, as --runtime megatron or torchtitan, or your own model function"
+            f"{model_title(size.text)}: {name} is {value!r}, which models that are traced in JAX don't have; give the "
+            "runtime that trains it, as --runtime megatron or torchtitan, or your own model function"
         )
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+HALF = jnp.float16
 Shapes = Mapping[str, tuple[int, ...]]
 Group = dict[str, Any]
 
@@ -60,6 +61,19 @@ def train_step_of(loss: Callable[[list[Group], Group], jax.Array], optimizer: op
         return apply_gradients(state, gradients, update)
 
     return train_step
+
+
+def step_in_half(
+    loss: Callable[[list[Group], Group], jax.Array],
+    shapes: Sequence[Shapes],
+    batch: Group,
+    optimizer: optax.GradientTransformation | None = None,
+) -> Any:
+    """Returns the train step of a loss in half precision with single-precision master copies, and its abstract
+    arguments: state, of parameters of such shapes, and batch. The optimizer is AdamW if it is None.
+    """
+    chosen = optimizer or adamw()
+    return train_step_of(loss, chosen), (abstract_state(shapes, HALF, chosen, master=True), batch)
 
 
 def log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:

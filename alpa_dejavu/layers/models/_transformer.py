@@ -22,23 +22,19 @@ import jax.numpy as jnp
 
 from alpa_dejavu.layers.models._sizes import BERT, GPT, MoE
 from alpa_dejavu.layers.models._training import (
+    HALF,
     Group,
     Shapes,
     abstract,
-    abstract_state,
     abstract_tokens,
     adafactor,
-    adamw,
     log_likelihood,
-    train_step_of,
+    step_in_half,
 )
-
-_DTYPE = jnp.float16
 
 
 def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
     """Returns the train step of a GPT or MoE language model, and its abstract arguments: state, tokens and labels."""
-    optimizer = adafactor() if isinstance(size, MoE) else adamw()
 
     def loss(groups: list[Group], batch: Group) -> jax.Array:
         logits = _logits(groups, _activations(size, groups, batch))
@@ -47,8 +43,8 @@ def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
         present = jnp.where(batch["labels"] > 0, 1.0, 0.0)
         return (present * per_token).sum() / present.sum()
 
-    state = abstract_state(transformer_shapes(size), _DTYPE, optimizer, master=True)
-    return train_step_of(loss, optimizer), (state, abstract_tokens(size, batch_size, "tokens", "labels"))
+    batch = abstract_tokens(size, batch_size, "tokens", "labels")
+    return step_in_half(loss, transformer_shapes(size), batch, adafactor() if isinstance(size, MoE) else None)
 
 
 def transformer_forward(size: GPT | MoE, batch_size: int) -> Any:
@@ -61,8 +57,7 @@ def transformer_forward(size: GPT | MoE, batch_size: int) -> Any:
     def forward_step(groups: list[Group], batch: Group) -> jax.Array:
         return _logits(groups, _activations(size, groups, batch)[:, -1:].squeeze(1))
 
-    parameters = abstract(transformer_shapes(size), _DTYPE)
-    return forward_step, (parameters, abstract_tokens(size, batch_size, "tokens"))
+    return forward_step, (abstract(transformer_shapes(size), HALF), abstract_tokens(size, batch_size, "tokens"))
 
 
 def transformer_shapes(size: GPT | MoE) -> list[Shapes]:
@@ -94,9 +89,7 @@ def bert_step(size: BERT, batch_size: int) -> Any:
         left_out = jnp.where(batch["labels"] > 0, 1.0, 0.0)
         return (left_out * per_token).sum() / jnp.maximum(left_out.sum(), 1)
 
-    optimizer = adamw()
-    state = abstract_state(bert_shapes(size), _DTYPE, optimizer, master=True)
-    return train_step_of(loss, optimizer), (state, abstract_tokens(size, batch_size, "tokens", "segments", "labels"))
+    return step_in_half(loss, bert_shapes(size), abstract_tokens(size, batch_size, "tokens", "segments", "labels"))
 
 
 def bert_shapes(size: BERT) -> list[Shapes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from typing import Any, final
 
@@ -223,7 +224,7 @@ class Transformer(TextSizes):
         norms = 2 * len(NORMS[self.norms]) * self.norm_parameters
         return norms + self._attention_parameters + fed + (0 if experts is False else routed)
 
-    @property
+    @functools.cached_property
     def alike_layers(self) -> list[int]:
         """Returns for each layer of `num_layers` the number of the first one that is like it.
 
@@ -233,7 +234,7 @@ class Transformer(TextSizes):
         """
         return [0, *(1 + number for number in self._first_alike), self.num_blocks + 1]
 
-    @property
+    @functools.cached_property
     def _first_alike(self) -> list[int]:
         """For each block the number of the first one that is like it."""
         first: dict[tuple[bool, int, str], int] = {}
@@ -287,8 +288,8 @@ class Transformer(TextSizes):
         return self.sequence if whole else min(self.window, self.sequence)
 
     def pairs(self, number: int) -> float:
-        """Returns how many scores a head computes of a sample in a block of a number, half of those of a token itself
-        left out as for a triangle.
+        """Returns how many scores a head computes of a sample in a block of a number, where each of a token with itself
+        counts half: the area of a triangle, or of the band of a window in it.
 
         >>> [Transformer(8, 1, 2, 16, 8, window=window).pairs(0) for window in (0, 8, 2)]
         [32.0, 32.0, 14.0]

@@ -135,7 +135,8 @@ def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple
     costs, config = planned.table.stage_costs, planned.space.config(choice)
     assert costs is not None, "a table that was priced keeps its prices"
     division, shape = costs.division(config), costs.gradient_bytes.shape
-    recomputed = costs.exchanges_again(config, planned.table.devices[choice.submesh].kinds[0])
+    device = planned.table.devices[choice.submesh].kinds[0]
+    recomputed = costs.exchanges_again(config, device, (choice.first, choice.last))
     for phase, times in phases(costs, planned.run):
         for sent in division.combined(phase):
             num_bytes, counts = (

@@ -21,8 +21,9 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone, best_first, fitting
 from alpa_dejavu.planning.search._polish import polished
 from alpa_dejavu.planning.search._pricing import priced
+from alpa_dejavu.planning.search._remat_parts import with_parts
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.task import Clock, PlanningTask
+from alpa_dejavu.planning.task import Clock, PlanningTask, SpaceRules
 from alpa_dejavu.problem import (
     MeshConfig,
     Model,
@@ -237,7 +238,7 @@ class PricedShapes:
         ]
         costs.prepare((devices, plain) for devices, plain, _ in alike)
         for devices, plain, config in alike:
-            key = devices, plain.division_key, plain.remat
+            key = devices, plain.division_key, plain.remat, plain.remat_share
             if key not in seconds:
                 seconds[key] = float(costs.exposed_s(devices, plain).sum())
             stages = task.cluster.num_devices // (plain.data_parallel * plain.tensor_parallel)
@@ -394,8 +395,8 @@ def _factor(plan: Candidate, ratios: Mapping[Entry, float]) -> float:
 
 def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Run) -> SearchSpace:
     """Returns the space without the configs with which as many stages as there are submeshes of one size can't keep all
-    blocks of a transformer; if that leaves none, the leanest one. Other models, and stages that may be unlike, are left
-    to their prices.
+    of a transformer; if that leaves none, the leanest one. Where only blocks that are computed again fit, shares
+    of them are added, if the framework has that. Other models, and stages that may be unlike, are left to their prices.
     """
     if not isinstance(sharding, TransformerSharding) or not space.families or task.margin.residuals is not None:
         return space
@@ -403,17 +404,31 @@ def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Ru
     usable = max(map(task.margin.usable_bytes, task.prices.models.runtime.hosts(task.cluster.hosts)))
     alpa = run.schedule in ALPA_SCHEDULES
     missing = dict[MeshConfig, float]()
+    kinds = functools.cache(lambda config: np.array(sharding.blocks(config)))
+    ends = functools.cache(lambda config: np.array(sharding.ends(config)))
+
+    def stages_of(config: MeshConfig) -> int:
+        return devices // (config.data_parallel * config.tensor_parallel)
 
     def fits(config: MeshConfig) -> bool:
-        stages = devices // (config.data_parallel * config.tensor_parallel)
-        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages)])
+        in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages_of(config))])
+        none, whole = map(kinds, config.remat_ends) if config.remat_share < 1 else [kinds(config)] * 2
+        (table, *_), (head, of_head, computing, gathered) = ends(config.remat_ends[1])
+        free = np.full(len(in_flight), usable)
+        free[-1] -= table
+        free[0] -= head + of_head * in_flight[0]
         share = math.inf
-        for count, resident, per_micro_batch, temporary in sharding.blocks(config):
-            most = np.floor(max(usable - temporary, 0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
+        for count, resident, per_micro_batch, temporary, at_hand in none + (whole - none) * config.remat_share:
+            left = free - temporary - at_hand
+            left[0] -= max(computing - temporary, 0.0) + max(gathered - at_hand, 0.0)
+            most = np.floor(left.clip(0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
             share = min(share, most.sum() / count)
-            missing[config] = max(missing.get(config, 0.0), resident + temporary)
+            missing[config] = max(missing.get(config, 0.0), resident + temporary + at_hand)
         return config.offload.any or share >= 1
 
+    rules = task.space.restriction if isinstance(task.space, SpaceRules) else None
+    if rules is not None and rules.limits.remat_of_some:
+        space = with_parts(space, sharding.size.num_blocks, stages_of, fits)
     left = space.filtered(fits)
     if any(config is not None for row in left.configs for config in row):
         return left

@@ -62,6 +62,7 @@ class Restriction:
             and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
             and not limits.why_not_divided(config, stages)
+            and limits.has_muon(model, config)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )
 

@@ -14,7 +14,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, ZERO_NAMES, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
@@ -52,6 +52,7 @@ class Runtime:
     whole_experts: bool = False  # whether devices that divide experts among them have each expert whole
     context_in_pipeline: bool = True
     remat: tuple[str, ...] = ("none", "layer")  # what its files can say to be computed again
+    muon_whole: bool = False  # whether Muon goes without ZeRO 3, groups of devices that share, and offload
     remat_of_some: bool = False  # whether they can say that only some blocks of each stage are
     # The values that fields of a transformer by which it is trained have in its files; those left out: the usual ones.
     trains: Mapping[str, Collection[object]] = dataclasses.field(default_factory=dict)
@@ -83,6 +84,13 @@ class Runtime:
                 }.get(field, f"{field} is {value!r}")  # fmt: skip
                 return Hindrance(f"its files can't say that {words}", f"plan without {option}")
         return None
+
+    def has_muon(self, model: Transformer | None, stage: MeshConfig | StagePlan) -> bool:
+        """Returns whether a stage's division goes with Muon, if a model is trained by it: it wants whole matrices."""
+        if model is None or model.optimizer != "muon" or not self.muon_whole:
+            return True
+        offload = stage.offloaded if isinstance(stage, StagePlan) else stage.offload
+        return stage.zero < 3 and not stage.sharded and not offload.any
 
     def why_not_divided(self, stage: MeshConfig | StagePlan, num_stages: int) -> str:
         """Returns why its files can't say how one of so many stages is divided and computed again; empty if they can.
@@ -183,6 +191,7 @@ RUNTIMES = {
         lacks="untraced",
     ),
     "megatron": Runtime(
+        muon_whole=True,
         remat_of_some=True,
         degrees=tuple(DEGREES),
         remat=("none", "selective", "layer"),
@@ -353,7 +362,11 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     if untrained := limits.why_not_trained(plan.model):
         yield untrained
+    sizes = transformer_size(plan.model)
     for n, stage in enumerate(plan.stages):
+        if not limits.has_muon(sizes, stage):
+            yield Hindrance(f"stage {n} has ZeRO 3, hybrid sharding or offload with Muon", again)
+            break
         if reason := limits.why_not_divided(stage, len(plan.on_submeshes)):
             yield Hindrance(f"stage {n}: {reason}", again)
             break
@@ -365,9 +378,9 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
     for n, stage in enumerate(plan.stages):
         if stage.zero not in limits.zero_of(stages):
-            levels = " or ".join(map(str, limits.zero_of(stages)))
+            levels = " or ".join(ZERO_NAMES[level] for level in limits.zero_of(stages))
             where = "in a pipeline" if stages > 1 else "there"
-            yield Hindrance(f"stage {n} has ZeRO {stage.zero} {where}", f"plan with ZeRO {levels}")
+            yield Hindrance(f"stage {n} has ZeRO {ZERO_NAMES[stage.zero]} {where}", f"plan with ZeRO {levels}")
         if not limits.tensor_parallel and math.prod(stage.logical_mesh[1:]) > 1:
             yield Hindrance(f"stage {n} is tensor parallel", again)
         yield from _offloads(n, stage, limits, again)

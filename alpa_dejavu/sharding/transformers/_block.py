@@ -313,8 +313,8 @@ class LayerWork:
 
     def _attention(self, number: int, backward: bool) -> Iterator[Operator]:
         """Yields attention over a device's samples. Devices that share tokens have some of its heads each, or a part of
-        the tokens: then there is a kernel for each device's keys, which has as much to do as one with its own, since of
-        the others half is masked, and their results are merged.
+        the tokens: then there is a kernel for each device's keys, of which others see a half, so that each has as much
+        to do, and their results are merged.
         """
         size, degrees, steps = self.size, self.degrees, self.steps(number)
         samples, tokens = self.samples / (degrees.data / degrees.context), size.sequence / steps
@@ -330,23 +330,26 @@ class LayerWork:
         whole = heads if heads >= 1 else 1.0
         samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
         window = size.window_of(number)
-        kernel = FusedAttention(
-            self.execution.attention, causal=True, backward=backward, capped=size.attention_cap > 0,
-            window=window if window < size.sequence else 0,
-        )  # fmt: skip
         flop = 4 * samples * heads * size.pairs(number) / steps**2 * head * (_BACKWARD if backward else 1)
-        moved = self.width * samples * tokens * head * (2 * heads + 2 * keys)
-        shapes = tuple((max(round(samples), 1), round(tokens), round(count), round(head)) for count in (heads, keys))
-        yield Operator(
-            "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
-            read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
-            kernel=kernel.text, count=steps,
-        )  # fmt: skip
+        for seen, count in ((tokens, 1), (tokens / 2, steps - 1))[: min(steps, 2)]:
+            kernel = FusedAttention(
+                self.execution.attention, causal=seen == tokens, backward=backward, capped=size.attention_cap > 0,
+                window=window if window < size.sequence else 0,
+            )  # fmt: skip
+            moved = self.width * samples * head * (2 * tokens * heads + 2 * seen * keys)
+            shapes = tuple(
+                (max(round(samples), 1), round(each), round(of), round(head))
+                for each, of in ((tokens, heads), (seen, keys))
+            )
+            yield Operator(
+                "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
+                read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
+                kernel=kernel.text, count=count,
+            )  # fmt: skip
         if steps > 1:
-            # Sums in single precision of results; going backward, of gradients of queries, keys and values.
+            # Results, or going backward gradients of queries, keys and values, are added up.
             merged = self.width * samples * tokens * head * _MERGED * (heads + 2 * keys if backward else heads)
-            sums = (1 if backward else _SINGLE / self.width) * merged
-            yield dataclasses.replace(stream("merge", merged + sums, sums), count=steps - 1)
+            yield dataclasses.replace(stream("merge", 2 * merged, merged), count=steps - 1)
 
     def _rotation(self, backward: bool) -> Iterator[Operator]:
         """Yields the norms of queries and keys, and their rotation by positions, which compilers put in one kernel."""
@@ -457,7 +460,8 @@ class LayerWork:
         """Yields the products of Newton's and Schulz's iterations on the whole matrices that a device updates."""
         iterations = self.size.updated_by.iterations
         for group in self.parameters(layer) if iterations else ():
-            share = self.shares[not group.experts] if self.owns_matrices else 1
+            matrices = self.size.num_blocks * sum(number for *_, number in group.shapes)
+            share = min(self.shares[not group.experts], matrices) if self.owns_matrices else 1
             for rows, columns, number in group.shapes if group.kind == MATRIX and group.trained else ():
                 few, many = min(rows, columns), max(rows, columns)
                 for sizes in ((few, few, many), (few, few, few), (few, many, few)):

@@ -71,21 +71,27 @@ class TransformerSharding:
         for config in configs:
             DivisionDegrees.of(config, self.size, self.execution)
 
-    def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float]]:
+    def blocks(self, config: MeshConfig) -> list[tuple[int, float, float, float, float]]:
         """Returns for each kind of block how many there are, and the bytes that a device keeps of one all the time, for
-        each micro-batch in flight, and while it is computed.
+        each micro-batch in flight, while it is computed, and of whole parameters that are at hand then.
         """
         work = self.on((), config).work
-        kinds = []
-        for layer, count in collections.Counter(self.size.alike_layers[1:-1]).items():
-            own = kept(work, layer, config.remat)
-            resident = own.weights + own.gradients + own.states
-            kinds.append((count, resident, own.activations + own.entering, temporary_bytes(own) + own.gathered))
-        return kinds
+        kinds = collections.Counter(self.size.alike_layers[1:-1]).items()
+        return [(count, *_bytes_of(kept(work, layer, config.remat))) for layer, count in kinds]
+
+    def ends(self, config: MeshConfig) -> list[tuple[float, float, float, float]]:
+        """Returns the same bytes of the table of embeddings, and of the head."""
+        work = self.on((), config).work
+        return [_bytes_of(kept(work, layer, config.remat)) for layer in (0, self.size.num_layers - 1)]
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, samples=self.samples * ratio)
+
+
+def _bytes_of(layer: KeptBytes) -> tuple[float, float, float, float]:
+    resident = layer.weights + layer.gradients + layer.states
+    return resident, layer.activations + layer.entering, temporary_bytes(layer), layer.gathered
 
 
 @final
@@ -195,7 +201,7 @@ class TransformerDivision:
             optimizer=kept_share(lambda layer: layer.states),
             activations=share(range_sum([waiting(layer) for layer in own]), waiting),
             # Beside what layers take in what the head keeps, which isn't computed again.
-            layer_inputs=share(range_sum([waiting(layer) for layer in own]), lambda layer: layer.entering),
+            layer_inputs=share(range_sum([waiting(layer) for layer in own]), lambda layer: layer.sent),
             temporaries=share(range_max([temporary_bytes(layer) for layer in own]), computing, range_max),
             gathered=share(range_max([layer.gathered for layer in own]), lambda layer: 2 * layer.weights, range_max),
         )
@@ -259,7 +265,7 @@ def transformer_model(size: Transformer, runs: Execution, samples: float) -> Mod
     tensors = [
         tensor
         for layer, first in enumerate(size.alike_layers)
-        for tensor in _tensors(layer, size.num_layers, memory[first])
+        for tensor in _tensors(layer, size, memory[first])
     ]
     return Model(tuple(layers), tuple(tensors), training=True, sharding=sharding)
 
@@ -330,13 +336,14 @@ def _layer(size: Transformer, layer: int, alone: TransformerDivision, memory: Ke
     return Layer(name, forward, backward, update, backward_temporary_bytes=temporary_bytes(memory))
 
 
-def _tensors(layer: int, num_layers: int, memory: KeptBytes) -> Iterator[Tensor]:
-    back = 2 * num_layers - 1 - layer
+def _tensors(layer: int, size: Transformer, memory: KeptBytes) -> Iterator[Tensor]:
+    back = 2 * size.num_layers - 1 - layer
     yield Tensor(memory.weights, "parameter", -1, (layer, back))
     yield Tensor(memory.gradients, "gradient", -1, (layer,))
     yield Tensor(memory.states, "optimizer", -1, (layer,))
     if memory.activations:
         yield Tensor(memory.activations, "activation", layer, (back,))
     if layer:
-        yield Tensor(memory.entering, "activation", layer - 1, (layer, back))
-        yield Tensor(memory.entering, "activation", back, (back + 1,))
+        yield Tensor(memory.sent, "activation", layer - 1, (layer, back) if memory.entering else (layer,))
+    if layer > size.first_trained:
+        yield Tensor(memory.sent, "activation", back, (back + 1,))

@@ -31,7 +31,9 @@ class KeptBytes:
     Attributes:
         weights, gradients, states: of its parameters, all the time.
         activations: of each micro-batch in flight, but for what the layer takes in.
-        entering: the hidden state that the layer takes in, of each micro-batch in flight.
+        entering: the hidden state that the layer takes in, of each micro-batch in flight; 0 where it isn't kept, as
+            nothing up to the layer is trained.
+        sent: the same hidden state, kept or not.
         logits: of the loss while it is computed.
         working: of what lives only while a layer goes backward; with what it computes again, where it does.
         gathered: the whole parameters, and gradients, of the blocks that are at hand under ZeRO-3.
@@ -42,6 +44,7 @@ class KeptBytes:
     states: float
     activations: float
     entering: float
+    sent: float
     logits: float
     working: float
     gathered: float
@@ -58,16 +61,17 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
         {"none": total, "selective": _selected(work, block), "layer": 0.0}[remat]
         for total, block in zip(whole, activations, strict=True)
     ]
-    hidden = work.width * work.hidden * goes_back
+    hidden = work.width * work.hidden
     # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
-    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0
+    ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0  # the head has a backward pass in any case
     logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
     return KeptBytes(
         weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
         gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
         states=sum(work.shared((kind.states for kind in own), zero > 0)),
         activations=sum(stays) + ends,
-        entering=hidden if layer else 0.0,
+        entering=hidden if layer and goes_back else 0.0,
+        sent=hidden if layer else 0.0,
         logits=logits,
         working=max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
         + _going_backward(work, blocks),

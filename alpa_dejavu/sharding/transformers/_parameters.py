@@ -144,16 +144,19 @@ class ParameterBytes:
 def _of_group(
     group: ParameterGroup, size: Transformer, execution: Execution, owns: bool, goes_back: bool
 ) -> ParameterBytes:
-    count, narrow = group.count, group.kind == MATRIX and not group.adapters
-    if not group.trained:
-        width = size.frozen_bytes if narrow else 4.0 if size.computes_in.usual == "float32" else _HALF
-        return ParameterBytes(weights=width * count, gathered=width * count, regathered=width * count * goes_back)
-    operand = size.computes_in.operand_bytes if narrow else 0.0
+    count, product = group.count, group.kind == MATRIX and not group.adapters
     weight, gathered = execution.weight_bytes, execution.gathered_bytes
+    if not group.trained:
+        weight = gathered = size.frozen_bytes if product else _SINGLE if size.computes_in.usual == "float32" else _HALF
+    operand = size.computes_in.operand_bytes if product and (group.trained or not size.frozen) else 0.0
     if operand:
         copies = execution.narrow_copies * operand
         weight = copies if size.gather and copies else weight + copies
         gathered = operand if size.gather else gathered
+    if not group.trained:
+        return ParameterBytes(
+            weights=weight * count, gathered=gathered * count, regathered=gathered * count * goes_back
+        )
     optimizer = size.updated_by
     factors = _factors(group) if optimizer.factored else 0.0
     moments = factors + count * {
@@ -180,16 +183,3 @@ def _of_group(
 
 def _factors(group: ParameterGroup) -> float:
     return _SINGLE * sum((rows + columns) * number for rows, columns, number in group.shapes)
-
-
-def newton_schulz_flop(rows: float, columns: float, iterations: int) -> float:
-    """Returns the operations by which the update of a matrix is made orthogonal.
-
-    Each iteration takes the matrix, of m rows and n columns with m at most n, by three products: that of the matrix and
-    its transpose, the square of that, and the product of the polynomial and the matrix.
-
-    >>> newton_schulz_flop(2, 3, 1) == 2 * 2 * 2 * 3 + 2 * 2 * 2 * 2 + 2 * 2 * 2 * 3
-    True
-    """
-    few, many = min(rows, columns), max(rows, columns)
-    return iterations * (4 * few**2 * many + 2 * few**3)
