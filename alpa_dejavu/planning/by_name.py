@@ -251,7 +251,7 @@ def _space(
         )
     size = None if sized is None else sized.size
     restricted = None if runs is None or limits is not None else Restriction(runs, batch, size)
-    choices = division_choices(size, framework, () if runs is None else runs.degrees, asked)
+    choices = division_choices(size, framework, runs, asked)
     return dataclasses.replace(rules, remat=remat, divisions=choices, restriction=restricted)
 
 

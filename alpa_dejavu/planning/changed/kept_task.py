@@ -15,7 +15,7 @@ from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.search.restriction import Restriction, restriction
+from alpa_dejavu.planning.search.restriction import Restriction, restriction, restriction_of
 from alpa_dejavu.planning.task import PlanningTask, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
@@ -117,7 +117,10 @@ def kept_task(
         micro_batches=tuple(sorted(counts)),
         schedule=kept.run.schedule,
         chooser=Searched(begin=Shape(kept.model.num_layers, count)),
-        space=KeptSpace(kept, restriction(_priced_by(plan).runs_on, kept.batch, plan.model)),
+        space=KeptSpace(
+            kept,
+            restriction(_priced_by(plan).runs_on, kept.batch, plan.model) or restriction_of(kept.model, kept.batch),
+        ),
         slicer=slicer(slicing),
         margin=MemoryMargin(residuals=prices.residuals(None), free_share=kept.memory_margin),
         before=plan,

@@ -225,7 +225,7 @@ class PricedShapes:
         """Returns the space without the configs that a bound on their steps rules out, and the prices of some of them.
 
         Where a plan's stages are alike, each of K devices in a row computes and exchanges a K-th of all layers at least
-        for each micro-batch. Those of the least bounds are priced first: their best plan is plain to be beaten.
+        for each micro-batch. Those of the least bounds are priced first: their best plan is one to be beaten.
         """
         task, configs = self.task, [config for row in space.configs for config in row if config is not None]
         if not space.families or len(configs) <= _MANY or task.unlike or task.cluster.shared or task.learned:
@@ -245,12 +245,15 @@ class PricedShapes:
                 seconds[key] = float(costs.exposed_s(devices, plain).sum())
             stages = task.cluster.num_devices // (plain.data_parallel * plain.tensor_parallel)
             bounds[config] = seconds[key] * run.num_micro_batches / stages
-        first = set(sorted(bounds, key=bounds.__getitem__)[:_FIRST])
+        order, first, plan = sorted(bounds, key=bounds.__getitem__), set[MeshConfig](), None
         kept = KeptPrices(model.num_layers) if kept is None else kept
-        some = priced(task, model, task.cluster, space.filtered(first.__contains__), run, kept=kept)
-        plan = some.sliced(task.slicer)
+        while plan is None and len(first) < len(order):
+            first = set(order[: max(_FIRST, _FIRST * len(first))])
+            some = space.filtered(first.__contains__).compacted()
+            plan = priced(task, model, task.cluster, some, run, kept=kept).sliced(task.slicer)
         rival_s = _RIVAL * min(self._best_s, math.inf if plan is None else plan.step_s)
-        return space.filtered(lambda config: config in first or bounds[config] <= rival_s), kept
+        hopeful = space.filtered(lambda config: config in first or bounds[config] <= rival_s)
+        return hopeful.compacted(), kept
 
     def _finalist(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it may be the best one; of several hosts,
