@@ -177,7 +177,7 @@ def placed(
     the largest stage's cost were tried. `sites` are the hosts that submeshes may be on; slicings that cost `limit_s` or
     more aren't looked for.
     """
-    choices = Choices(problem, sites)
+    choices = Choices.of(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
         return (), math.inf, 0

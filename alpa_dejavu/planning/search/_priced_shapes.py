@@ -380,10 +380,10 @@ def _key(shape: Shape) -> tuple[int, int]:
 
 def _ratios(scaled: Costs, exact: Costs) -> dict[Entry, float]:
     """Returns how many times as long as by scaling all layers take on each submesh with each config."""
-    last = exact.model.num_layers - 1
     by_scaling, exactly = (
-        {entry: float(costs.table.working_s[0, last, s, c]) for (s, c), entry in _choices(costs.space).items()}
+        {entry: _working_s(costs.table, StageChoice(0, costs.model.num_layers - 1, *place)) for place, entry in choices}
         for costs in (scaled, exact)
+        for choices in (_choices(costs.space).items(),)
     )
     return {entry: seconds / by_scaling[entry] for entry, seconds in exactly.items() if by_scaling.get(entry)}
 
@@ -392,7 +392,7 @@ def _factor(plan: Candidate, ratios: Mapping[Entry, float]) -> float:
     """Returns how many times as long a plan's slowest stage takes, given that for each submesh and config."""
     choices = _choices(plan.space)
     factors = [ratios.get(choices[stage.submesh, stage.config], 1.0) for stage in plan.slicing.stages]
-    seconds = [float(plan.table.working_s[stage.entry]) for stage in plan.slicing.stages]
+    seconds = [_working_s(plan.table, stage) for stage in plan.slicing.stages]
     return max(map(operator.mul, seconds, factors)) / max(seconds)
 
 
@@ -469,8 +469,13 @@ def _choices(space: SearchSpace) -> dict[tuple[int, int], Entry]:
 def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:
     memory = table.memory[stage.submesh][stage.config]
     assert memory is not None, "the space offers the stage's config"
+    return _working_s(table, stage), float(memory.peak(in_flight)[stage.first, stage.last])
+
+
+def _working_s(table: CostTable, stage: StageChoice) -> float:
+    """The seconds of a stage's computing and collectives for one micro-batch."""
     parts = table.compute_forward_s, table.compute_backward_s, table.collective_forward_s, table.collective_backward_s
-    return sum(float(part[stage.entry]) for part in parts), float(memory.peak(in_flight)[stage.first, stage.last])
+    return sum(float(part[stage.entry]) for part in parts)
 
 
 def _work_s(costs: Costs) -> float:
