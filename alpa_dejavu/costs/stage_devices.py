@@ -216,9 +216,9 @@ def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
 _NOT_EVERYWHERE = {
     "float4": ("fp4", "fp4"), "float8_micro": ("mxfp8", "fp4"), "float8": ("fp8", "fp8"), "tf32": ("tf32", "tf32"),
 }  # fmt: skip
-"""The dtypes of products that not all GPUs have, as they are named, with the precisions of data sheets that tell who has
-them: what scales 32 elements of 8 bits has 4 bits, too. Where there is no bfloat16, it is computed on the units of
-single precision."""
+"""The dtypes of products that not all GPUs have: their names, and the precision of data sheets by which a GPU has them,
+as what scales 32 elements of 8 bits has 4 bits, too. Where there is no bfloat16, it is computed on the units of single
+precision."""
 
 
 def check_computable(model: Model, cluster: Cluster) -> None:

@@ -149,7 +149,7 @@ class Device:
         return self.flop_per_s.get(_rated(dtype), self.flop_per_s["float32"])
 
     def has_rate(self, dtype: str) -> bool:
-        """Returns whether the rate of matrix products in a dtype is known, rather than that of "float32" in its place."""
+        """Returns whether the rate of matrix products in a dtype is known, so that "float32" doesn't stand for it."""
         return _rated(dtype) in self.flop_per_s
 
     def slower(self, factor: float) -> Device:
@@ -159,8 +159,8 @@ class Device:
 
 
 def _rated(dtype: str) -> str:
-    """The dtype whose rate products in another have: that of all formats of so many bits."""
-    return dtype[:6] if dtype.startswith(("float8", "float4")) else dtype
+    """The dtype whose rate products in another have: of all formats of so many bits, and of TF32 single precision."""
+    return dtype[:6] if dtype.startswith(("float8", "float4")) else "float32" if dtype == "tf32" else dtype
 
 
 def _slower(part: Any, factor: float) -> Any:

@@ -16,6 +16,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import with_more_memory, without
 from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.changed.replanning import fallback, prepared, replan
@@ -430,3 +431,15 @@ def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
     stages = (dataclasses.replace(first, hosts=("elsewhere",)), *others)
     with pytest.raises(ValueError, match=r"stage 0 is on host 'elsewhere', but 4 x p3\.16xlarge has"):
         upgrades(dataclasses.replace(planned.plan, stages=stages), kept)
+
+
+@pytest.mark.parametrize(("degrees", "fits"), [({"experts": 4, "tensor": 2}, True), ({"context": 16}, False)])
+def test_degrees_that_were_asked_for_stay_where_they_fit(degrees, fits, tmp_path):
+    size = Transformer(512, 2, 8, 1024, 256, feed_forward=1024, num_experts=4, experts_per_token=2)
+    asked_for = {"batch": 16, "micro_batches": 1, "runtime": "megatron", "cache": False}
+    before = plan_model(size.text, named_cluster("dgx-h100", 2), **asked_for, **degrees)
+    write_with_kept(before.plan, Kept.of(before), tmp_path / "plan.json")
+    following = replan(before.plan, read_kept(tmp_path / "plan.json"), without=["dgx-h100-1"]).plan
+    scratch = plan_model(size.text, "dgx-h100", **asked_for, **(degrees if fits else {})).plan
+    assert following.step_s == pytest.approx(scratch.step_s, rel=1e-6)
+    assert any("asked for are chosen anew" in note for note in following.notes) == (not fits)

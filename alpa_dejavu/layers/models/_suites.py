@@ -186,7 +186,7 @@ def model_title(name: str) -> str:
         for whole in [_parts(other)]
     ]
     model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
-    if not model or len(changed) > _FEW:
+    if not model or sum(part.split("=")[0] not in _TRAINING for part in changed) > _FEW:
         return f"a transformer of {units.many(size.num_parameters)} parameters"
     return f"{model} ({', '.join(changed)})" if changed else model
 
@@ -196,7 +196,8 @@ def _parts(size: Transformer) -> dict[str, str]:
 
 
 _FEW = 3
-"""In so many fields a transformer may differ from a known one whose name it is titled by."""
+"""In so many fields a transformer may differ from a known one whose name it is titled by, beside how it is trained."""
+_TRAINING = "sequence precision gather optimizer lora lora_targets frozen train_last imbalance capacity".split()
 
 
 def is_marked(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.space import submeshes
+from alpa_dejavu.clusters.space import DivisionChoices, submeshes
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
 from alpa_dejavu.planning.task import SpaceRules
@@ -66,6 +66,7 @@ class Kept:
             imbalance=planned.space.allowed_imbalance,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
+            divisions=planned.divisions,
         )
         free_share = planned.table.margin.free_share
         return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share)
@@ -107,6 +108,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         **{name: getattr(rules, name) for name in ("remat", "zero", "submeshes", "offload", "replicas")},
         "num_micro_batches": kept.run.num_micro_batches,
         "schedule": kept.run.schedule,
+        "divisions": dataclasses.asdict(rules.divisions),
         "imbalance": None if math.isinf(rules.imbalance) else rules.imbalance,
         "cluster": cluster_data(kept.cluster),
         "model": transformer_data(kept.model) or model_data(kept.model),
@@ -127,6 +129,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         math.inf if data["imbalance"] is None else float(data["imbalance"]),
         data.get("offload", "none"),
         int(data.get("replicas", 1)),
+        divisions=DivisionChoices(**data.get("divisions", {})),
     )
     return Kept(
         model=model,

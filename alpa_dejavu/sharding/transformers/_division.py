@@ -295,7 +295,8 @@ def training_text(size: Transformer) -> str:
     if not size.trains_all:
         last = f"the last {units.counted(size.train_last, 'block')}" if size.train_last else ""
         on = "all products" if size.lora_targets == "all" else "attention"
-        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the head"
+        behind = "last norm" if size.tied else "head"
+        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the {behind}"
         what += f" of {last}" if size.lora and last else ""
         width = f", products in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
         parts += [f"{trained_parameters(size):,.0f} of {size.num_parameters:,} parameters: {what}"]
