@@ -124,6 +124,8 @@ def _lines(example: str) -> list[str]:
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 _OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
 """Modules by which we ask for files: their errors say what is wrong with a path, wherever it is from."""
+_WRAPPERS = {"click", "contextlib.py"}
+"""Packages and modules through which this package calls itself."""
 
 
 @final
@@ -232,5 +234,5 @@ def reported(error: Exception | SystemExit) -> click.ClickException:
     if isinstance(error, OSError) and error.filename is not None and of_path:
         return click.ClickException(f"{error.filename}: {error.strerror}; give another path")
     calls = [n for n in ours if n + 1 < len(files) and not files[n + 1].startswith(_PACKAGE)]
-    outside = [n + 1 for n in calls if "click" not in pathlib.Path(files[n + 1]).parts]
+    outside = [n + 1 for n in calls if _WRAPPERS.isdisjoint(pathlib.Path(files[n + 1]).parts)]
     return ForeignError(error, outside[0] if outside else 0)

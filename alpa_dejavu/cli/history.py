@@ -18,7 +18,7 @@ from alpa_dejavu.cli.output import console, write_stdout
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
-from alpa_dejavu.problem import Plan, StepCorrection
+from alpa_dejavu.problem import ZERO_NAMES, Plan, StepCorrection
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Correction, PastRun
@@ -100,7 +100,8 @@ def short_plan(plan: Plan) -> str:
     """Returns a plan in a few words: its number of micro-batches and its first stages."""
     stages = []
     for stage in plan.stages[:_MOST_STAGES]:
-        extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
+        savings = ("remat", stage.remat != "none"), (f"ZeRO {ZERO_NAMES[stage.zero]}", stage.zero > 0)
+        extra = [name for name, on in savings if on]
         stages.append(" ".join([layers_text(stage), "on", mesh_text(stage.logical_mesh), *extra]))
     more = len(plan.stages) - len(stages)
     rest = [f"{units.counted(more, 'stage')} more"] if more else []

@@ -138,13 +138,13 @@ offload_option = click.option(
 _REMAT: Mapping[str, tuple[str, ...]] = {
     "auto": ("none", "selective", "layer"), "none": ("none",), "selective": ("selective",), "layer": ("layer",),
 }  # fmt: skip
-_ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "2": (2,), "3": (3,)}
+_ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "1": (2,), "2": (2,), "3": (3,)}
 
 
 def saving_options(command: F) -> F:
     """Adds to a command the options for what stages do to keep less: rematerialisation and ZeRO."""
     for name, choices, text in (
-        ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 2 or 3."),
+        ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 1 or 3; 2 is taken as 1."),
         ("--remat", _REMAT, "Whether stages compute activations again: by `layer`, or, of a transformer by its sizes, "
          "`selective`, as the runtime has it. `auto` lets each stage choose."),
     ):

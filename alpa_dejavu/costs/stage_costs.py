@@ -332,14 +332,14 @@ class StageCostModel:
         """Returns the seconds that nothing hides of each layer's passes of one micro-batch, by variant: what its device
         computes, and exchanges of activations.
         """
-        share, total_s = self.models.runtime.overlap.hidden_tensor_share, np.zeros(len(self.division(config).variants))
-        for phase in ("forward", "backward") if self.model.training else ("forward",):
-            total_s += self._operators_s(devices.kinds[0], config, phase) + self._exchanges_s(devices, config, phase)
-            if share:
-                total_s -= share * self._exchanges_s(devices, config, phase, [TENSOR])
+        device, total_s = devices.kinds[0], np.zeros(len(self.division(config).variants))
+        for phase in ("backward", "forward") if self.model.training else ("forward",):
+            computed_s = self._operators_s(device, config, phase)
+            sent_s = self._exchanges_s(devices, config, phase) - self._hidden_in_layers(devices, config, phase)
+            total_s += computed_s + sent_s
         if self.model.training:
-            again = self.again(config, devices.kinds[0])
-            total_s += again * self._operators_s(devices.kinds[0], config, "forward")
+            exchanged = config.remat_share * self.exchanges_again(config, device)
+            total_s += self.again(config, device) * computed_s + exchanged * sent_s
         return total_s
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> Float[FloatArray, "3 L L"]:

@@ -88,11 +88,6 @@ class CostTable:
         return self.collective_forward_s + self.collective_backward_s
 
     @property
-    def working_s(self) -> RangeArray:
-        """Returns the seconds of each stage's computing and collectives for one micro-batch; finite everywhere."""
-        return self.compute_s + self.collective_s
-
-    @property
     def per_step_s(self) -> RangeArray:
         """Returns the seconds that each stage takes once a step: synchronising gradients, and the optimizer's
         update.
@@ -104,7 +99,7 @@ class CostTable:
         """Returns each stage's seconds of computing and collectives for one micro-batch; infinite where the search may
         not take the stage, or it doesn't fit in memory.
         """
-        return self.working_s + _never(self.offered & (self.max_n_succ_stages >= 0))
+        return self.compute_s + self.collective_s + _never(self.offered & (self.max_n_succ_stages >= 0))
 
     @property
     def compute_costs_s(self) -> FloatArray:

@@ -15,7 +15,7 @@ from typing import Any
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import DEGREES, degrees_text, mesh_text
-from alpa_dejavu.problem import Plan, PricedBy, StagePlan
+from alpa_dejavu.problem import ZERO_NAMES, Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
@@ -191,7 +191,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     ),
     "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
     "remat": (lambda stage: stage.remat_text, lambda stages: " ".join(stage.remat_text for stage in stages)),
-    "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
+    "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(ZERO_NAMES[stage.zero] for stage in stages)),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
     **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},

@@ -19,7 +19,7 @@ from typing import Protocol, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
-from alpa_dejavu.problem import DrawnSeconds, MeshConfig, Plan, StagePlan
+from alpa_dejavu.problem import ZERO_NAMES, DrawnSeconds, MeshConfig, Plan, StagePlan
 
 
 class ShownTimes(Protocol):
@@ -230,7 +230,7 @@ _HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
 _CHOICES = (
     *itertools.starmap(_degree, DEGREES.items()),
     Column("remat", lambda row: row.stage.remat_text, False),
-    Column("ZeRO", lambda row: str(row.stage.zero), False),
+    Column("ZeRO", lambda row: ZERO_NAMES[row.stage.zero], False),
 )
 _TIMES = (
     _figure("compute", lambda row: row.stage.compute_s),

@@ -7,7 +7,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
-from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.problem import ZERO_NAMES, Plan, StagePlan
 
 _LONG = 0.1
 """A step of planning is named where it took so large a share of the whole."""
@@ -66,8 +66,6 @@ def _parts(stage: StagePlan) -> tuple[tuple[str, float], ...]:
     )
 
 
-_SHARED = {0: "", 2: "ZeRO-1", 3: "ZeRO-3"}
-"""The usual names of what data-parallel devices share: level 2 is the optimizer's state, each gradient stays whole."""
 _RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
 """The usual names of what backward passes compute again."""
 
@@ -105,7 +103,7 @@ def degrees_text(plan: Plan) -> str:
     texts = [f"{name} {_span(values)}" for name, values, always in degrees if always or max(values) > 1]
     groups = [stage.sharded for stage in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
-    shared = "/".join(dict.fromkeys(_SHARED[stage.zero] or "no ZeRO" for stage in stages))
+    shared = "/".join(dict.fromkeys(f"ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else "no ZeRO" for stage in stages))
     again = "/".join(dict.fromkeys(map(_recomputed, plan.stages)))
     return ", ".join([*texts, shared + within, f"recompute {again}"])
 

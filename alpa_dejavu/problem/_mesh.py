@@ -33,6 +33,8 @@ experts; those that have the same experts; those that share one expert's product
 experts, those that share what ZeRO shares of them, and those that have the same share."""
 ZERO = (0, 2, 3)
 Remat: TypeAlias = Annotated[str, chosen(REMAT), stated('"none", "selective" or "layer"')]
+ZERO_NAMES = {0: "0", 2: "1", 3: "3"}
+"""The usual names of ZeRO levels: at level 2 devices share the optimizer's state, and each has whole gradients."""
 Zero: TypeAlias = Annotated[int, chosen(ZERO), stated("0, 2 or 3"), WHOLE]
 
 
@@ -285,3 +287,15 @@ class SearchSpace:
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
         left = [frozenset((s, c) for s, c in family if kept[s][c] is not None) for family in self.families]
         return dataclasses.replace(self, configs=tuple(map(tuple, kept)), families=tuple(filter(None, left)))
+
+    def compacted(self) -> SearchSpace:
+        """Returns the search space with each submesh's configs next to each other, and no more None than are needed."""
+        places = [[c for c, config in enumerate(row) if config is not None] for row in self.configs]
+        width = max(1, *map(len, places))
+        rows = [[row[c] for c in own] for row, own in zip(self.configs, places, strict=True)]
+        numbers = {(s, c): n for s, own in enumerate(places) for n, c in enumerate(own)}
+        return dataclasses.replace(
+            self,
+            configs=tuple((*row, *[None] * (width - len(row))) for row in rows),
+            families=tuple(frozenset((s, numbers[s, c]) for s, c in family) for family in self.families),
+        )

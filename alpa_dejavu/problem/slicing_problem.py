@@ -144,7 +144,9 @@ class SlicingProblem:
         """Returns the problem of cutting layers into stages of one family alone, shape (S, C), with the submeshes and
         the configs that it has, by their indices here.
         """
-        submeshes, configs = (np.flatnonzero(family.any(axis=axis)) for axis in (1, 0))
+        # An objective that is a function may know all choices by their indices.
+        offered = np.ones_like(family) if isinstance(self.objective, Objective) else family
+        submeshes, configs = (np.flatnonzero(offered.any(axis=axis)) for axis in (1, 0))
         rows, columns = submeshes[:, None], configs[None]
         entries, never = (slice(None), slice(None), rows, columns), np.where(family[rows, columns], 0.0, np.inf)
         tables = self.max_n_succ_stages, self.per_step_s

@@ -15,7 +15,7 @@ from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import degrees_text
-from alpa_dejavu.problem import Cluster, StagePlan
+from alpa_dejavu.problem import ZERO_NAMES, Cluster, StagePlan
 from alpa_dejavu.report._charts import COLORS, finished
 
 
@@ -82,7 +82,8 @@ def _config(config: Any) -> str:
         return "no config"
     logical = " x ".join(map(str, config.shape))
     offload = f", offload {config.offload.text}" if config.offload.any else ""
-    return f"logical mesh {logical}{degrees_text(config)}, remat {config.remat}, ZeRO {config.zero}{offload}"
+    kept = f"remat {config.remat}, ZeRO {ZERO_NAMES[config.zero]}"
+    return f"logical mesh {logical}{degrees_text(config)}, {kept}{offload}"
 
 
 def _stage_marks(stages: Iterable[tuple[int, StagePlan]], where: str, **marker: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from alpa_dejavu.plans.stage_rows import (
     mesh_text,
 )
 from alpa_dejavu.plans.table import fullest_parts
-from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
+from alpa_dejavu.problem import ZERO_NAMES, Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.sharding.transformers import training_text
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
@@ -123,7 +123,7 @@ def described(plan: Plan) -> str:
     for stage in plan.stages:
         text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += degrees_text(stage) + {"none": "", "layer": ", remat", "selective": ", selective remat"}[stage.remat]
-        text += f", ZeRO-{stage.zero}" if stage.zero else ""
+        text += f", ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else ""
         texts.append(text + (f", {stage.offloaded.text}" if stage.offloaded.any else ""))
     parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])

@@ -131,7 +131,7 @@ def _fullest(plan: Plan) -> Iterator[str]:
     figures = f"{units.size(stage.memory_bytes)} of {units.size(stage.memory_limit_bytes)}"
     if headroom < 0:
         helps = [] if stage.remat == "layer" else ["remat"]
-        helps += [] if stage.zero else ["a ZeRO level of 2 or 3"]
+        helps += [] if stage.zero else ["a ZeRO level of 1 or 3"]
         helps += ["more micro-batches", "more devices"]
         missing = f"{units.size(-headroom)} are missing"
         yield f"stage {fullest} doesn't fit: {figures}, {missing}; {', '.join(helps)} would help"

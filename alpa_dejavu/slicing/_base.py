@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
@@ -29,9 +30,13 @@ class Slicer(abc.ABC):
         """
 
 
-def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
-    """Returns the best of a slicer's slicings of each family of stages, of which it needn't know. Those by whose bounds
-    nothing is better than the best slicing so far aren't sliced.
+def best_of_families(sliced: Callable[[SlicingProblem, float], Slicing], problem: SlicingProblem) -> Slicing:
+    """Returns the best of the slicings of each family of stages. Those by whose bounds nothing is better than the best
+    slicing so far aren't sliced.
+
+    Args:
+        sliced: a function that slices a family's problem, and needn't find slicings of so many seconds or more.
+        problem: one with families.
     """
     assert problem.families is not None, "there are families"
     bounds, slicings, best_s = problem.least_of_families_s(), dict[int, Slicing](), math.inf
@@ -39,7 +44,7 @@ def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
         if math.isinf(bounds[n]) or bounds[n] > best_s * (1 + TOLERANCE):
             break
         of_family, submeshes, configs = problem.of_family(problem.families[n])
-        slicing = slicer.slice(of_family)
+        slicing = sliced(of_family, best_s)
         stages = tuple(
             dataclasses.replace(stage, submesh=int(submeshes[stage.submesh]), config=int(configs[stage.config]))
             for stage in slicing.stages

@@ -32,7 +32,7 @@ class Uniform(Slicer):
 
     def slice(self, problem: SlicingProblem) -> Slicing:
         if problem.families is not None:
-            return best_of_families(self, problem)
+            return best_of_families(lambda family, _: self.slice(family), problem)
         best, sites, num_layers = Cheapest(problem), problem.sites, problem.num_layers
         if sites is None or sites.alike:
             counts = [num_equal_stages(problem, size) for size in problem.submesh_sizes.tolist()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 from typing import Any, final
 
@@ -55,10 +57,6 @@ class Choices:
         self._members = _members(numbered(np.column_stack([uses, group, links.T])))
         first = self._members[:, 0]
         self.uses = uses[first]
-        if problem.num_stages is not None:
-            self.uses = np.column_stack([self.uses, np.ones(len(first), dtype=np.int64)])
-            self.available = np.append(self.available, problem.num_stages)
-            self.exact = np.append(self.exact, True)
         self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(first, first)]].copy()
         self.crossing_s[0] = 0.0
         useful = self._fill(problem)
@@ -73,6 +71,32 @@ class Choices:
         self.onward_s = np.zeros((self.num_layers, len(useful)))
         if self.both_wait:
             self.onward_s[:-1] = self.crossing_s[1:].min(axis=2)[:, self.group]
+        self._bounds: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+        if problem.num_stages is not None:
+            self._add_stages(problem.num_stages)
+
+    @classmethod
+    def of(cls, problem: SlicingProblem, sites: Sites) -> Choices:
+        """Returns the choices of a problem; those of the latest one are at hand for problems that differ from it in
+        nothing but their number of stages.
+        """
+        fields = [getattr(problem, field.name) for field in dataclasses.fields(problem) if field.name != "num_stages"]
+        content = [sites, *fields]
+        latest = _latest[0] if _latest else None
+        if latest is None or any(
+            a is not b and not _equal_numbers(a, b) for a, b in zip(content, latest[0], strict=True)
+        ):
+            latest = content, cls(dataclasses.replace(problem, num_stages=None), sites)
+            _latest[:] = [latest]
+        choices = copy.copy(latest[1])
+        if problem.num_stages is not None:
+            choices._add_stages(problem.num_stages)
+        return choices
+
+    def _add_stages(self, num_stages: int) -> None:
+        """Makes stages a resource of which there are so many, and all are used."""
+        self.uses = np.column_stack([self.uses, np.ones(len(self.uses), dtype=np.int64)])
+        self.available, self.exact = np.append(self.available, num_stages), np.append(self.exact, True)
 
     def _fill(self, problem: SlicingProblem) -> IntArray:
         """Sets the arrays of stages, without those that another beats; returns the classes that have any."""
@@ -156,6 +180,12 @@ class Choices:
         If there are more than `most`, close costs are put together (`buckets_per_e` intervals to a factor of e): the
         first array has the greatest cost of each interval, the second the least.
         """
+        key = most, buckets_per_e
+        if key not in self._bounds:
+            self._bounds[key] = self._listed(*key)
+        return self._bounds[key]
+
+    def _listed(self, most: int, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:
         received = _different(self.crossing_s.transpose(0, 2, 1))
         sent = np.zeros((self.num_layers, len(self.group), 1))
         if self.both_wait:  # nothing is sent after the last layer
@@ -173,6 +203,14 @@ class Choices:
         _list_costs(self.costs_s, received, sent, values)
         values = np.unique(values)
         return (values, values) if len(values) <= most else _buckets(values, buckets_per_e)
+
+
+_latest: list[tuple[list[object], Choices]] = []
+"""The latest problem, as its sites and fields, and its choices; or nothing."""
+
+
+def _equal_numbers(a: object, b: object) -> bool:
+    return isinstance(a, (int, str)) and a == b
 
 
 def _different(values: FloatArray) -> FloatArray:

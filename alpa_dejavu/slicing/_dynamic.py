@@ -66,20 +66,21 @@ class Dynamic(Slicer):
         limits = (self.effort.work, self.limit_s) if math.isfinite(self.limit_s) else ()
         return self.kept.of(problem, self._solved, limits)
 
-    def _solved(self, problem: SlicingProblem) -> Slicing:
+    def _solved(self, problem: SlicingProblem, less_than_s: float = math.inf) -> Slicing:
+        """Returns the best slicing, which need not be found if it takes `less_than_s` or more."""
         started = time.perf_counter()
         check_has_recurrence("dynamic", problem)
         if problem.families is not None:
-            return best_of_families(self, problem)
+            return best_of_families(self._solved, problem)
         sites, stages, at_least, rounds = problem.sites, tuple[StageChoice, ...](), 0.0, 0
         if sites is None or sites.uses.shape[1] == 1:
             # Where submeshes fit on hosts in any mixture, the best stages are often few enough to do so.
             uncrowded = problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())
-            stages, at_least, rounds = Intervals(uncrowded, self.effort).run()
-            if not stages and math.isfinite(at_least):
+            stages, at_least, rounds = Intervals(uncrowded, self.effort, less_than_s).run()
+            if not stages and math.isfinite(at_least) and math.isinf(less_than_s):
                 stages = Uniform().slice(problem).stages
         if sites is not None and not sites.alike and not math.isfinite(problem.total_s(stages)):
-            stages, at_least, rounds = placed(problem, sites, self.effort, self.limit_s)
+            stages, at_least, rounds = placed(problem, sites, self.effort, min(self.limit_s, less_than_s))
         return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)
 
 
@@ -94,14 +95,14 @@ floor."""
 @final
 class Intervals:
     """A best-first search for the cheapest slicing, over intervals of what the largest stage may cost, each bounded by
-    a lower bound on the stages' summed weights.
+    a lower bound on the stages' summed weights. It finds only one that costs less than `less_than_s`.
     """
 
-    def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
+    def __init__(self, problem: SlicingProblem, effort: Effort, less_than_s: float = math.inf) -> None:
         self._problem, self._bounded = problem, BoundedSearch(problem, effort)
         self._bounds = self._bounded.bounds
         self._best: tuple[StageChoice, ...] = ()
-        self._best_s, self._left_open_s, self._rounds = math.inf, math.inf, 0
+        self._best_s, self._left_open_s, self._rounds = less_than_s, math.inf, 0
         self._open: list[tuple[float, int, int, float, int]] = []
 
     def run(self) -> tuple[tuple[StageChoice, ...], float, int]:
@@ -176,7 +177,7 @@ def placed(
     the largest stage's cost were tried. `sites` are the hosts that submeshes may be on; slicings that cost `limit_s` or
     more aren't looked for.
     """
-    choices = Choices(problem, sites)
+    choices = Choices.of(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
         return (), math.inf, 0

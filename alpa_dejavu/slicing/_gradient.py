@@ -64,7 +64,11 @@ class Gradient(Slicer):
             checks.count("gradient", field, getattr(self, field))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        return self._solved(problem)[0] if problem.families is None else best_of_families(self, problem)
+        return (
+            self._solved(problem)[0]
+            if problem.families is None
+            else best_of_families(lambda family, _: self.slice(family), problem)
+        )
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
         """Solves a slicing problem, and returns the slicing and the anneal's trace: the relaxed plan's probabilities

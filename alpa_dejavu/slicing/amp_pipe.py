@@ -58,7 +58,7 @@ class AmpPipe(Slicer):
         """Returns the cheapest cut that AMP's program makes for any number of equal submeshes and any config."""
         check_has_recurrence("amp_pipe", problem)
         if problem.families is not None:
-            return best_of_families(self, problem)
+            return best_of_families(lambda family, _: self.slice(family), problem)
         best = Cheapest(problem)
         for submeshes, config in itertools.product(_rows(problem), range(problem.costs_s.shape[3])):
             best.tried += 1

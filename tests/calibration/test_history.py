@@ -78,7 +78,7 @@ def test_the_history_is_shown_as_tables_and_as_json(tmp_path):
     assert "250 ms" in lines[2]
     assert "375 ms" in lines[2]
     assert "1.500" in lines[2]
-    assert "4 micro-batches: 0-2 on 2x1, 3 on 1x2 ZeRO 2" in lines[2]
+    assert "4 micro-batches: 0-2 on 2x1, 3 on 1x2 ZeRO 1" in lines[2]
     assert "model nameless" in lines[3]
     assert lines[4].split()[:4] == "a new plan for".split()
     assert len(lines) == 7

@@ -124,10 +124,10 @@ def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_p
     lost = ["p3.16xlarge-1"]
     for one, asked_for, said in ((kept, None, "5 %"), (again, None, "2 %"), (again, 0.07, "7 %")):
         note = replan(planned.plan, one, without=lost, memory_margin=asked_for).plan.notes[-1]
-        assert f"{said} of each device's memory is left free" in note
+        assert f"so {said} of each device's is left free" in note
     with pytest.raises(ValueError, match=r"memory_margin is -1\.0, but must be at least 0 and below 1"):
         replan(planned.plan, kept, without=lost, memory_margin=-1.0)
-    for share, said, code in (("0.2", "20 % of each device's memory is left", 0), ("2", "memory_margin is 2.0", 1)):
+    for share, said, code in (("0.2", "20 % of each device's is left", 0), ("2", "memory_margin is 2.0", 1)):
         done = CliRunner().invoke(main, ["replan", str(plan_path), "--without", lost[0], "--memory-margin", share])
         assert (done.exit_code, said in " ".join(done.output.split())) == (code, True)
 
@@ -226,7 +226,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     path = tmp_path / "next.json"
     result = run("replan", plan_path, "--without", "p3.16xlarge-0", "--json", path, "--python", tmp_path / "next.py")
     assert result.exit_code == 0, result.output
-    assert "3 x p3.16xlarge (24 devices)" in result.stdout
+    assert "on 3 x p3.16xlarge, 24 devices" in result.stdout
     assert "moves                   " in result.stdout
     assert "(before: " in result.stdout
     assert "if a host is lost       `replan` and `explain` plan for that" in result.stdout

@@ -240,7 +240,7 @@ def test_the_slowest_stage_is_named_and_evening_helps():
     [
         ({"memory_bytes": 1e9}, "memory sets no limit: the fullest, stage 0"),
         ({"memory_bytes": 15.5e9}, "stage 0 nearly fills its memory"),
-        ({"memory_bytes": 17e9}, "0.93 GiB are missing; remat, a ZeRO level of 2 or 3, more micro-batches"),
+        ({"memory_bytes": 17e9}, "0.93 GiB are missing; remat, a ZeRO level of 1 or 3, more micro-batches"),
         ({"memory_bytes": 17e9, "remat": "layer", "zero": 3}, "are missing; more micro-batches, more devices"),
     ],
 )

@@ -86,7 +86,7 @@ def of_llama(ways, sequence_parallel, batch=2, tokens=2048, hidden=1024):
     return solver_of_step(step, 5, sequence_parallel=sequence_parallel)(1, ways, True)[0].whole[2]
 
 
-@pytest.mark.parametrize("ways", [2, 8])
+@pytest.mark.parametrize("ways", [4, 8])
 def test_a_blocks_exchanges_and_activations_are_those_by_hand(ways):
     """Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023: four all-gathers
     and four reduce-scatters for four all-reduces. Kept in bytes of each element: the outputs of both norms in half
@@ -112,6 +112,11 @@ def test_a_blocks_exchanges_and_activations_are_those_by_hand(ways):
         divided = whole["activation"] - together * elements
         assert kept["activation"] == pytest.approx(divided / ways + together * elements, rel=0.02)
     assert cut["input"] == pytest.approx(plain["input"] / ways)
+
+
+def test_two_devices_sum_up_whole():
+    kinds = [{one.kind for one in of_llama(2, choice).collectives} for choice in (False, True)]
+    assert kinds == [{"all_reduce"}] * 2
 
 
 def test_a_program_in_which_jax_is_told_so_gathers_and_sums_as_solved():

@@ -165,3 +165,20 @@ def test_several_kinds_of_hosts_are_close_to_their_bound():
     assert sliced.found
     assert sliced.gap < 0.05
     assert sliced.cost_s < Uniform().slice(problem).cost_s
+
+
+def test_problems_that_differ_in_the_number_of_stages_alone_share_their_choices():
+    problem = random_problem(np.random.default_rng(5), 6, 4, 2, True, 2)
+    answers = [Dynamic().slice(dataclasses.replace(problem, num_stages=number)) for number in (None, 2, 3, 2, None)]
+    of_choices = [Choices.of(dataclasses.replace(problem, num_stages=n), problem.sites) for n in (None, 2, 3)]
+    anew = [Choices(dataclasses.replace(problem, num_stages=n), problem.sites) for n in (None, 2, 3)]
+    for shared, alone in zip(of_choices, anew, strict=True):
+        assert shared.bounds()[0] is of_choices[0].bounds()[0]
+        assert all(
+            np.array_equal(getattr(shared, name), getattr(alone, name))
+            for name in ("uses", "available", "exact", "costs_s", "weights", "crossing_s")
+        )
+    other = Choices.of(dataclasses.replace(problem, num_micro_batches=99, objective="work"), problem.sites)
+    assert not np.array_equal(other.weights, of_choices[0].weights)
+    assert [answer.stages for answer in answers] == [answers[n].stages for n in (4, 3, 2, 1, 0)]
+    assert [len(answer.stages) for answer in answers[1:4]] == [2, 3, 2]

@@ -12,6 +12,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.space import DivisionChoices, submeshes
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.planning.search.restriction import choices_of
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import (
     Cluster,
@@ -28,7 +29,7 @@ from alpa_dejavu.problem import (
     Run,
 )
 from alpa_dejavu.sharding.sharded import ModelSharding, solved_for
-from alpa_dejavu.sharding.transformers import transformer_data, transformer_of
+from alpa_dejavu.sharding.transformers import TransformerSharding, transformer_data, transformer_of
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
@@ -59,10 +60,12 @@ class Kept:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
         looked_at = set(planned.space.submeshes)
+        sized = isinstance(planned.model.sharding, TransformerSharding)  # whose space has only what may be of use
+        remats = priced_by.remat if sized else dict.fromkeys(config.remat for config in configs)
         rules = SpaceRules(
             submeshes="power_of_two" if looked_at <= set(submeshes(planned.cluster)) else "all",
-            remat=tuple(dict.fromkeys(config.remat for config in configs)),
-            zero=tuple(sorted({config.zero for config in configs})),
+            remat=tuple(remats),
+            zero=priced_by.zero if sized else tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
@@ -129,7 +132,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         math.inf if data["imbalance"] is None else float(data["imbalance"]),
         data.get("offload", "none"),
         int(data.get("replicas", 1)),
-        divisions=DivisionChoices(**data.get("divisions", {})),
+        divisions=DivisionChoices(**data["divisions"]) if "divisions" in data else choices_of(model),
     )
     return Kept(
         model=model,

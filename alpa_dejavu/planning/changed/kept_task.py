@@ -10,18 +10,15 @@ from alpa_dejavu.calibration import NONE, Calibration, Prices, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning import estimate, given_stages, meant_stages
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.search.restriction import Restriction, division_choices, restriction
-from alpa_dejavu.planning.search.runtimes import limits_of
+from alpa_dejavu.planning.search.restriction import Restriction, choices_of, restriction, restriction_of
 from alpa_dejavu.planning.task import PlanningTask, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
-from alpa_dejavu.sharding.transformers import transformer_data
 from alpa_dejavu.slicing import Slicer, slicer
 
 _NAMES = {
@@ -120,7 +117,10 @@ def kept_task(
         micro_batches=tuple(sorted(counts)),
         schedule=kept.run.schedule,
         chooser=Searched(begin=Shape(kept.model.num_layers, count)),
-        space=KeptSpace(kept, _restriction(plan, kept)),
+        space=KeptSpace(
+            kept,
+            restriction(_priced_by(plan).runs_on, kept.batch, plan.model) or restriction_of(kept.model, kept.batch),
+        ),
         slicer=slicer(slicing),
         margin=MemoryMargin(residuals=prices.residuals(None), free_share=kept.memory_margin),
         before=plan,
@@ -128,24 +128,9 @@ def kept_task(
     )
 
 
-def _restriction(plan: Plan, kept: Kept) -> Restriction | None:
-    """Returns what the plan's framework can run: the one it is for, or of an untraced transformer the one it is priced
-    by.
-    """
-    by = _priced_by(plan)
-    limits = None if by.runs_on or transformer_data(kept.model) is None else limits_of(by.runtime)
-    if limits is not None:
-        return Restriction(limits, kept.batch, transformer_size(plan.model))
-    return restriction(by.runs_on, kept.batch, plan.model)
-
-
-def with_free_divisions(plan: Plan, kept: Kept) -> Kept:
-    """Returns a record in which degrees of parallelism that were asked for may be chosen, as far as there are such."""
-    by, sized = _priced_by(plan), transformer_data(kept.model) is not None
-    limits = limits_of(by.runs_on or by.runtime)
-    degrees = limits.degrees if sized and limits is not None else ()
-    choices = division_choices(transformer_size(plan.model) if sized else None, by.runtime, degrees, {})
-    return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, divisions=choices))
+def with_free_divisions(kept: Kept) -> Kept:
+    """Returns a record in which the degrees of parallelism that were asked for may be chosen."""
+    return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, divisions=choices_of(kept.model)))
 
 
 @final

@@ -150,7 +150,7 @@ def replan(
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
     asked, asked_divisions = kept.rules.replicas, kept.rules.divisions
     prices, refused = dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
-    free = with_free_divisions(plan, kept)
+    free = with_free_divisions(kept)
     records = [kept.with_replicas(replicas) for replicas in range(asked, 0 if without else asked - 1, -1)]
     records += [free] if free.rules.divisions != kept.rules.divisions else []
     for kept in records:

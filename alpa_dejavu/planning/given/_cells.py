@@ -26,7 +26,7 @@ from alpa_dejavu._util.format_fields import (
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import ZERO_NAMES, Plan
 
 
 @final
@@ -112,7 +112,7 @@ class Figures:
     memory_bytes: Bytes  # the peak of the fullest device's memory
     stages: Count
     micro_batches: Count
-    uses: Names  # what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload"
+    uses: Names  # what its stages do to keep less: "remat", "ZeRO-1", "ZeRO-3", "offload"
     calibration: Words  # the calibration that its seconds are predicted by; empty: none, but data sheets
     # footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
     footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
@@ -171,6 +171,6 @@ def figures(planned: PlanningResult, steps: int | None) -> Figures:
 def _used_savings(plan: Plan) -> tuple[str, ...]:
     """Returns what a plan's stages do to keep less, once for each way."""
     stages = plan.stages
-    zero = [f"ZeRO-{level}" for level in sorted({stage.zero for stage in stages} - {0})]
+    zero = [f"ZeRO-{ZERO_NAMES[level]}" for level in sorted({stage.zero for stage in stages} - {0})]
     remat = ["remat"] if any(stage.remat != "none" for stage in stages) else []
     return (*remat, *zero, *(["offload"] if any(stage.offloaded.any for stage in stages) else []))

@@ -223,7 +223,7 @@ class PricedShapes:
         """Returns the space without the configs that a bound on their steps rules out, and the prices of some of them.
 
         Where a plan's stages are alike, each of K devices in a row computes and exchanges a K-th of all layers at least
-        for each micro-batch. Those of the least bounds are priced first: their best plan is plain to be beaten.
+        for each micro-batch. Those of the least bounds are priced first: their best plan is one to be beaten.
         """
         task, configs = self.task, [config for row in space.configs for config in row if config is not None]
         if not space.families or len(configs) <= _MANY or task.unlike or task.cluster.shared or task.learned:
@@ -243,12 +243,15 @@ class PricedShapes:
                 seconds[key] = float(costs.exposed_s(devices, plain).sum())
             stages = task.cluster.num_devices // (plain.data_parallel * plain.tensor_parallel)
             bounds[config] = seconds[key] * run.num_micro_batches / stages
-        first = set(sorted(bounds, key=bounds.__getitem__)[:_FIRST])
+        order, first, plan = sorted(bounds, key=bounds.__getitem__), set[MeshConfig](), None
         kept = KeptPrices(model.num_layers) if kept is None else kept
-        some = priced(task, model, task.cluster, space.filtered(first.__contains__), run, kept=kept)
-        plan = some.sliced(task.slicer)
+        while plan is None and len(first) < len(order):
+            first = set(order[: max(_FIRST, _FIRST * len(first))])
+            some = space.filtered(first.__contains__).compacted()
+            plan = priced(task, model, task.cluster, some, run, kept=kept).sliced(task.slicer)
         rival_s = _RIVAL * min(self._best_s, math.inf if plan is None else plan.step_s)
-        return space.filtered(lambda config: config in first or bounds[config] <= rival_s), kept
+        hopeful = space.filtered(lambda config: config in first or bounds[config] <= rival_s)
+        return hopeful.compacted(), kept
 
     def _finalist(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it may be the best one; of several hosts,
@@ -377,10 +380,10 @@ def _key(shape: Shape) -> tuple[int, int]:
 
 def _ratios(scaled: Costs, exact: Costs) -> dict[Entry, float]:
     """Returns how many times as long as by scaling all layers take on each submesh with each config."""
-    last = exact.model.num_layers - 1
     by_scaling, exactly = (
-        {entry: float(costs.table.working_s[0, last, s, c]) for (s, c), entry in _choices(costs.space).items()}
+        {entry: _working_s(costs.table, StageChoice(0, costs.model.num_layers - 1, *place)) for place, entry in choices}
         for costs in (scaled, exact)
+        for choices in (_choices(costs.space).items(),)
     )
     return {entry: seconds / by_scaling[entry] for entry, seconds in exactly.items() if by_scaling.get(entry)}
 
@@ -389,7 +392,7 @@ def _factor(plan: Candidate, ratios: Mapping[Entry, float]) -> float:
     """Returns how many times as long a plan's slowest stage takes, given that for each submesh and config."""
     choices = _choices(plan.space)
     factors = [ratios.get(choices[stage.submesh, stage.config], 1.0) for stage in plan.slicing.stages]
-    seconds = [float(plan.table.working_s[stage.entry]) for stage in plan.slicing.stages]
+    seconds = [_working_s(plan.table, stage) for stage in plan.slicing.stages]
     return max(map(operator.mul, seconds, factors)) / max(seconds)
 
 
@@ -466,8 +469,13 @@ def _choices(space: SearchSpace) -> dict[tuple[int, int], Entry]:
 def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:
     memory = table.memory[stage.submesh][stage.config]
     assert memory is not None, "the space offers the stage's config"
+    return _working_s(table, stage), float(memory.peak(in_flight)[stage.first, stage.last])
+
+
+def _working_s(table: CostTable, stage: StageChoice) -> float:
+    """The seconds of a stage's computing and collectives for one micro-batch."""
     parts = table.compute_forward_s, table.compute_backward_s, table.collective_forward_s, table.collective_backward_s
-    return sum(float(part[stage.entry]) for part in parts), float(memory.peak(in_flight)[stage.first, stage.last])
+    return sum(float(part[stage.entry]) for part in parts)
 
 
 def _work_s(costs: Costs) -> float:

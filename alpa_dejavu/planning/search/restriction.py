@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime
-from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
+from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime, limits_of
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, SearchSpace
+from alpa_dejavu.sharding.transformers import TransformerSharding
 
 
 @final
@@ -84,20 +85,48 @@ _DEGREES = {"context": "context_parallel", "experts": "expert_parallel", "shard"
 """The choices that are fixed by these names, and their degrees in a config."""
 
 
+def choices_of(model: Model) -> DivisionChoices:
+    """Returns how devices may divide a model beside its batch, whatever isn't fixed: a transformer by its sizes as the
+    framework that runs it can.
+    """
+    sharding = model.sharding
+    if not isinstance(sharding, TransformerSharding):
+        return PLAIN_CHOICES
+    runtime = sharding.execution.name
+    return division_choices(sharding.size, runtime, limits_of(runtime), {})
+
+
+def restriction_of(model: Model, batch: int | None) -> Restriction | None:
+    """Returns the restriction of a transformer by its sizes to what the framework that runs it can run; None for other
+    models, or where its limits aren't known.
+    """
+    sharding = model.sharding
+    if not isinstance(sharding, TransformerSharding):
+        return None
+    limits = limits_of(sharding.execution.name)
+    return None if limits is None else Restriction(limits, batch, sharding.size)
+
+
 def division_choices(
-    size: Transformer | None, runtime: str, degrees: Collection[str], asked: Mapping[str, int | str | None]
+    size: Transformer | None,
+    runtime: str,
+    limits: Runtime | None,
+    asked: Mapping[str, int | str | None],
+    strategy: str = "",
 ) -> DivisionChoices:
     """Returns how devices may divide a model beside its batch.
 
     Args:
         size: the transformer, if it is planned by its sizes; None: a traced model, of which only operators are divided.
         runtime: the name of the training framework, for messages.
-        degrees: how that divides models, as `Runtime.degrees` has it.
+        limits: what that can run; None: it isn't known to divide models otherwise.
         asked: what "tensor", "context", "experts" and "shard" are to be; None: any.
+        strategy: the name of the strategy that plans, if that divides operators and batches alone; for messages.
 
     Raises:
         ValueError: the model's heads, tokens or experts, or the framework, can't have what is asked for.
     """
+    degrees = () if limits is None else limits.degrees
     divides = [name for name, degree in _DEGREES.items() if degree in degrees]
     fixed: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     for name, value in fixed.items():
@@ -111,7 +140,9 @@ def division_choices(
         if usual in (None, value) or (size is not None and name in divides and (name != "experts" or size.num_experts)):
             continue
         why, remedy = f"under {runtime}, which hasn't that", "give another runtime, or leave it out"
-        if size is None:
+        if strategy:
+            why, remedy = f"by the strategy {strategy!r}, which hasn't that", "leave one of them out"
+        elif size is None:
             why = "for a traced model"
             remedy = "give a transformer by its sizes and a runtime such as megatron or torchtitan, or leave it out"
         elif name in divides:
@@ -128,6 +159,6 @@ def division_choices(
             raise ValueError(f"{name} is {fixed[name]}, but must divide the {whole} {what}; give another number")
     free: dict[str, Any] = dict.fromkeys(name for name in divides if name != "experts" or size.num_experts)
     choices = DivisionChoices(
-        tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees
+        tokens=size.sequence, num_experts=max(size.num_experts, 1), expert_tensor="expert_tensor" in degrees,
     )
     return dataclasses.replace(choices, **{**free, **fixed})

@@ -14,7 +14,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, MeshConfig, Offload, Plan, StagePlan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, ZERO_NAMES, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
@@ -378,9 +378,9 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
     for n, stage in enumerate(plan.stages):
         if stage.zero not in limits.zero_of(stages):
-            levels = " or ".join(map(str, limits.zero_of(stages)))
+            levels = " or ".join(ZERO_NAMES[level] for level in limits.zero_of(stages))
             where = "in a pipeline" if stages > 1 else "there"
-            yield Hindrance(f"stage {n} has ZeRO {stage.zero} {where}", f"plan with ZeRO {levels}")
+            yield Hindrance(f"stage {n} has ZeRO {ZERO_NAMES[stage.zero]} {where}", f"plan with ZeRO {levels}")
         if not limits.tensor_parallel and math.prod(stage.logical_mesh[1:]) > 1:
             yield Hindrance(f"stage {n} is tensor parallel", again)
         yield from _offloads(n, stage, limits, again)

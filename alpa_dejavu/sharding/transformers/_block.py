@@ -513,20 +513,17 @@ class LayerWork:
 
     def parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
         """Returns the bytes of the parameters of a layer that a device computes with: experts', and all others."""
-        if layer not in self._bytes_of_layers:
-            self._bytes_of_layers[layer] = self._parameter_bytes(layer)
-        return self._bytes_of_layers[layer]
+        degrees = self.degrees
+        same = DivisionDegrees(tensor=degrees.tensor, expert=degrees.expert, expert_tensor=degrees.expert_tensor)
+        return dataclasses.replace(self, degrees=same, samples=1.0)._bytes_of(layer, self.owns_matrices)
 
-    @functools.cached_property
-    def _bytes_of_layers(self) -> dict[int, tuple[ParameterBytes, ParameterBytes]]:
-        return {}
-
-    def _parameter_bytes(self, layer: int) -> tuple[ParameterBytes, ParameterBytes]:
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (these are few, and small)
+    def _bytes_of(self, layer: int, owns: bool) -> tuple[ParameterBytes, ParameterBytes]:
         groups, goes_back = self.parameters(layer), self.goes_back(layer)
         of_experts, of_others = (
             ParameterBytes.of(
                 [group for group in groups if group.experts == experts], self.size, self.execution,
-                owns=self.owns_matrices, goes_back=goes_back,
+                owns=owns, goes_back=goes_back,
             )
             for experts in (True, False)
         )  # fmt: skip

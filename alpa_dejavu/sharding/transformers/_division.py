@@ -286,7 +286,7 @@ def training_text(size: Transformer) -> str:
     all of it by AdamW in bfloat16; empty: it is.
 
     >>> training_text(Transformer(64, 4, 4, 128, 32, optimizer="muon", lora=2, frozen="4bit"))
-    'by Muon; 4,096 of 86,592 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
+    'by Muon; 4,096 of 279,104 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
     """
     optimizer, precision = size.updated_by.title, size.computes_in.title
     parts = [f"by {optimizer}"] if size.optimizer != "adamw" else []

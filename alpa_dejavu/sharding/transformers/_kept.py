@@ -9,6 +9,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import final
 
@@ -52,8 +53,25 @@ class KeptBytes:
 
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
-    execution, size, zero = work.execution, work.size, work.degrees.zero
-    own, goes_back = work.parameter_bytes(layer), work.goes_back(layer)
+    own, zero = work.parameter_bytes(layer), work.degrees.zero
+    activations, entering, sent, logits, working = _passing(work.of_replica, layer, remat)
+    return KeptBytes(
+        weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
+        gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
+        states=sum(work.shared((kind.states for kind in own), zero > 0)),
+        activations=activations,
+        entering=entering,
+        sent=sent,
+        logits=logits,
+        working=working,
+        gathered=_gathered(work, layer) if zero == 3 else 0.0,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _passing(work: LayerWork, layer: int, remat: str) -> tuple[float, float, float, float, float]:
+    """Returns what a replica keeps of a layer for its passes: `KeptBytes.activations` to `working`."""
+    execution, size, goes_back = work.execution, work.size, work.goes_back(layer)
     blocks, is_last = size.blocks_of(layer) if goes_back else range(0), layer == size.num_layers - 1
     activations = [dict(_activations(work, number)) for number in blocks]
     whole = [sum(block.values()) for block in activations]
@@ -65,18 +83,9 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     # A block that predicts has an embedding, the two operands of its product, their result, its own, and that normed.
     ends = hidden * (1 + 6 * size.predicted) if is_last else 0.0  # the head has a backward pass in any case
     logits = execution.logit_bytes * work.tokens * work.vocabulary if is_last else 0.0
-    return KeptBytes(
-        weights=sum(work.shared((kind.weights for kind in own), zero == 3)),
-        gradients=sum(work.shared((kind.gradients for kind in own), zero == 3)),
-        states=sum(work.shared((kind.states for kind in own), zero > 0)),
-        activations=sum(stays) + ends,
-        entering=hidden if layer and goes_back else 0.0,
-        sent=hidden if layer else 0.0,
-        logits=logits,
-        working=max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
-        + _going_backward(work, blocks),
-        gathered=_gathered(work, layer) if zero == 3 else 0.0,
-    )
+    again = max((total - rest for total, rest in zip(whole, stays, strict=True)), default=0.0)
+    entering = hidden if layer else 0.0
+    return sum(stays) + ends, entering * goes_back, entering, logits, again + _going_backward(work, blocks)
 
 
 def _activations(work: LayerWork, number: int) -> Iterator[tuple[str, float]]:

@@ -74,7 +74,7 @@ class Mcmc(Slicer):
     def slice(self, problem: SlicingProblem) -> Slicing:
         """Anneals plans in one chain after the other, and returns the best allowed slicing that was met."""
         if problem.families is not None:
-            return best_of_families(self, problem)
+            return best_of_families(lambda family, _: self.slice(family), problem)
         started = time.perf_counter()
         rng = random.Random(self.seed)
         walk = _PlanWalk(problem, RandomMoves(problem, rng), rng)
