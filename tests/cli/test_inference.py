@@ -53,6 +53,8 @@ def test_a_config_is_served_as_it_is_traced(tmp_path):
         (("--batch", 8, "--prompt-tokens", 8), "--prompt-tokens says nothing about training; give --inference, too"),
         (("--inference", "latency", "--trace", "trace.json"), "--trace says nothing about inference; leave it out"),
         (("--inference", "latency", "--schedule", "gpipe"), "--schedule says nothing about inference"),
+        (("--inference", "latency", "--lora", "rank=8"), "--lora says nothing about inference; leave it out"),
+        (("--inference", "latency", "--precision", "fp8"), "--precision says nothing about inference; leave it out"),
         (("--inference", "latency", "--lengths", "a.csv", "--output-tokens", 1), "--lengths has the lengths"),
         (("--inference", "price"), "'price' is not one of 'latency', 'throughput'"),
         (("--inference", "latency", "--batch", 0), "0 is not in the range x>=1"),
