@@ -103,8 +103,8 @@ def degrees_text(plan: Plan) -> str:
     texts = [f"{name} {_span(values)}" for name, values, always in degrees if always or max(values) > 1]
     groups = [stage.sharded for stage in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
-    shared = "/".join(dict.fromkeys(f"ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else "no ZeRO" for stage in stages))
-    again = "/".join(dict.fromkeys(map(_recomputed, plan.stages)))
+    shared = " or ".join(dict.fromkeys(f"ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else "no ZeRO" for stage in stages))
+    again = " or ".join(dict.fromkeys(map(_recomputed, plan.stages)))
     return ", ".join([*texts, shared + within, f"recompute {again}"])
 
 

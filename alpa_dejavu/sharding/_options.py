@@ -4,6 +4,8 @@ import dataclasses
 
 INFINITY_COST = 1e13
 """The cost of what is not wanted: it may be chosen only where nothing else is possible."""
+SOLVERS = ("ilp", "relaxed")
+"""The names of the solvers: the exact one, and a relaxation with its gradient."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,8 @@ class ShardingOptions:
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
         sequence_parallel: whether partial sums of activations may be reduce-scattered along tokens, so that what is
             between products is divided, too, and counts as work. Alpa's own pass has nothing like it.
+        solver: "ilp" or "relaxed", the solver of the part of the problem that can't be eliminated exactly; Alpa has no
+            such option. "relaxed" is experimental: no better than "ilp" in docs/results/slicers.md.
 
     References:
         `run_auto_sharding_pass` in `alpa.shard_parallel.auto_sharding`.
@@ -47,7 +51,10 @@ class ShardingOptions:
     force_batch_dim_to_mesh_dim: int = -1
     force_simple_heuristic: str = ""
     sequence_parallel: bool = False
+    solver: str = "ilp"
 
     def __post_init__(self) -> None:
         if self.grad_acc_num_micro_batches < 1:
             raise ValueError(f"grad_acc_num_micro_batches must be 1 or more, not {self.grad_acc_num_micro_batches}")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"the solver is {self.solver!r}, but must be one of {', '.join(map(repr, SOLVERS))}")

@@ -1,14 +1,15 @@
 """Operators and a mesh in, shardings and their cost out."""
 
-import contextlib
 import dataclasses
+import logging
 from collections.abc import Sequence
+from typing import final
 
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, roots_of
-from alpa_dejavu.sharding._ilp import memory_rows, solve_ilp
+from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows, solve_ilp
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import ProgramOperator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
@@ -16,6 +17,41 @@ from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
+from alpa_dejavu.sharding.experimental import solve_relaxed
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class NamedSolver:
+    """A solver of the engine's cost graphs by its name: "ilp" is exact, "relaxed" is a relaxation.
+
+    It is called with a graph, each of whose nodes needs a choice, and with memory limits. Where "relaxed" finds no
+    choices, or only ones that cost INFINITY_COST or more, an integer linear program is solved instead. `slack` is the
+    most by which the best choices for the last graph can be cheaper than those returned; 0 if exact.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.slack = 0.0
+
+    def __call__(self, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> dict[int, int]:
+        """Returns the number of the choice for each node.
+
+        Raises:
+            ValueError: no choices meet the memory limits.
+        """
+        self.slack = 0.0
+        if self._name == "relaxed":
+            try:
+                relaxed = solve_relaxed(graph, memory)
+            except ValueError as error:
+                logger.info("The integer program is asked: %s.", error)
+            else:
+                if relaxed.cost < INFINITY_COST:
+                    self.slack = relaxed.slack
+                    return relaxed.choice
+        return solve_ilp(graph, tuple(memory))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +62,7 @@ class Solution:
         strategies: the chosen strategy of each operator.
         choices: the index of each chosen strategy among its operator's strategies.
         objective: the cost of all chosen strategies, and of the resharding between them.
+        lower_bound: no choices cost less; the objective itself where the solver is exact.
         batch_dims: the batch dimension that each operator was found to have, or None.
         recut: the results that are cut otherwise than their strategies say, so that all-reduces may become
             reduce-scatters; the objective doesn't count that.
@@ -34,6 +71,7 @@ class Solution:
     strategies: tuple[ShardingStrategy, ...]
     choices: tuple[int, ...]
     objective: float
+    lower_bound: float
     batch_dims: tuple[int | None, ...]
     recut: Recut
 
@@ -74,22 +112,31 @@ def solve(operators: Sequence[ProgramOperator], mesh: LogicalMesh, options: Shar
     roots = roots_of(operators, sited)
     graph = build_graph(facts, sited, roots, blocks, store.costs)
     if options.memory_budget_per_device > 0:
-        choice = solve_ilp(graph, memory_rows(operators, sited, roots, options.memory_budget_per_device))
+        rows = memory_rows(operators, sited, roots, options.memory_budget_per_device)
+        solver = NamedSolver(options.solver)
+        choice, slack = solver(graph, rows), solver.slack
     else:
-        choice = _cheapest(graph, blocks)
+        choice, slack = _cheapest(graph, blocks, options.solver)
     chosen = tuple(int(entry.remap[choice[root]]) for entry, root in zip(sited, roots, strict=True))
     strategies = tuple(entry.table.strategies[i] for entry, i in zip(sited, chosen, strict=True))
     recut = Recut({}, (), ())
     if options.prefer_reduce_scatter:
         recut = find_reduce_scatters(facts, strategies, mesh.shape, options)
-    return Solution(strategies, chosen, graph.objective(choice), tuple(facts.batch_dims), recut)
+    objective = graph.objective(choice)
+    return Solution(strategies, chosen, objective, objective - slack, tuple(facts.batch_dims), recut)
 
 
-def _cheapest(graph: CostGraph, blocks: Blocks) -> dict[int, int]:
-    """Returns the cheapest choice, looked for first among those that pay INFINITY_COST nowhere, which are far fewer."""
+def _cheapest(graph: CostGraph, blocks: Blocks, name: str) -> tuple[dict[int, int], float]:
+    """Returns the cheapest choice, looked for first among those that pay INFINITY_COST nowhere, which are far fewer;
+    and by what the best one is cheaper, at most.
+    """
     capped = graph.affordable(blocks)
-    with contextlib.suppress(ValueError):
-        choice = solve_by_elimination(capped, solve_ilp, blocks)
-        if capped.objective(choice) < INFINITY_COST:
-            return choice
-    return solve_by_elimination(graph, solve_ilp, blocks)
+    solver = NamedSolver(name)
+    try:
+        choice = solve_by_elimination(capped, solver, blocks)
+    except ValueError:
+        choice = {}
+    if choice and capped.objective(choice) < INFINITY_COST:
+        return choice, solver.slack
+    solver = NamedSolver(name)
+    return solve_by_elimination(graph, solver, blocks), solver.slack

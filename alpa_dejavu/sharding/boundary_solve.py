@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import JointCosts, Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, roots_of
-from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reshard import MeshCosts
+from alpa_dejavu.sharding._solve import NamedSolver
 from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, replicated, tile
 from alpa_dejavu.sharding._strategies import SitedOperators, relaxed
 from alpa_dejavu.sharding.layer_sharding import LayerSharding
@@ -156,7 +156,7 @@ class BoundarySolver:
             workshop.sited[allowed] = SitedOperators(mesh, allowed, self._blocks)
         self._sited = workshop.sited[allowed].of(program.facts)
         self._roots = roots_of(operators, self._sited)
-        self._costs = MeshCosts(mesh, options)
+        self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
         self._graph = build_graph(program.facts, self._sited, self._roots, self._blocks, self._costs)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
@@ -289,7 +289,7 @@ class BoundarySolver:
             costs[node] = costs[node] + penalty
         graph = CostGraph(costs, core.edges)
         try:
-            choice = solve_by_elimination(graph, solve_ilp, self._blocks)
+            choice = solve_by_elimination(graph, self._solver, self._blocks)
         except ValueError:
             return np.inf, dict
         return graph.objective(choice), lambda: choice

@@ -153,3 +153,12 @@ def test_plans_for_other_hosts_are_other_problems():
     assert row.what == "hosts of the cluster"
     (row,) = differences(plan, dataclasses.replace(plan, runs_on_alpa=False), price)
     assert (row.what, row.first, row.second, row.cost_s) == ("runs on Alpa", "yes", "no", None)
+
+
+def test_degrees_that_changed_are_named_by_their_options():
+    other = changed(FIRST, context_parallel=[2, 2], expert_parallel=[2, 2], expert_tensor=[1, 1], sharded=[0, 2])
+    assert [(row.what, row.first, row.second) for row in differences(FIRST, other)] == [
+        ("context", "2 times 1", "2 times 2"),
+        ("experts", "2 times 1", "2 times 2 (tensor 1)"),
+        ("shard", "2 times all", "all, 2"),
+    ]

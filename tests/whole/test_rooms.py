@@ -13,6 +13,7 @@ from map import imported
 
 import alpa_dejavu
 from alpa_dejavu.cli.main import main
+from alpa_dejavu.sharding import experimental as sharding
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS, Dynamic, experimental, slicer
 
 ROOT = pathlib.Path(alpa_dejavu.__file__).parent
@@ -95,7 +96,8 @@ def test_experimental_slicers_can_be_chosen_and_help_says_so(command):
     assert all(name in said for name in EXPERIMENTAL)
 
 
-def test_the_experimental_package_names_the_page_of_its_figures():
-    (page,) = re.findall(r"docs/results/\S+\.md", experimental.__doc__)
-    assert experimental.__doc__.startswith("Experimental: ")
+@pytest.mark.parametrize("package", [experimental, sharding])
+def test_an_experimental_package_names_the_page_of_its_figures(package):
+    (page,) = re.findall(r"docs/results/\S+\.md", package.__doc__)
+    assert package.__doc__.startswith("Experimental: ")
     assert (PACKAGE / page).is_file()

@@ -74,7 +74,7 @@ class KernelLatency(LatencyModel):
     casts them.
     """
 
-    spread_from: ClassVar[str] = "kernels of GPUs and shapes that were left out of the models' fit"
+    spread_from: ClassVar[str] = "kernels left out of the fits"
 
     figures: KernelFigures = dataclasses.field(default_factory=kernel_figures)
     in_steps: InSteps = dataclasses.field(default_factory=in_steps)

@@ -134,7 +134,7 @@ def _block(
 def _attention(
     size: T5 | ViT, weights: Group, kind: str, x: jax.Array, others: jax.Array | None, bias: jax.Array | None
 ) -> jax.Array:
-    """What each token gets of the tokens that it looks at, which are its own sequence's if there are no others."""
+    """Returns what tokens get of those that they look at, which are their own sequence's if there are no others."""
     sources = {"query": x, "key": x if others is None else others, "value": x if others is None else others}
     query, key, value = (
         _product(weights, f"{kind}_{side}", y).reshape(*y.shape[:2], size.num_heads, -1) for side, y in sources.items()
@@ -145,7 +145,7 @@ def _attention(
 
 
 def _distance_bias(table: jax.Array, tokens: int, causal: bool) -> jax.Array:
-    """What is added to scores by the distance of two tokens, shape (heads, tokens, tokens), where later ones can't be
+    """Returns what is added to scores by two tokens' distance, shape (heads, tokens, tokens), where later ones can't be
     looked at if it is causal. Small distances are told apart each, and larger ones by their logarithm.
     """
     places = jnp.arange(tokens)

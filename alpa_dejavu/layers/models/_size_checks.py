@@ -1,4 +1,4 @@
-"""What a transformer's sizes must be beside each other."""
+"""The rules by which a transformer's sizes fit each other."""
 
 from __future__ import annotations
 

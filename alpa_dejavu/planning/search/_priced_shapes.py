@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.range_table import common_kinds
 from alpa_dejavu._util.search_watch import candidate_priced, candidates_begun, is_stopped
 from alpa_dejavu._util.ties import least
@@ -413,21 +415,19 @@ def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Ru
     def stages_of(config: MeshConfig) -> int:
         return devices // (config.data_parallel * config.tensor_parallel)
 
+    @functools.cache
     def fits(config: MeshConfig) -> bool:
         in_flight = np.array([run.in_flight(n) if alpa else 0 for n in range(stages_of(config))])
-        none, whole = map(kinds, config.remat_ends) if config.remat_share < 1 else [kinds(config)] * 2
-        (table, *_), (head, of_head, computing, gathered) = ends(config.remat_ends[1])
+        none, whole = config.remat_ends if config.remat_share < 1 else (config, config)
+        blocks = kinds(none) + (kinds(whole) - kinds(none)) * config.remat_share
+        missing[config] = max(resident + temporary + at_hand for _, resident, _, temporary, at_hand in blocks)
         free = np.full(len(in_flight), usable)
+        if config.offload.any or not _all_fit(blocks, in_flight, free, 0.0, 0.0):
+            return config.offload.any
+        (table, *_), (head, of_head, computing, gathered) = ends(whole)
         free[-1] -= table
         free[0] -= head + of_head * in_flight[0]
-        share = math.inf
-        for count, resident, per_micro_batch, temporary, at_hand in none + (whole - none) * config.remat_share:
-            left = free - temporary - at_hand
-            left[0] -= max(computing - temporary, 0.0) + max(gathered - at_hand, 0.0)
-            most = np.floor(left.clip(0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9))
-            share = min(share, most.sum() / count)
-            missing[config] = max(missing.get(config, 0.0), resident + temporary + at_hand)
-        return config.offload.any or share >= 1
+        return _all_fit(blocks, in_flight, free, computing, gathered)
 
     rules = task.space.restriction if isinstance(task.space, SpaceRules) else None
     if rules is not None and rules.limits.remat_of_some:
@@ -437,6 +437,20 @@ def _fitting(space: SearchSpace, sharding: Sharding, task: PlanningTask, run: Ru
         return left
     leanest = least(missing, key=lambda config: missing[config])
     return space.filtered(lambda config: config == leanest)
+
+
+def _all_fit(
+    blocks: FloatArray, in_flight: NDArray[np.signedinteger], free: FloatArray, computing: float, gathered: float
+) -> bool:
+    """Returns whether the blocks of each kind fit in what is free in stages, the last one first, which has a head that
+    takes so much while it is computed, and so much for its parameters.
+    """
+    for count, resident, per_micro_batch, temporary, at_hand in blocks:
+        left = free - temporary - at_hand
+        left[0] -= max(computing - temporary, 0.0) + max(gathered - at_hand, 0.0)
+        if np.floor(left.clip(0.0) / (resident + per_micro_batch * in_flight) * (1 + 1e-9)).sum() < count:
+            return False
+    return True
 
 
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:

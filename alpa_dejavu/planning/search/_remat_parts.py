@@ -29,7 +29,7 @@ def with_parts(
     parts = {
         config: _parts(config, num_blocks, stages(config), fits)
         for config in offered
-        if config.remat == "layer" and config.remat_ends[0] in offered and not fits(config.remat_ends[0])
+        if config.remat == "layer" and fits(config) and (none := config.remat_ends[0]) in offered and not fits(none)
     }
     width = max((sum(len(parts.get(config, ())) for config in row if config) for row in space.configs), default=0)
     families: dict[tuple[frozenset[tuple[int, int]], float], set[tuple[int, int]]] = {}

@@ -338,8 +338,8 @@ class LayerWork:
             )  # fmt: skip
             moved = self.width * samples * head * (2 * tokens * heads + 2 * seen * keys)
             shapes = tuple(
-                (max(round(samples), 1), round(each), round(of), round(head))
-                for each, of in ((tokens, heads), (seen, keys))
+                (max(round(samples), 1), round(length), round(of), round(head))
+                for length, of in ((tokens, heads), (seen, keys))
             )
             yield Operator(
                 "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
