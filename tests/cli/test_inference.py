@@ -43,7 +43,6 @@ def test_a_config_is_served_as_it_is_traced(tmp_path):
     assert plan.memory.cache_bytes == 2 * 4 * 64 * 2 * 128 * 2
     assert "must divide the 2 heads" in run(*asked, "--tensor-parallel", 4, "--output-tokens", 1,
                                             "--prompt-tokens", 8).output  # fmt: skip
-    assert "sliding_window is 200 in layers from 0, but must be" in " ".join(run(*asked).output.split())
 
 
 @pytest.mark.parametrize(
