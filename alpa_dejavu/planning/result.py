@@ -43,10 +43,10 @@ class PlanningResult:
     table: CostTable  # what every range of layers costs on every submesh
     simulated: Callable[[], Timeline]  # simulates the plan's step
     choices: tuple[StageChoice, ...] = ()  # the plan's stages as indices into `table`: layers, submesh, config
-    divisions: DivisionChoices = PLAIN_CHOICES  # how the stages' devices could divide the model beside its batch
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
     contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
+    divisions: DivisionChoices = PLAIN_CHOICES  # how the stages' devices could divide the model beside its batch
 
     @cached_property
     def timeline(self) -> Timeline:
