@@ -229,22 +229,21 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert "on 3 x p3.16xlarge, 24 devices" in result.stdout
     assert "moves                   " in result.stdout
     assert "(before: " in result.stdout
-    assert "if a host is lost       `replan` and `explain` plan for that" in result.stdout
     lost = r"if a host is lost       \S+ m?s a step without p3\.16xlarge-\d; first its state moves: \S+ GiB over links"
     assert re.search(lost, run("explain", path).stdout)
     assert read_plan(path).num_devices == 24
     assert "ManualStageOption" in (tmp_path / "next.py").read_text()
     again = run("replan", path, "--without", "p3.16xlarge-1")
     assert again.exit_code == 0, again.output
-    assert "2 x p3.16xlarge (16 devices)" in again.stdout
+    assert "2 x p3.16xlarge, 16 devices" in again.stdout
     other = run("replan", plan_path, "--cluster", "p4d.24xlarge", "--hosts", 2)
     assert other.exit_code == 0, other.output
-    assert "2 x p4d.24xlarge (16 devices)" in other.stdout
+    assert "2 x p4d.24xlarge, 16 devices" in other.stdout
     assert "0 layers of 12 stay" in other.stdout
     write_cluster(dataclasses.replace(without(CLUSTER, ["p3.16xlarge-1"]), name="ours"), tmp_path / "ours.json")
     ours = run("replan", plan_path, "--cluster", tmp_path / "ours.json")
     assert ours.exit_code == 0, ours.output
-    assert "on ours (24 devices)" in ours.stdout
+    assert "on ours, 24 devices" in ours.stdout
     slower = run("replan", plan_path, "--slow", "p3.16xlarge-0=3")
     assert slower.exit_code == 0, slower.output
 

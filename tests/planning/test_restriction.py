@@ -178,6 +178,7 @@ def test_tensor_parallel_devices_divide_heads():
     [
         ({"runtime": "fsdp", "tensor": 2}, "tensor is 2, but must be 1 under fsdp, which hasn't that"),
         ({"runtime": "megatron", "strategy": "megatron", "context": 2}, "must be 1 by the strategy 'megatron'"),
+        ({"strategy": "alpa", "tensor": 2}, "tensor is 2, but must be 1 by the strategy 'alpa', which has"),
         ({"runtime": "fsdp", "zero": (3,), "micro_batches": 4}, "zero is 3, but no stage on .* has replicas"),
         ({"runs_on": "deepspeed", "precision": "float8"}, "deepspeed can't train .*: precision is 'float8', but must"),
     ],

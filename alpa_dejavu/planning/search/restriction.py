@@ -142,13 +142,13 @@ def division_choices(
             allowed = f"at least 1, {' or '.join(map(repr, SHARDS))}"
         if allowed and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} is {value!r}, but must be {allowed}; give another, or leave it out")
-        if name == "tensor" and limits is not None and not limits.tensor_parallel:
+        if name == "tensor" and (strategy or (limits is not None and not limits.tensor_parallel)):
             usual = 1
         if usual in (None, value) or (size is not None and name in divides and (name != "experts" or size.num_experts)):
             continue
         why, remedy = f"under {runtime}, which hasn't that", "give another runtime, or leave it out"
         if strategy:
-            why, remedy = f"by the strategy {strategy!r}, which hasn't that", "leave one of them out"
+            why, remedy = f"by the strategy {strategy!r}, which has rules of its own", "leave one of them out"
         elif size is None:
             why = "for a traced model"
             remedy = "give a transformer by its sizes and a runtime such as megatron or torchtitan, or leave it out"
