@@ -24,7 +24,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.plans.plan_file import read_plan
-from alpa_dejavu.plans.table import degrees_text
+from alpa_dejavu.plans.table import parallelism_text
 from alpa_dejavu.problem import MeshConfig, Plan, Run, Submesh
 from harness import Results, Table, options
 from test_planning_time import ROOT, environment, timed
@@ -123,7 +123,7 @@ def compared(job: Job) -> dict[str, Any]:
     theirs = priced(job, free)
     fits = max(stage.memory_bytes / stage.memory_limit_bytes for stage in theirs.stages)
     return {
-        "command": " ".join(job.command), **figures, "step_s": free.step_s, "plan": degrees_text(free),
+        "command": " ".join(job.command), **figures, "step_s": free.step_s, "plan": parallelism_text(free),
         "recipe": job.recipe.text, "recipe_s": theirs.step_s, "recipe_memory": fits,
         "faster": theirs.step_s / free.step_s - 1,
     }  # fmt: skip

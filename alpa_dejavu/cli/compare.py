@@ -78,7 +78,9 @@ def compare(
     check_outputs(json_path)
     model = model_text(model, sequence, training)
     whole = asked_steps(steps, samples, tokens, batch, model)
-    with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model}"):
+    from alpa_dejavu.layers.models import model_title
+
+    with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model_title(model)}"):
         from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text
         from alpa_dejavu.planning.given.comparison import compare as compared
 
@@ -87,7 +89,8 @@ def compare(
             attention=attention or "", **choices,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
-    to.print(f"{comparison.model}, batch {comparison.batch}, on {units.counted(len(comparison.clusters), 'cluster')}:")
+    on = units.counted(len(comparison.clusters), "cluster")
+    to.print(f"{model_title(comparison.model)}, batch {comparison.batch}, on {on}:")
     to.print(_table(comparison))
     to.print()
     for name, text in _facts(comparison):
@@ -149,9 +152,13 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "the order stays", "the same with every saving"
     then = "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be"
     yield "how sure", f"{then}; what is after 'then perhaps', and may change, in fewer"
+    unplanned: dict[tuple[str, str], list[str]] = {}
     for cell in comparison.cells:
         if cell.figures is None and cell.fits:
-            yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"
+            unplanned.setdefault((cell.cluster, cell.why_not), []).append(cell.saving)
+    for (cluster, why), names in unplanned.items():
+        which = f"{', '.join(names)} " if len(names) < len(comparison.savings) else ""
+        yield "not planned", f"{which}on {cluster}: {why}"
     for cluster in comparison.clusters:
         figures = next((cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures), None)
         if figures is not None:

@@ -29,6 +29,8 @@ _SERVES: Final = (
     "cache", "json_path", "html_path",
 )  # fmt: skip
 """The other options of `plan` that say something about inference."""
+_TRAINS: Final = ("train_last", "lora", "frozen", "optimizer", "precision")
+"""The options that say how a transformer is trained; inference is in half precision."""
 _TOKENS = click.IntRange(min=1)
 _OPTIONS: Final = (
     click.option(
@@ -70,7 +72,7 @@ def inference_options(command: F) -> F:
         asked = {name: options.pop(name) for name in _NAMES}
         context = click.get_current_context()
         if inference is not None:
-            others = [name for name in options if name not in _SERVES]
+            others = [name for name in (*options, *_TRAINS) if name not in _SERVES]
             _refuse(context, others, "says nothing about inference; leave it out")
             return _serve(inference, asked, options)
         _refuse(context, _NAMES, "says nothing about training; give --inference, too")

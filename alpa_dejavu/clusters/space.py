@@ -231,10 +231,10 @@ def search_space(
 
     if not on_hosts:
         choices = tuple(submesh for submesh in submeshes(cluster, kind) if of_shape(submesh))
-        _check_offered(len(choices), replicas, divisions, cluster, micro_batch)
+        _check_offered(len(choices), replicas, zero, divisions, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
     offered = [site for site in _sites(cluster, kind) if of_shape(site[0])]
-    _check_offered(len(offered), replicas, divisions, cluster, micro_batch)
+    _check_offered(len(offered), replicas, zero, divisions, cluster, micro_batch)
     rows = _even([of_shape(submesh) for submesh, _ in offered])
     return SearchSpace(tuple(s for s, _ in offered), rows, imbalance, tuple(hosts for _, hosts in offered))
 
@@ -268,7 +268,7 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
 
 def _check_offered(
-    choices: int, replicas: int, divisions: DivisionChoices, cluster: Cluster, micro_batch: int
+    choices: int, replicas: int, zero: Sequence[int], divisions: DivisionChoices, cluster: Cluster, micro_batch: int
 ) -> None:
     if choices:
         return
@@ -286,6 +286,10 @@ def _check_offered(
             f"can be divided so with micro-batches of {units.counted(micro_batch, 'sample')}; leave one of them out, "
             "or give other numbers of micro-batches or devices"
         )
+    raise NoPlanError(
+        f"zero is {' or '.join(map(str, zero))}, but no stage on {cluster.name} has replicas with micro-batches "
+        f"of {units.counted(micro_batch, 'sample')}; give zero 0, too, or fewer micro-batches"
+    )
 
 
 def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:

@@ -213,9 +213,12 @@ def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
     return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
 
 
-_NOT_EVERYWHERE = {"float4": "fp4", "float8": "fp8", "tf32": "tf32"}
-"""The dtypes of products that not all GPUs have, with the precisions of data sheets. Where there is no bfloat16, it is
-computed on the units of single precision."""
+_NOT_EVERYWHERE = {
+    "float4": ("fp4", "fp4"), "float8_micro": ("mxfp8", "fp4"), "float8": ("fp8", "fp8"), "tf32": ("tf32", "tf32"),
+}  # fmt: skip
+"""The dtypes of products that not all GPUs have: their names, and the precision of data sheets by which a GPU has them,
+as what scales 32 elements of 8 bits has 4 bits, too. Where there is no bfloat16, it is computed on the units of single
+precision."""
 
 
 def check_computable(model: Model, cluster: Cluster) -> None:
@@ -226,14 +229,14 @@ def check_computable(model: Model, cluster: Cluster) -> None:
     dtypes, heads = _needs(model)
     for device in devices:
         gpu = gpu_of(device.name)
-        for dtype, precision in _NOT_EVERYWHERE.items():
+        for dtype, (precision, telling) in _NOT_EVERYWHERE.items():
             if dtype in dtypes and not _computes(device, dtype):
                 has = [*device.flop_per_s] if gpu is None else [*data_sheet(device.name)["flop_per_s"]]
                 half = next((other for other in ("bf16", "fp16", "bfloat16", "float16") if other in has), "fp32")
-                instead = "fp32" if dtype == "tf32" else half
+                instead = {"tf32": "fp32", "float8_micro": "fp8" if "fp8" in has else half}.get(dtype, half)
                 known = [other for other in map(gpu_of, known_gpus()) if other is not None]
                 having = dict.fromkeys(
-                    other.generation for other in known if precision in data_sheet(other.name)["flop_per_s"]
+                    other.generation for other in known if telling in data_sheet(other.name)["flop_per_s"]
                 )
                 raise ValueError(
                     f"the model's products are in {precision}, but {device.name} computes none in it (it has "
@@ -245,11 +248,9 @@ def check_computable(model: Model, cluster: Cluster) -> None:
 
 def _computes(device: Device, dtype: str) -> bool:
     """Whether a device has products in a dtype; of one without a data sheet only its own rates tell, of few bits."""
-    if dtype in device.flop_per_s:
-        return True
     if gpu_of(device.name) is None:
-        return not dtype.startswith("float")
-    return _NOT_EVERYWHERE[dtype] in data_sheet(device.name)["flop_per_s"]
+        return device.has_rate(dtype) or not dtype.startswith("float")
+    return dtype in device.flop_per_s or _NOT_EVERYWHERE[dtype][1] in data_sheet(device.name)["flop_per_s"]
 
 
 def _needs(model: Model) -> tuple[set[str], float]:

@@ -187,6 +187,7 @@ def plan_model(
         source if strategy == OURS else None,
         SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas),
         {"tensor": tensor, "context": context, "experts": experts, "shard": shard}, framework, limits, batch,
+        "" if strategy == OURS else strategy if isinstance(strategy, str) else type(strategy).__name__,
     )  # fmt: skip
     chooser = _chooser(strategy, schedule, space, search, objective)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
@@ -230,6 +231,7 @@ def _space(
     framework: str,
     limits: Restriction | None,
     batch: int,
+    strategy: str = "",
 ) -> SpaceRules:
     """Returns the rules for stages with how devices may divide the model of a source (None: as Alpa's pass does).
 
@@ -251,7 +253,7 @@ def _space(
         )
     size = None if sized is None else sized.size
     restricted = None if runs is None or limits is not None else Restriction(runs, batch, size)
-    choices = division_choices(size, framework, runs, asked)
+    choices = division_choices(size, framework, runs, asked, strategy)
     return dataclasses.replace(rules, remat=remat, divisions=choices, restriction=restricted)
 
 

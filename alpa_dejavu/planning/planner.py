@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.search_watch import is_stopped
+from alpa_dejavu.clusters.space import PLAIN_CHOICES
 from alpa_dejavu.planning.given._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp, front, why_not
 from alpa_dejavu.planning.search._diagnosis import nothing_fits
 from alpa_dejavu.planning.search._ranking import Ranked, contenders, ranked
-from alpa_dejavu.planning.task import Clock, Found, PlanningTask
+from alpa_dejavu.planning.task import Clock, Found, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Plan
 
 _RUNNERS_UP = 3
@@ -57,6 +58,7 @@ def plan(
         table=chosen.table,
         simulated=lambda: ranking[0].timeline,
         choices=chosen.stages,
+        divisions=task.space.divisions if isinstance(task.space, SpaceRules) else PLAIN_CHOICES,
         runners_up=tuple(
             RunnerUp(other.plan, why_not(other.plan, best, task.cluster, task.objective))
             for other in ranking[1 : _RUNNERS_UP + 1]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
 from alpa_dejavu.simulation.breakdown import why_slower
 
@@ -45,6 +46,7 @@ class PlanningResult:
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()  # for "pareto", the plans of which no other is as fast and as cheap, by time
     contenders: tuple[Plan, ...] = ()  # where asked for, others that may be the fastest on devices, the likeliest first
+    divisions: DivisionChoices = PLAIN_CHOICES  # how the stages' devices could divide the model beside its batch
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -74,7 +74,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     """Returns a plan's degrees of parallelism, the parts of its batch, and the memory of its fullest device, each with
     its name, in the words of training frameworks.
     """
-    facts = [("parallelism", degrees_text(plan))]
+    facts = [("parallelism", parallelism_text(plan))]
     if plan.batch is not None:
         samples = plan.batch / plan.num_micro_batches
         replicas = [stage.data_parallel / stage.context_parallel for stage in plan.on_submeshes]
@@ -87,7 +87,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     return [*facts, ("memory", f"{used} of {units.size(fullest.limit_bytes)}, stage {fullest.stage}: {parts}")]
 
 
-def degrees_text(plan: Plan) -> str:
+def parallelism_text(plan: Plan) -> str:
     """Returns a plan's degrees of parallelism, and what is shared and computed again, in the field's words; where
     stages differ, the least and the most, or each.
     """
@@ -103,8 +103,8 @@ def degrees_text(plan: Plan) -> str:
     texts = [f"{name} {_span(values)}" for name, values, always in degrees if always or max(values) > 1]
     groups = [stage.sharded for stage in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
-    levels = dict.fromkeys(stage.zero for stage in stages)
-    shared = " or ".join(f"ZeRO-{ZERO_NAMES[level]}" if level else "no ZeRO" for level in levels)
+    levels = (f"ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else "no ZeRO" for stage in stages)
+    shared = " or ".join(dict.fromkeys(levels))
     again = " or ".join(dict.fromkeys(map(_recomputed, plan.stages)))
     return ", ".join([*texts, shared + within, f"recompute {again}"])
 

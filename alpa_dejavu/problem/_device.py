@@ -146,13 +146,21 @@ class Device:
         """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown
         one; "float8" and "float4" stand for all formats of so many bits.
         """
-        name = dtype[:6] if dtype.startswith(("float8", "float4")) else dtype
-        return self.flop_per_s.get(name, self.flop_per_s["float32"])
+        return self.flop_per_s.get(_rated(dtype), self.flop_per_s["float32"])
+
+    def has_rate(self, dtype: str) -> bool:
+        """Returns whether the rate of matrix products in a dtype is known, so that "float32" doesn't stand for it."""
+        return _rated(dtype) in self.flop_per_s
 
     def slower(self, factor: float) -> Device:
         """Returns the device that takes `factor` times as long: rates are divided by it, seconds multiplied."""
         slower: Device = _slower(self, factor)
         return slower
+
+
+def _rated(dtype: str) -> str:
+    """The dtype whose rate products in another have: of all formats of so many bits, and of TF32 single precision."""
+    return dtype[:6] if dtype.startswith(("float8", "float4")) else "float32" if dtype == "tf32" else dtype
 
 
 def _slower(part: Any, factor: float) -> Any:

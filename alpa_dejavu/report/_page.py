@@ -11,6 +11,7 @@ from importlib import resources
 import jinja2
 
 from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.planning.result import PlanningResult
@@ -40,7 +41,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
     links = link_chart(planned)
     charts = {"costs": cost_map(planned), "layers": layer_costs(planned)} | ({} if links is None else {"links": links})
     return template("page.html.j2").render(
-        title=f"{plan.model or 'A model'} on {plan.cluster}",
+        title=f"{model_title(plan.model)} on {plan.cluster}",
         facts=tables.facts(planned, measured),
         notes=tables.notes(plan),
         whole=None if steps is None else tables.whole_table(planned, steps),
@@ -99,7 +100,7 @@ def serving_report(plan: ServingPlan) -> str:
     heads, *rows = phase_rows(plan)
     phases = ("first token", plan.first_token), ("each next token", plan.next_token)
     return template("serving.html.j2").render(
-        title=f"Inference of {plan.model} on {plan.cluster}",
+        title=f"Inference of {model_title(plan.model)} on {plan.cluster}",
         facts=plan_facts(plan),
         table={"heads": heads, "rows": rows},
         legend=_PARTS,

@@ -24,7 +24,7 @@ from alpa_dejavu.plans.stage_rows import (
     known_columns,
     mesh_text,
 )
-from alpa_dejavu.plans.table import fullest_parts
+from alpa_dejavu.plans.table import fullest_parts, parallelism_text
 from alpa_dejavu.problem import ZERO_NAMES, Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.sharding.transformers import training_text
 from alpa_dejavu.simulation.breakdown import AS_FAST
@@ -51,6 +51,7 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
         *shown,
         ("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} %"),
         ("model FLOP of a step", units.flop(planned.model_flop)),
+        ("parallelism", parallelism_text(plan)),
         ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
         ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
         ("schedule", plan.schedule.replace("_", " ")),
@@ -128,7 +129,9 @@ def described(plan: Plan) -> str:
     parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])
     layers = f"{plan.num_layers} layers" + (f" cut after {cut}" if cut else "")
-    return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches, {layers}: {parts}"
+    stages = units.counted(len(plan.stages), "stage")
+    batches = units.counted(plan.num_micro_batches, "micro-batch", "micro-batches")
+    return f"{stages}, {batches}, {layers}: {parts}"
 
 
 def sensitivity_rows(plan: Plan) -> ReportTable:

@@ -12,7 +12,7 @@ from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.search.restriction import Restriction, restriction
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.planning.task import SpaceRules
-from alpa_dejavu.problem import Cuts, Run, StageChoice
+from alpa_dejavu.problem import Cuts, NoPlanError, Run, StageChoice
 from alpa_dejavu.slicing import Dynamic
 from alpa_dejavu.testing import example_cluster, random_problem
 from models import chain, costs_of
@@ -171,3 +171,19 @@ def test_tensor_parallel_devices_divide_heads():
     odd = Transformer(96, 2, 6, 64, 8, kv_heads=3)
     space = SpaceRules(restriction=Restriction(RUNTIMES["megatron"], 8, odd)).space(example_cluster(1, 4), 4)
     assert {config.tensor_parallel for row in space.configs for config in row if config} == {1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"runtime": "fsdp", "tensor": 2}, "tensor is 2, but must be 1 under fsdp, which hasn't that"),
+        ({"runtime": "megatron", "strategy": "megatron", "context": 2}, "must be 1 by the strategy 'megatron'"),
+        ({"strategy": "alpa", "tensor": 2}, "tensor is 2, but must be 1 by the strategy 'alpa', which has"),
+        ({"runtime": "fsdp", "zero": (3,), "micro_batches": 4}, "zero is 3, but no stage on .* has replicas"),
+        ({"runs_on": "deepspeed", "precision": "float8"}, "deepspeed can't train .*: precision is 'float8', but must"),
+    ],
+)
+def test_what_a_framework_hasnt_is_refused_by_its_name(asked, reason):
+    size = Transformer(64, 2, 4, 128, 32, precision=asked.pop("precision", "bfloat16"))
+    with pytest.raises((ValueError, NoPlanError), match=reason):
+        plan_model(size.text, "dgx-h100", batch=4, cache=False, **asked)

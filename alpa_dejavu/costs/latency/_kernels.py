@@ -52,7 +52,10 @@ logarithm, in common on a GPU and of a kernel's own, for linear layers by a mode
 _BACKWARD, _FLASH2, _TF32 = 0.15, 0.1, 0.2
 """The further spread, in common, of attention's backward pass, of FlashAttention 2, and of products in TF32, of which
 the first two are from papers and the last from products in 16 bits: assumptions."""
-_UNLIKE = {"float4": ("fitted to products of 8 bits", 0.3), "float8_blocks": ("fitted to FP8 scaled by tensor", 0.15)}
+_BY_TENSOR = ("fitted to FP8 scaled by tensor", 0.15)
+_UNLIKE = {
+    "float4": ("fitted to products of 8 bits", 0.3), "float8_blocks": _BY_TENSOR, "float8_micro": _BY_TENSOR,
+}  # fmt: skip
 """The dtypes of products that nothing was measured of: what their figures are from, and the further spread, in common:
 an assumption. Those of 4 bits go by the data sheet's rate beside that of 8 bits."""
 

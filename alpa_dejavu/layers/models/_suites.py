@@ -168,6 +168,8 @@ def model_title(name: str) -> str:
 
     >>> model_title(dataclasses.replace(SUITES["llama-7b"], sequence=8192).text)
     'llama-7b (sequence=8192)'
+    >>> model_title(dataclasses.replace(SUITES["phi-3-mini"], sequence=1024).text)
+    'phi-3-mini (sequence=1024)'
     >>> model_title("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4")
     'a transformer of 2,344 parameters'
     """
@@ -175,14 +177,16 @@ def model_title(name: str) -> str:
     if size is None:
         return name or "a model"
     parts = _parts(size)
-    transformers = {model: _parts(other) for model, other in SUITES.items() if isinstance(other, Transformer)}
+    transformers = {model: other for model, other in SUITES.items() if isinstance(other, Transformer)}
     nearest = [
-        (model, [f"{field}={value}" for field, value in parts.items() if other.get(field) != value])
+        (model, [f"{field}={value}" for field, value in parts.items() if whole.get(field) != value])
         for model, other in transformers.items()
-        if other.keys() <= parts.keys()
+        # A window that is as long as the sample is none.
+        if _parts(dataclasses.replace(other, sequence=size.sequence)).keys() <= parts.keys()
+        for whole in [_parts(other)]
     ]
     model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
-    if not model or len(changed) > _FEW:
+    if not model or sum(part.split("=")[0] not in _TRAINING for part in changed) > _FEW:
         return f"a transformer of {units.many(size.num_parameters)} parameters"
     return f"{model} ({', '.join(changed)})" if changed else model
 
@@ -192,7 +196,8 @@ def _parts(size: Transformer) -> dict[str, str]:
 
 
 _FEW = 3
-"""In so many fields a transformer may differ from a known one whose name it is titled by."""
+"""In so many fields a transformer may differ from a known one whose name it is titled by, beside how it is trained."""
+_TRAINING = "sequence precision gather optimizer lora lora_targets frozen train_last imbalance capacity".split()
 
 
 def is_marked(name: str) -> bool:

@@ -70,7 +70,8 @@ class Precision:
 
     Attributes:
         title: its name in words.
-        products: the dtype of the products of blocks; "float8_blocks": scaled by less than a tensor.
+        products: the dtype of the products of blocks; "float8_blocks": scaled by 128 elements, "float8_micro": by 32,
+            in hardware.
         usual: the dtype of all else: attention, routers, norms, the head.
         operand_bytes: of an element of a product's operand that is cast to fewer bits, with its share of scales.
         reads: how often a cast reads what it casts: twice where it looks for the largest value of a tensor first.
@@ -92,7 +93,7 @@ PRECISIONS: Mapping[str, Precision] = {
     "fp8-blockwise": Precision(
         "bfloat16 with blocks' products in FP8, scaled by 128 elements", "float8_blocks", "bfloat16", 1 + 4 / 128
     ),
-    "mxfp8": Precision("bfloat16 with blocks' products in MXFP8", "float8_blocks", "bfloat16", 1 + 1 / 32),
+    "mxfp8": Precision("bfloat16 with blocks' products in MXFP8", "float8_micro", "bfloat16", 1 + 1 / 32),
     "nvfp4": Precision("bfloat16 with blocks' products in NVFP4", "float4", "bfloat16", 0.5 + 1 / 16, reads=2.0),
 }
 """By name, the usual one first."""

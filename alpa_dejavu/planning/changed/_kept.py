@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.dataclass_format import object_of
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.clusters.space import submeshes
+from alpa_dejavu.clusters.space import DivisionChoices, submeshes
 from alpa_dejavu.planning.search.models._model import model_data, model_of
 from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
 from alpa_dejavu.planning.search.restriction import choices_of
@@ -69,7 +69,7 @@ class Kept:
             imbalance=planned.space.allowed_imbalance,
             offload=priced_by.offload,
             replicas=priced_by.replicas,
-            divisions=choices_of(planned.model),
+            divisions=planned.divisions,
         )
         free_share = planned.table.margin.free_share
         return cls(planned.model, planned.cluster, planned.run, batch, rules, costs.models.names, free_share)
@@ -111,6 +111,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         **{name: getattr(rules, name) for name in ("remat", "zero", "submeshes", "offload", "replicas")},
         "num_micro_batches": kept.run.num_micro_batches,
         "schedule": kept.run.schedule,
+        "divisions": dataclasses.asdict(rules.divisions),
         "imbalance": None if math.isinf(rules.imbalance) else rules.imbalance,
         "cluster": cluster_data(kept.cluster),
         "model": transformer_data(kept.model) or model_data(kept.model),
@@ -131,7 +132,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         math.inf if data["imbalance"] is None else float(data["imbalance"]),
         data.get("offload", "none"),
         int(data.get("replicas", 1)),
-        divisions=choices_of(model),
+        divisions=DivisionChoices(**data["divisions"]) if "divisions" in data else choices_of(model),
     )
     return Kept(
         model=model,

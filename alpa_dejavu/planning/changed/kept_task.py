@@ -15,7 +15,7 @@ from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.search.restriction import Restriction, restriction, restriction_of
+from alpa_dejavu.planning.search.restriction import Restriction, choices_of, restriction, restriction_of
 from alpa_dejavu.planning.task import PlanningTask, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
@@ -126,6 +126,11 @@ def kept_task(
         before=plan,
         priced_by=plan.priced_by,
     )
+
+
+def with_free_divisions(kept: Kept) -> Kept:
+    """Returns a record in which the degrees of parallelism that were asked for may be chosen."""
+    return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, divisions=choices_of(kept.model)))
 
 
 @final

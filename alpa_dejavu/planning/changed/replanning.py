@@ -23,7 +23,7 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed._contingencies import with_contingencies
 from alpa_dejavu.planning.changed.kept import Kept
-from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task
+from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task, with_free_divisions
 from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, StagePlan, counted_name
@@ -107,11 +107,11 @@ def replan(
 ) -> Replanned:
     """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
 
-    Layers and schedule stay as they are. Where a least number of replicas was asked for, and no longer fits without the
-    lost devices, it is the largest lower one that does. The number of micro-batches may change, if the user hadn't
-    asked for the old plan's: neighbouring numbers are tried as long as the step gets shorter. The model is then scaled,
-    since nothing is traced. Logical meshes for which it isn't known how the layers are sharded are left out. The new
-    plan says so.
+    Layers and schedule stay as they are, and degrees of parallelism that were asked for where that fits. Where a least
+    number of replicas was asked for, and no longer fits without the lost devices, it is the largest lower one that
+    does. The number of micro-batches may change, if the user hadn't asked for the old plan's: neighbouring numbers are
+    tried as long as the step gets shorter. The model is then scaled, since nothing is traced. Logical meshes for which
+    it isn't known how the layers are sharded are left out. The new plan says so.
 
     Args:
         plan: the plan that ran.
@@ -148,9 +148,12 @@ def replan(
         changed = dataclasses.replace(changed, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if memory_margin is not None:
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
-    asked, prices, refused = kept.rules.replicas, dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
-    for replicas in range(asked, 0 if without else asked - 1, -1):
-        kept = kept.with_replicas(replicas)
+    asked, asked_divisions = kept.rules.replicas, kept.rules.divisions
+    prices, refused = dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
+    free = with_free_divisions(kept)
+    records = [kept.with_replicas(replicas) for replicas in range(asked, 0 if without else asked - 1, -1)]
+    records += [free] if free.rules.divisions != kept.rules.divisions else []
+    for kept in records:
         task = kept_task(plan, kept, prices, slicing, other_counts=True)
         try:
             planned = best_plan(task)
@@ -167,7 +170,9 @@ def replan(
         following = corrected(following, plan.correction)
     missing = task.space.missing(changed, kept.batch // count)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
-    if replicas != asked:
+    if kept.rules.divisions != asked_divisions:
+        notes.append("degrees of parallelism that were asked for are chosen anew, as nothing fits with them")
+    if (replicas := kept.rules.replicas) != asked:
         notes.append(f"at least {replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")

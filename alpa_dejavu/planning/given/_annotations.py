@@ -73,7 +73,7 @@ def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
             _unrated(device, dtype, flop / total)
             for device in devices.values()
             for dtype, flop in by_dtype.items()
-            if dtype not in device.flop_per_s and flop >= _LEAST_SHARE * total
+            if not device.has_rate(dtype) and flop >= _LEAST_SHARE * total
         ),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
-from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.layers.models import Transformer, model_title, transformer_size
 from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime, limits_of
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, SearchSpace
 from alpa_dejavu.sharding.transformers import TransformerSharding
@@ -77,8 +77,13 @@ def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | No
     if runs_on not in RUNTIMES:
         raise ValueError(f"runs_on is {runs_on!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
     if why := RUNTIMES[runs_on].why_not_trained(model):
-        raise ValueError(f"{runs_on} can't train {model}: {why}")
-    return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))
+        raise ValueError(f"{runs_on} can't train {model_title(model)}: {why}")
+    size = transformer_size(model)
+    if size is not None and (reason := RUNTIMES[runs_on].why_not_written(size)):
+        raise ValueError(
+            f"{runs_on} can't train {model_title(model)}: {reason}; give another model, or plan for another framework"
+        )
+    return Restriction(RUNTIMES[runs_on], batch, size)
 
 
 _DEGREES = {"context": "context_parallel", "experts": "expert_parallel", "shard": "sharded"}
@@ -108,7 +113,11 @@ def restriction_of(model: Model, batch: int | None) -> Restriction | None:
 
 
 def division_choices(
-    size: Transformer | None, runtime: str, limits: Runtime | None, asked: Mapping[str, int | str | None]
+    size: Transformer | None,
+    runtime: str,
+    limits: Runtime | None,
+    asked: Mapping[str, int | str | None],
+    strategy: str = "",
 ) -> DivisionChoices:
     """Returns how devices may divide a model beside its batch.
 
@@ -117,6 +126,7 @@ def division_choices(
         runtime: the name of the training framework, for messages.
         limits: what that can run; None: it isn't known to divide models otherwise.
         asked: what "tensor", "context", "experts" and "shard" are to be; None: any.
+        strategy: the name of the strategy that plans, if that divides operators and batches alone; for messages.
 
     Raises:
         ValueError: the model's heads, tokens or experts, or the framework, can't have what is asked for.
@@ -132,10 +142,14 @@ def division_choices(
             allowed = f"at least 1, {' or '.join(map(repr, SHARDS))}"
         if allowed and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} is {value!r}, but must be {allowed}; give another, or leave it out")
+        if name == "tensor" and (strategy or (limits is not None and not limits.tensor_parallel)):
+            usual = 1
         if usual in (None, value) or (size is not None and name in divides and (name != "experts" or size.num_experts)):
             continue
         why, remedy = f"under {runtime}, which hasn't that", "give another runtime, or leave it out"
-        if size is None:
+        if strategy:
+            why, remedy = f"by the strategy {strategy!r}, which has rules of its own", "leave one of them out"
+        elif size is None:
             why = "for a traced model"
             remedy = "give a transformer by its sizes and a runtime such as megatron or torchtitan, or leave it out"
         elif name in divides:

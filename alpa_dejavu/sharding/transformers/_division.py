@@ -286,7 +286,7 @@ def training_text(size: Transformer) -> str:
     all of it by AdamW in bfloat16; empty: it is.
 
     >>> training_text(Transformer(64, 4, 4, 128, 32, optimizer="muon", lora=2, frozen="4bit"))
-    'by Muon; 4,096 of 86,592 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
+    'by Muon; 4,096 of 279,104 parameters: adapters of rank 2 on attention; all else is frozen, products in 4 bits'
     """
     optimizer, precision = size.updated_by.title, size.computes_in.title
     parts = [f"by {optimizer}"] if size.optimizer != "adamw" else []
@@ -295,7 +295,8 @@ def training_text(size: Transformer) -> str:
     if not size.trains_all:
         last = f"the last {units.counted(size.train_last, 'block')}" if size.train_last else ""
         on = "all products" if size.lora_targets == "all" else "attention"
-        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the head"
+        behind = "last norm" if size.tied else "head"
+        what = f"adapters of rank {size.lora} on {on}" if size.lora else f"{last} and the {behind}"
         what += f" of {last}" if size.lora and last else ""
         width = f", products in {size.frozen.replace('bit', ' bits')}" if size.frozen else ""
         parts += [f"{trained_parameters(size):,.0f} of {size.num_parameters:,} parameters: {what}"]

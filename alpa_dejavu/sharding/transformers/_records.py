@@ -12,7 +12,8 @@ PLAIN_ATTENTION = ("scores", "softmax", "dropout", "mixed", CAPPED)
 
 
 _WIDTHS = {
-    "float4": 0.5, "float8": 1.0, "float8_blocks": 1.0, "bfloat16": 2.0, "float16": 2.0, "tf32": 4.0, "float32": 4.0,
+    "float4": 0.5, "float8": 1.0, "float8_blocks": 1.0, "float8_micro": 1.0, "bfloat16": 2.0, "float16": 2.0,
+    "tf32": 4.0, "float32": 4.0,
 }  # fmt: skip
 """The bytes of an element by its dtype."""
 
