@@ -87,7 +87,9 @@ JOBS: Mapping[str, Job] = {
     "deepseek-v3, 256 H800": Job(
         "deepseek-v3", 4096, "h800", 32, 2048, "megatron", Recipe(1, 16, 1, 16, remat="layer")
     ),
-    "deepseek-v3, 8 gb200-nvl72": Job("deepseek-v3", 4096, "gb200-nvl72", 8, 4608, "megatron", Recipe(1, 9, 1, 64)),
+    "deepseek-v3, 8 gb200-nvl72": Job(
+        "deepseek-v3", 4096, "gb200-nvl72", 8, 4608, "megatron", Recipe(1, 4, 1, 16, chunks=4)
+    ),
     "qwen3-30b-a3b, 16 H100": Job("qwen3-30b-a3b", 4096, "dgx-h100", 2, 512, "megatron", Recipe(1, 2, 1, 8, chunks=2)),
     "gemma-2-9b, 8 L40S": Job("gemma-2-9b", 8192, "g6e.48xlarge", 1, 64, "torchtitan", Recipe(zero=3, remat="layer")),
     "llama-3.1-8b at 131072 tokens, 8 H100": Job(
@@ -160,7 +162,7 @@ COLUMNS = {
     "its step": "{recipe_s:seconds}",
     "its memory": "{recipe_memory:.0%}",
     "our plan": "{plan}",
-    "its step ": "{step_s:seconds}",
+    "our step": "{step_s:seconds}",
     "faster by": "{faster:+.1%}",
     "planned in": "{wall_s:seconds}",
 }

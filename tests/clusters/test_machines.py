@@ -231,7 +231,7 @@ def test_machines_are_listed_and_shown_with_sources():
     assert all(text in one for text in ("63.3 USD/hour", "3.2 Tbit/s", "H200-SXM-141GB, Hopper", "1979 TFLOP/s"))
     for text in ("https://aws.amazon.com/ec2/instance-types/p5/", "https://www.nvidia.com/en-us/data-center/h200/"):
         assert text in one
-    assert "products in fp4" in shown("B200-SXM-180GB")
+    assert "bf16, fp8, fp4, those of float32" in shown("B200-SXM-180GB")
     assert "float16" in shown("p3.16xlarge"), "figures of its own, of which one was measured"
     assert "as many as this machine has cores" in shown("local-cpu")
 

@@ -152,7 +152,7 @@ def test_who_can_run_a_plan_is_said():
     assert runtimes_of(traced)["megatron"] == "its layers aren't the blocks of a transformer"
     precise = dataclasses.replace(traced, layer_option="manual", model=f"{SIZES},precision=float8")
     assert runtimes_of(precise)["deepspeed"].startswith("precision is 'float8', but must be 'bfloat16'")
-    assert runtimes_of(precise)["alpa"] == runtimes_of(precise)["deepspeed"]
+    assert runtimes_of(precise)["alpa"] == "precision is 'float8', but must be left out"
     plain, folded = (dataclasses.replace(plan, layer_option="manual") for plan in (traced, folded))
     others = {"maxtext": "no 1f1b in a pipeline there", "galvatron": "3 stages aren't a power of two"}
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}
