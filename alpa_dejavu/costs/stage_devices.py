@@ -234,9 +234,9 @@ def check_computable(model: Model, cluster: Cluster) -> None:
                 has = [*device.flop_per_s] if gpu is None else [*data_sheet(device.name)["flop_per_s"]]
                 half = next((other for other in ("bf16", "fp16", "bfloat16", "float16") if other in has), "fp32")
                 instead = {"tf32": "fp32", "float8_micro": "fp8" if "fp8" in has else half}.get(dtype, half)
-                known = [other for other in map(gpu_of, known_gpus()) if other is not None]
+                gpus = [other for other in map(gpu_of, known_gpus()) if other is not None]
                 having = dict.fromkeys(
-                    other.generation for other in known if telling in data_sheet(other.name)["flop_per_s"]
+                    other.generation for other in gpus if telling in data_sheet(other.name)["flop_per_s"]
                 )
                 raise ValueError(
                     f"the model's products are in {precision}, but {device.name} computes none in it (it has "
