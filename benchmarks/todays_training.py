@@ -92,7 +92,7 @@ JOBS: Mapping[str, Job] = {
     ),
     "qwen3-30b-a3b, 16 H100": Job("qwen3-30b-a3b", 4096, "dgx-h100", 2, 512, "megatron", Recipe(1, 2, 1, 8, chunks=2)),
     "gemma-2-9b, 8 L40S": Job("gemma-2-9b", 8192, "g6e.48xlarge", 1, 64, "torchtitan", Recipe(zero=3, remat="layer")),
-    "llama-3.1-8b at 131072 tokens, 8 H100": Job(
+    "llama-3.1-8b at 128k, 8 H100": Job(
         "llama-3.1-8b", 131072, "dgx-h100", 1, 8, "megatron", Recipe(1, 1, 8, remat="layer")
     ),
 }
