@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.models import is_model_file, model_text
+from alpa_dejavu.cli.models import has_own_length, is_model_file, model_text, sizes_of_model
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import LateChoice
 from alpa_dejavu.cli.ray_cluster import connected
@@ -103,6 +103,8 @@ def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any])
     model = options["model"]
     if is_model_file(model):
         model = model_text(model, lengths.high_total)
+    elif has_own_length(model):
+        sizes_of_model(model, lengths.high_total)  # refuses more tokens than the model may have
     with working(f"planning inference of {model} on {options['cluster']}"):
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
         from alpa_dejavu.planning.inference import serve_plan

@@ -70,6 +70,7 @@ def test_wrong_usage_exits_with_2(arguments, said):
     [
         (("--tensor-parallel", 5), "must divide the 12 heads of gpt2-125m"),
         (("--lengths", "none.csv"), "none.csv can't be read"),
+        (("--model", "llama-7b", "--prompt-tokens", 4000), "must be at most 4096, the tokens that llama-7b may have"),
         (("--latency-limit", 1e-9, "--tensor-parallel", 1, "--stages", 1), "latency_limit_s is 1e-09, but must be at"),
     ],
 )
