@@ -213,8 +213,10 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
 
 
 def has_own_length(model: str) -> bool:
-    """Returns whether a model says by itself how many tokens a sample may have: a named decoder, or a config.json."""
-    from alpa_dejavu.layers.models import Transformer, known_name, model_size
+    """Returns whether a model says by itself how many tokens a sample may have: a named decoder, or a config.json. A
+    text of sizes says how many there are, not how many there may be.
+    """
+    from alpa_dejavu.layers.models import Transformer, known_models, known_name, model_size
 
     name = known_name(model)
-    return model.endswith(".json") or (name is not None and isinstance(model_size(name), Transformer))
+    return model.endswith(".json") or (name in known_models() and isinstance(model_size(model), Transformer))

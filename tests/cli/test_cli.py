@@ -131,6 +131,10 @@ def test_a_sample_has_as_many_tokens_as_the_model_may_have_where_no_fewer_are_as
     refused = run(*asked, "gemma-2-9b", "--sequence", "16384").output
     assert "sequence is 16384, but must be at most 8192, the tokens that gemma-2-9b may have; give fewer" in refused
     assert "as many as the model may have" not in run(*asked, "gpt-125m").output
+    text = "transformer:hidden=64,blocks=2,heads=2,vocabulary=128,sequence=256"
+    assert "as many as the model may have" not in run(*asked, text).output
+    assert run(*asked, text, "--sequence", "512").exit_code == 0
+    assert "sequence=512" in run.asked[0]
 
 
 @pytest.mark.parametrize(
