@@ -116,17 +116,16 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
 
 
 def _cells(sensitivity: Sensitivity) -> tuple[str, ...]:
-    searched = sensitivity.best_s is not None
+    best_s, best = "", ""
+    if sensitivity.best_s is not None:
+        best_s = units.seconds(sensitivity.best_s)
+        best = "this plan" if sensitivity.best is None else stages_text(sensitivity.best)
     return (
         units.seconds(sensitivity.saved_s / 100),
         f"{sensitivity.elasticity:.3f} %",
         f"{sensitivity.worse_elasticity:.3f} %",
         units.seconds(sensitivity.twice_s),
-        units.seconds(sensitivity.best_s) if sensitivity.best_s is not None else "",
+        best_s,
         f"{100 * sensitivity.gained_s / sensitivity.step_s:.1f} %",
-        "this plan"
-        if searched and sensitivity.best is None
-        else stages_text(sensitivity.best)
-        if sensitivity.best
-        else "",
+        best,
     )

@@ -12,9 +12,9 @@ from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
-from alpa_dejavu.layers.models import model_title, transformer_size
+from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning import PlanningResult, RunnerUp
-from alpa_dejavu.planning.given.figures import figures
+from alpa_dejavu.planning.given.figures import figures, training_facts
 from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.planning.search.runtimes import runtimes_text
@@ -31,7 +31,6 @@ from alpa_dejavu.plans.stage_rows import (
 from alpa_dejavu.plans.table import plan_facts, planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
-from alpa_dejavu.sharding.transformers import training_text
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import StrategyPlan
@@ -105,9 +104,7 @@ def print_plan(plan: Plan, to: Pages, figures: Sequence[tuple[str, str]] = ()) -
     schedule = "" if len(plan.stages) == 1 else f", schedule {plan.schedule}"
     layers, devices = units.counted(plan.num_layers, "layer"), units.counted(plan.num_devices, "device")
     to.print(f"{model_title(plan.model)} in {layers} on {plan.cluster}, {devices}{schedule}")
-    size = transformer_size(plan.model)
-    trained = [] if size is None or not (text := training_text(size)) else [("trained", text)]
-    for name, text in (*figures, *trained, *plan_facts(plan)):
+    for name, text in (*figures, *training_facts(plan), *plan_facts(plan)):
         to.fact(name, text)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))

@@ -82,7 +82,7 @@ class DivisionChoices:
         return [
             (ways, same if ways > 1 else 0)
             for devices, same in ((data, 0), *apart)
-            for ways in _divisors(math.gcd(devices, self.num_experts))
+            for ways in divisors(math.gcd(devices, self.num_experts))
             if self.experts in (None, ways) and (ways > 1 or not same)
         ]
 
@@ -103,7 +103,12 @@ class DivisionChoices:
         return [0] if self.shard else [*groups, 0]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Returns all divisors of a number, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
@@ -151,7 +156,7 @@ def _parts(devices: int) -> list[int]:
     >>> _parts(6), _parts(8), _parts(72)
     ([1, 2, 3, 4, 6], [1, 2, 4, 8], [1, 2, 4, 8, 16, 18, 24, 36, 72])
     """
-    alike = [n for n in range(1, devices + 1) if devices % n == 0]
+    alike = divisors(devices)
     if any(_LARGE <= n < devices for n in alike):
         return [n for n in range(1, devices + 1) if (devices % n == 0 if n > _LARGE else n.bit_count() == 1)]
     return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n in alike]

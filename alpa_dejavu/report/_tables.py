@@ -11,7 +11,7 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.planning.given.figures import training_facts
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search.runtimes import runtimes_text
@@ -26,7 +26,6 @@ from alpa_dejavu.plans.stage_rows import (
 )
 from alpa_dejavu.plans.table import fullest_parts, parallelism_text
 from alpa_dejavu.problem import ZERO_NAMES, Cluster, DrawnSeconds, Link, Plan
-from alpa_dejavu.sharding.transformers import training_text
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
@@ -62,10 +61,8 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 def notes(plan: Plan) -> list[tuple[str, str]]:
     """Returns what is to be said of a plan in sentences, as pairs of what it is about, or "", and the sentence."""
-    size = transformer_size(plan.model)
-    training = "" if size is None else training_text(size)
     return [
-        *([("trained", training)] if training else []),
+        *training_facts(plan),
         ("runs on", runtimes_text(plan)),
         *([] if plan.confidence is None else plan.confidence.facts),
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),

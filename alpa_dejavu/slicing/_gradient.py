@@ -64,11 +64,9 @@ class Gradient(Slicer):
             checks.count("gradient", field, getattr(self, field))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        return (
-            self._solved(problem)[0]
-            if problem.families is None
-            else best_of_families(lambda family, _: self.slice(family), problem)
-        )
+        if problem.families is not None:
+            return best_of_families(lambda family, _: self.slice(family), problem)
+        return self._solved(problem)[0]
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
         """Solves a slicing problem, and returns the slicing and the anneal's trace: the relaxed plan's probabilities

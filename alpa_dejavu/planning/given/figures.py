@@ -1,15 +1,18 @@
-"""The figures of a planned step that are read first: its seconds, tokens, utilisation and price.
+"""The figures of a planned step that are read first, its seconds, tokens, utilisation and price, and how its model is
+trained.
 
-In: a planning result. Out: texts with their names, which the command line and reports show.
+In: a planning result, or a plan. Out: texts with their names, which the command line and reports show.
 """
 
 from __future__ import annotations
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import tokens_of_sample
+from alpa_dejavu.layers.models import tokens_of_sample, transformer_size
 from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.sharding.transformers import training_text
 
-__all__ = ["figures"]
+__all__ = ["figures", "training_facts"]
 
 
 def figures(planned: PlanningResult) -> list[tuple[str, str]]:
@@ -31,3 +34,10 @@ def figures(planned: PlanningResult) -> list[tuple[str, str]]:
         if plan.batch is not None and length is not None:
             facts.append(("price of 10^9 tokens", units.price(price / plan.batch / length * 1e9)))
     return facts
+
+
+def training_facts(plan: Plan) -> list[tuple[str, str]]:
+    """Returns how a plan's transformer is trained, with its name, where that isn't the usual way."""
+    size = transformer_size(plan.model)
+    text = "" if size is None else training_text(size)
+    return [("trained", text)] if text else []

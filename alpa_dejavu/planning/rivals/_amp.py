@@ -17,8 +17,9 @@ import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray, range_sum
 from alpa_dejavu._util.ties import least, ordered
+from alpa_dejavu.clusters.space import divisors
 from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
-from alpa_dejavu.planning.rivals._orders import divisors, host_orders
+from alpa_dejavu.planning.rivals._orders import host_orders
 from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, ranks
 from alpa_dejavu.problem import PHASES, NoPlanError, checks

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import final
 
+from alpa_dejavu.clusters.space import divisors
 from alpa_dejavu.planning.rivals._base import Strategy, StrategyChoice
-from alpa_dejavu.planning.rivals._orders import divisors
 from alpa_dejavu.planning.rivals._task import StrategyTask
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks

@@ -21,15 +21,6 @@ _PARTS = 16
 _SEED = 0
 
 
-def divisors(number: int) -> list[int]:
-    """Returns all divisors of a number, ascending.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
 def host_orders(cluster: Cluster, hosts: Sequence[int], at_most: int) -> list[tuple[int, ...]]:
     """Returns different orders of hosts, the given one first; `at_most` drawn by a seed. Hosts of a kind are alike."""
     kinds = host_kinds(cluster)

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from alpa_dejavu.clusters.space import divisors
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning.rivals._exchange import Computed, GradientExchange, exchanges, finished_s
-from alpa_dejavu.planning.rivals._orders import divisors
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, sent_at_a_time
 from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
