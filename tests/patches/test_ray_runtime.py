@@ -70,6 +70,19 @@ def _wait_for_the_end_of(processes):
     pytest.fail(f"{list(filter(_is_alive, processes))} are still there")
 
 
+def _interrupted(job):
+    """Returns the exit code of an interrupted job; Python drops an interrupt that comes in a callback of the garbage
+    collector, where JAX has one, so it is sent again as a person would.
+    """
+    for _ in range(10):
+        job.send_signal(signal.SIGINT)
+        try:
+            return job.wait(60)
+        except subprocess.TimeoutExpired:
+            continue
+    pytest.fail("the job goes on after ten interrupts, a minute apart")
+
+
 def _processes(workers):
     return ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
 
@@ -217,9 +230,8 @@ def test_an_interrupted_job_leaves_no_process():
     ) as job:
         processes = [int(word) for word in job.stdout.readline().split()]
         assert len(processes) == 4
-        job.send_signal(signal.SIGINT)
         try:
-            assert job.wait(600) != 0
+            assert _interrupted(job) != 0
         finally:
             job.kill()
     _wait_for_the_end_of(processes)
