@@ -128,7 +128,8 @@ def _estimators(
 def _step_s(estimator_of: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
     """Seconds by what the plan was priced by; why it can't be estimated is noted."""
     by = plan.priced_by
-    estimator = estimator_of(by and PricedBy(by.latency, by.communication, by.calibration, runtime=by.runtime))
+    chosen = ("latency", "communication", "calibration", "runtime", "attention")
+    estimator = estimator_of(by and PricedBy(**{name: getattr(by, name) for name in chosen}))
     try:
         step_s = estimator.estimate(plan).plan.step_s
     except (NoPlanError, ValueError) as error:

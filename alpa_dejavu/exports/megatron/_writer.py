@@ -10,12 +10,12 @@ from typing import Final
 
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import commented, heading
 from alpa_dejavu.exports._settings import short
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.search.runtimes import DEGREES
+from alpa_dejavu.plans.outline import DEGREES, Outline
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"

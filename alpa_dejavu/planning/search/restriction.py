@@ -8,7 +8,8 @@ from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, model_title, transformer_size
-from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime, limits_of
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, Runtime, limits_of
+from alpa_dejavu.plans.outline import DEGREES
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, SearchSpace
 from alpa_dejavu.sharding.transformers import TransformerSharding
 
