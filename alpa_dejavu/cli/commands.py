@@ -37,7 +37,7 @@ _OTHERS = "Options"
 
 
 @final
-class Option(click.Option):
+class GroupedOption(click.Option):
     """An option with the heading under which `--help-all` lists it; `--help` lists it, too, unless it is rare."""
 
     def __init__(self, *arguments: Any, group: str = _OTHERS, rare: bool = False, **named: Any) -> None:
@@ -58,8 +58,8 @@ class Option(click.Option):
 
 
 def option(*names: str, group: str = _OTHERS, rare: bool = False, **attributes: Any) -> Callable[[F], F]:
-    """Returns a decorator that adds an `Option` to a command; other attributes are those of `click.option`."""
-    return click.option(*names, cls=Option, group=group, rare=rare, **attributes)
+    """Returns a decorator that adds a `GroupedOption` to a command; other attributes are those of `click.option`."""
+    return click.option(*names, cls=GroupedOption, group=group, rare=rare, **attributes)
 
 
 _ALL = f"{__name__}.all"
@@ -88,7 +88,9 @@ class Command(click.Command):
         super().__init__(*arguments, **named)
         self.examples, self.rests_on, self.rows = tuple(examples), rests_on, rows
         self.params.append(
-            Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all)
+            GroupedOption(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+            )
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,8 +98,9 @@ class Command(click.Command):
         shows_all, sections = bool(ctx.meta.get(_ALL)), dict[str, list[tuple[str, str]]]()
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            is_option = record is not None and not isinstance(parameter, click.Argument)
-            if is_option and (shows_all or not _is_rare(parameter)):
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            if shows_all or not _is_rare(parameter):
                 heading = getattr(parameter, "group", _OTHERS) if shows_all else _OTHERS
                 sections.setdefault(heading, []).append(record)
         others = sections.pop(_OTHERS)  # with `--help`, which every command has
@@ -124,7 +127,7 @@ class Command(click.Command):
 
 
 def _is_rare(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, Option) and parameter.rare
+    return isinstance(parameter, GroupedOption) and parameter.rare
 
 
 class CommandGroup(click.Group):

@@ -78,8 +78,9 @@ def compare(
 ) -> None:
     """Says which cluster trains a model soonest and cheapest.
 
-    It plans for each cluster with each memory saving: none, remat (activation recomputation), ZeRO (sharding of
-    optimizer state, gradients and parameters), offload (to host memory or drives), and remat+ZeRO, as `plan` does.
+    It plans for each cluster with each memory saving: none (as `plan` does with `--remat none --zero 0`), remat
+    (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of optimizer state, gradients and
+    parameters), offload (`--remat none --zero 0 --offload auto`), and remat+ZeRO (as `plan` does by itself).
     """
     check_outputs(json_path)
     model = model_text(model, sequence, training)

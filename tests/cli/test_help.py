@@ -65,7 +65,7 @@ def help_of(*words, option="--help"):
 
 def listed_options(text):
     """The options that a help lists, in its order."""
-    return re.findall(r"^  (?:-h, )?(--[a-z-]+)", text, flags=re.MULTILINE)
+    return re.findall(r"^  (?:-h, )?(--[a-z-]+)(?= |$)", text, flags=re.MULTILINE)
 
 
 @every
