@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
-from alpa_dejavu.plans.plan_changes import between, changes, stages_text
+from alpa_dejavu.plans.plan_changes import TRAINING, between, changes, size_changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
@@ -61,12 +61,8 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
 def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     for what in ("model", "cluster", "batch", "layer_option"):
         texts = str(getattr(first, what)), str(getattr(second, what))
-        sizes = [_sizes(text) for text in texts] if what == "model" else []
-        if texts[0] != texts[1] and sizes and all(sizes) and sizes[0]["kind"] == sizes[1]["kind"]:
-            for name in sorted(sizes[0].keys() | sizes[1].keys()):
-                values = sizes[0].get(name, "as usual"), sizes[1].get(name, "as usual")
-                if values[0] != values[1]:
-                    yield (f"model: {name}", *values)
+        if what == "model" and (differing := size_changes(first, second)) is not None:
+            yield from ((f"model: {name}", *values) for name, *values in differing if name not in TRAINING)
         elif texts[0] != texts[1]:
             yield (what.replace("_", " "), *texts)
     if first.hardware and second.hardware and first.hardware != second.hardware:
@@ -75,14 +71,6 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     alike = (first.schedule in ALPA_SCHEDULES) == (second.schedule in ALPA_SCHEDULES)
     if alike and first.runs_on_alpa != second.runs_on_alpa:
         yield ("runs on Alpa", "yes", "no") if first.runs_on_alpa else ("runs on Alpa", "no", "yes")
-
-
-def _sizes(model: str) -> dict[str, str]:
-    """The sizes in the text of a model of a kind, such as a transformer's, by their names; empty for other models."""
-    kind, colon, sizes = model.partition(":")
-    if not colon or "=" not in sizes:
-        return {}
-    return {"kind": kind} | {name: value for name, _, value in (part.partition("=") for part in sizes.split(","))}
 
 
 def _hosts(plan: Plan) -> str:

@@ -1,9 +1,9 @@
 """The changes that make one plan of another, and the plan in between that some of them make.
 
 Plans of equal submeshes on the same devices differ in what a training framework's user sets: degrees, schedule,
-micro-batch and so on, each by itself. Of other plans stages that are as many as before differ in their layers, submeshes, logical meshes and hosts, each by itself; where a
-submesh changes, its logical mesh and hosts come along. Of other numbers of stages all of that is one change, and what
-stages have besides goes with their layers.
+micro-batch and so on, each by itself. Of other plans, stages that are as many as before differ in their layers,
+submeshes, logical meshes and hosts, each by itself; where a submesh changes, its logical mesh and hosts come along. Of
+other numbers of stages all of that is one change, and what stages have besides goes with their layers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from alpa_dejavu.problem.run import schedule_form
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
+TRAINING = ("precision", "optimizer", "gather", "lora", "lora_targets", "frozen", "train_last")
+"""The sizes in a model's text that say how it is trained, which its user sets."""
+_USUAL = "as usual"
 _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload", *DEGREES)
 """The choices for a stage that go with its layers where the number of stages changes."""
 
@@ -35,8 +38,9 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     both = first.priced_by and second.priced_by
     pricing = [_pricing(plan.priced_by) for plan in (first, second) if both] or [{}, {}]
     of_prices = [(what, text, pricing[1][what]) for what, text in pricing[0].items()]
+    trained = [row for row in size_changes(first, second) or () if row[0] in TRAINING]
     corrections = ("correction", _correction(first), _correction(second))
-    yield from (row for row in (*rows, *of_prices, corrections) if row[1] != row[2])
+    yield from (row for row in (*rows, *trained, *of_prices, corrections) if row[1] != row[2])
 
 
 def _choice_changes(first: Outline, second: Outline) -> Iterator[tuple[str, str, str]]:
@@ -80,12 +84,42 @@ def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
         stages = outline.stages(first.devices_of_hosts)
     return dataclasses.replace(
         first,
+        model=_model_between(first, second, names),
         num_micro_batches=count,
         schedule=schedule,
         stages=tuple(stages),
         priced_by=_priced_between(first.priced_by, second.priced_by, names),
         correction=of("correction").correction,
     )
+
+
+def size_changes(first: Plan, second: Plan) -> list[tuple[str, str, str]] | None:
+    """Returns the sizes in which the models of two plans differ, each with both values; None where the models aren't
+    texts of sizes of one kind.
+    """
+    (kind, own), (other_kind, other) = _sizes(first.model), _sizes(second.model)
+    if not own or not other or kind != other_kind:
+        return None
+    names = sorted(own.keys() | other.keys())
+    rows = [(name, own.get(name, _USUAL), other.get(name, _USUAL)) for name in names]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _sizes(model: str) -> tuple[str, dict[str, str]]:
+    """Returns the kind in the text of a model, such as a transformer, and its sizes by their names; none for others."""
+    kind, colon, sizes = model.partition(":")
+    if not colon or "=" not in sizes:
+        return kind, {}
+    return kind, {name: value for name, _, value in (part.partition("=") for part in sizes.split(","))}
+
+
+def _model_between(first: Plan, second: Plan, names: Collection[str]) -> str:
+    changed = {name: value for name, _, value in size_changes(first, second) or () if name in names}
+    if not changed:
+        return first.model
+    kind, sizes = _sizes(first.model)
+    kept = {name: value for name, value in (sizes | changed).items() if value != _USUAL}
+    return f"{kind}:" + ",".join(f"{name}={value}" for name, value in kept.items())
 
 
 def _outlines(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:

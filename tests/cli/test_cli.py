@@ -457,7 +457,7 @@ def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path
     rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
     assert float(rows["schedule"]) == 0
     assert rows["micro-batches"] == rows["together"]
-    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
+    said = "1 plan in between can't be estimated, and costs are of orders without them; the first: this"
     assert said in result.stdout
     # The files of these tests say 250 ms each.
     assert "the files' own times differ by 0 s, not " in result.stdout
