@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,7 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     for what in ("model", "cluster", "batch", "layer_option"):
         texts = str(getattr(first, what)), str(getattr(second, what))
         if what == "model" and (differing := size_changes(first, second)) is not None:
-            yield from ((f"model: {name}", *values) for name, *values in differing if name not in TRAINING)
+            yield from ((f"model: {name}", own, other) for name, own, other in differing if name not in TRAINING)
         elif texts[0] != texts[1]:
             yield (what.replace("_", " "), *texts)
     if first.hardware and second.hardware and first.hardware != second.hardware:
@@ -104,9 +105,9 @@ def shares(count: int, value: Callable[[frozenset[int]], float | None]) -> list[
         order = chance.sample(range(count), count) if drawn else list(range(count))
         worth: list[list[float]] = [[] for _ in range(count)]
         for changes_made in (order, order[::-1]):
-            values = _values(changes_made, cached)
-            for n, change in enumerate(changes_made) if values is not None else ():
-                worth[change].append(values[n + 1] - values[n])
+            values = _values(changes_made, cached) or []
+            for change, (before, after) in zip(changes_made, itertools.pairwise(values), strict=False):
+                worth[change].append(after - before)
         if count == 0 or worth[0]:
             return [math.fsum(added) / len(added) for added in worth]
     return None

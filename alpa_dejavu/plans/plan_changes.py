@@ -47,7 +47,8 @@ def _choice_changes(first: Outline, second: Outline) -> Iterator[tuple[str, str,
     for what, text in _OF_OUTLINES.items():
         yield what, text(first), text(second)
     if (first.pipeline, first.chunks) == (second.pipeline, second.chunks):
-        yield _BLOCKS, *(grouped(list(map(str, outline.blocks))) for outline in (first, second))
+        blocks = [grouped(list(map(str, outline.blocks))) for outline in (first, second)]
+        yield _BLOCKS, blocks[0], blocks[1]
 
 
 def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
