@@ -15,7 +15,8 @@ ASKED = {"batch": 64, "micro_batches": 8, "zero": (2,), "runtime": "megatron", "
 
 
 def slow(**choices):
-    return plan_model(MODEL, "dgx-h100", runs_on="megatron", **ASKED | {"remat": ("layer",), "tensor": 2, "overlap": "none"} | choices).plan
+    asked = ASKED | {"remat": ("layer",), "tensor": 2, "overlap": "none"} | choices
+    return plan_model(MODEL, "dgx-h100", runs_on="megatron", **asked).plan
 
 
 def test_each_setting_alone_is_what_a_plan_with_it_takes():
