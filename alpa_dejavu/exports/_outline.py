@@ -1,4 +1,4 @@
-"""What writers and readers of runtimes with equal stages have in common: degrees, headings and comments."""
+"""The degrees, headings and comments that writers and readers of runtimes with equal stages have in common."""
 
 from __future__ import annotations
 

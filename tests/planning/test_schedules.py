@@ -22,6 +22,7 @@ from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate, step_seconds
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.slicing import Dynamic
+from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned, space, task_of
 
 FAST = Link(1e-9, 1e15)
@@ -280,6 +281,17 @@ def test_the_parts_of_memory_are_those_of_all_stages_on_a_submesh(runtime):
     count = sum(layers[n] for s in on_it for n in range(s.layers[0], s.layers[1] + 1)) / on_it[0].tensor_parallel
     by_hand = {"weights": 2 * count, "gradients": 4 * count, "optimizer's states": 12 * count}
     assert {name: dict(fullest.parts)[name] for name in by_hand} == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_the_best_plan_without_a_pipeline_is_among_the_next_best():
+    """Eight layers of parameters that take a second each to be exchanged once a step, where stages share them."""
+    model = chain(8, 1e10, parameter_bytes=1e9, exchanged=(1e3,))
+    cluster = example_cluster(2, 2, memory_bytes=2.0**40)
+    found = plan_model(model, cluster, batch=16, micro_batches=8, schedule="auto", cache=False)
+    assert [len(other.plan.stages) > 1 for other in found.runners_up] == [True, True, True, False]
+    assert found.runners_up[-1].why.endswith("; the best without a pipeline")
+    alone = plan_model(model, cluster, batch=16, micro_batches=8, pipeline=1, cache=False)
+    assert found.runners_up[-1].plan.step_s == pytest.approx(alone.plan.step_s)
 
 
 def test_no_bound_is_promised_where_none_is_known():

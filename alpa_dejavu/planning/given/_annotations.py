@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, final
@@ -20,8 +21,11 @@ from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning.search._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 _LEAST_SHARE = 0.01
+_TRIED = 4
+"""By the costs of so many candidates it is tried what all devices would take."""
 _STEADIER = 0.01
 """A plan is named whose expected step is shorter by more than this share than that of the chosen one."""
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
@@ -156,11 +160,17 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
     if not unused:
         return plan
     factor = 1.0 if plan.correction is None else plan.correction.factor
-    num_devices = chosen.task.cluster.num_devices
-    steps_s = [candidate.step_s for candidate in chosen.candidates if candidate.num_devices == num_devices]
+    num_devices, slicer = chosen.task.cluster.num_devices, chosen.task.slicer
+    whole = [candidate for candidate in chosen.candidates if candidate.num_devices == num_devices]
+    if not whole:  # the search saw that fewer devices are faster, and looked no further
+        phase("plans on all devices")
+        costs = {id(candidate.costs): candidate.costs for candidate in chosen.candidates}
+        of_all = [own for own in costs.values() if own.cluster.num_devices == num_devices and not own.partial]
+        sliced = (own.sliced(slicer, devices="exactly") for own in of_all if own.run.schedule in ALPA_SCHEDULES)
+        whole = [candidate for candidate in itertools.islice(sliced, _TRIED) if candidate is not None]
     why = "no plan that uses all devices was found"
-    if steps_s:
-        best = units.seconds(min(steps_s) * factor)
+    if whole:
+        best = units.seconds(min(candidate.step_s for candidate in whole) * factor)
         why = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
     names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
     return _noted(plan, [f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {why}"])

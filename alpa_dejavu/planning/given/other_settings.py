@@ -1,4 +1,4 @@
-"""What one other setting would make of a plan's step: each is changed alone, and the plan that it makes is estimated.
+"""The settings each of which, changed alone, would make a plan's step shorter: the plans that they make are estimated.
 
 In: a plan of a transformer by its sizes whose stages are alike but for their layers. Out: the settings by which its
 framework's step is shorter and fits into memory, the shortest first. A search would change several at once.

@@ -158,22 +158,22 @@ def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Kept:
-    """What a device of a submesh keeps at its peak, with all stages on it: the bytes, and what they are made of."""
+class _AtPeak:
+    """The bytes that a device of a submesh keeps at its peak, with all stages on it, and what they are made of."""
 
     peak_bytes: float
     parts: Mapping[str, float]
 
 
-def _kept_by_submesh(candidate: Candidate, timeline: Timeline | None) -> list[_Kept]:
+def _kept_by_submesh(candidate: Candidate, timeline: Timeline | None) -> list[_AtPeak]:
     """Returns what devices of each submesh keep at their peak, of which Alpa's own schedules need no timeline."""
     if timeline is None:
         last = len(candidate.stages) - 1
-        return [_kept(candidate, {n: (candidate.run.in_flight(last - n), True)}) for n in range(last + 1)]
-    return [_kept(candidate, timeline.at_peak(device)) for device in range(timeline.schedule.num_devices)]
+        return [_at_peak(candidate, {n: (candidate.run.in_flight(last - n), True)}) for n in range(last + 1)]
+    return [_at_peak(candidate, timeline.at_peak(device)) for device in range(timeline.schedule.num_devices)]
 
 
-def _kept(candidate: Candidate, in_use: Mapping[int, tuple[int, bool]]) -> _Kept:
+def _at_peak(candidate: Candidate, in_use: Mapping[int, tuple[int, bool]]) -> _AtPeak:
     """Returns what a device keeps of its stages, each with so many micro-batches in flight, and computing or not."""
     total, parts, costs = 0.0, dict[str, float](), candidate.table.stage_costs
     for n, (in_flight, computes) in in_use.items():
@@ -185,7 +185,7 @@ def _kept(candidate: Candidate, in_use: Mapping[int, tuple[int, bool]]) -> _Kept
             total += float(getattr(memory, kind)[where]) * count
         for part in () if costs is None or config.offload.any else costs.parts(config):
             parts[part.name] = parts.get(part.name, 0.0) + float(part.num_bytes[where]) * times[part.kind]
-    return _Kept(total, parts)
+    return _AtPeak(total, parts)
 
 
 def _stage(
@@ -194,7 +194,7 @@ def _stage(
     hosts: tuple[str, ...],
     interstage_s: tuple[float, float],
     by_weight_s: float,
-    kept: Sequence[_Kept],
+    kept: Sequence[_AtPeak],
 ) -> StagePlan:
     table, space, choice = candidate.table, candidate.space, candidate.stages[n]
     entry, where, submesh = choice.entry, (choice.first, choice.last), choice.submesh
