@@ -25,14 +25,17 @@ from alpa_dejavu.cli.working import working
     examples=(
         "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge",
         "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge --hosts 4 --faster plan.json",
+        "alpa-dejavu import config_registry.py --from torchtitan --config llama3_8b --cluster p4d.24xlarge",
     ),
     rests_on=PREDICTIONS,
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @click.option(
-    "--from", "source", type=click.Choice(("megatron", "torchtitan", "deepspeed", "galvatron")), required=True,
-    help="Whose configuration it is: Megatron's command line in a script, torchtitan's TOML, or another's JSON.",
+    "--from", "source", required=True, type=click.Choice(("megatron", "torchtitan", "maxtext", "deepspeed", "galvatron")),
+    help="Whose configuration it is: Megatron's command line in a script, torchtitan's TOML or Python, MaxText's YAML or "
+    "script, or another's JSON.",
 )  # fmt: skip
+@click.option("--config", default="", metavar="NAME", help="Which function in torchtitan's Python, if several.")
 @click.option("--cluster", required=True, help="A known machine (`p4d.24xlarge`), or a JSON file.")
 @hosts_option
 @click.option("--model", help="A known name, a config.json, or the sizes; the default is what the file says.")
@@ -45,6 +48,7 @@ from alpa_dejavu.cli.working import working
 def import_(
     path: pathlib.Path,
     source: str,
+    config: str,
     cluster: str,
     hosts: int,
     model: str | None,
@@ -65,7 +69,7 @@ def import_(
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
 
-        imported = import_plan(path, source, cluster, hosts, sizes, **pricing)
+        imported = import_plan(path, source, cluster, hosts, sizes, config, **pricing)
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
     for line in (*lacking(plan), *(f"ignored: {name}" for name in imported.ignored)):
