@@ -31,9 +31,9 @@ from alpa_dejavu.cli.working import working
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @click.option(
-    "--from", "source", required=True, type=click.Choice(("megatron", "torchtitan", "maxtext", "deepspeed", "galvatron")),
-    help="Whose configuration it is: Megatron's command line in a script, torchtitan's TOML or Python, MaxText's YAML or "
-    "script, or another's JSON.",
+    "--from", "source", required=True,
+    type=click.Choice(("megatron", "torchtitan", "maxtext", "deepspeed", "galvatron")),
+    help="Whose it is: Megatron's script, torchtitan's TOML or Python, MaxText's YAML or script, or another's JSON.",
 )  # fmt: skip
 @click.option("--config", default="", metavar="NAME", help="Which function in torchtitan's Python, if several.")
 @click.option("--cluster", required=True, help="A known machine (`p4d.24xlarge`), or a JSON file.")

@@ -54,8 +54,9 @@ def command_line_of(
     path: pathlib.Path, telling: Collection[str], named: re.Pattern[str] = _NAMED, whose: str = "Megatron"
 ) -> CommandLine:
     """Returns the one command that a script runs with some of the arguments `telling`, or those of a file that has
-    nothing else; `named` matches arguments, and `whose` they are is told in errors. Variables are what the script sets them to; nothing is run. Raises ValueError if the file can't be
-    read, or there isn't one such command, or whether it runs isn't known; says in which line.
+    nothing else; `named` matches arguments, and `whose` they are is told in errors. Variables are what the script sets
+    them to; nothing is run. Raises ValueError if the file can't be read, or there isn't one such command, or whether it
+    runs isn't known; says in which line.
     """
     try:
         script = Script(read_text(path, _REMEDY))

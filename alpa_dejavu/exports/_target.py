@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -89,8 +88,8 @@ Reader: TypeAlias = Callable[..., Foreign]
 """A reader of plans from the configurations of another runtime, of which it runs nothing.
 
 It takes a configuration's path, the number of devices that it runs on, and the sizes of its model where the caller
-knows them, which win over those in the file; beside these, by name, what its target `asks` for. It raises ValueError, with the line and what would do, where the file
-can't be read, contradicts itself, or asks for what isn't planned.
+knows them, which win over those in the file; beside these, by name, what its target `asks` for. It raises ValueError,
+with the line and what would do, where the file can't be read, contradicts itself, or asks for what isn't planned.
 """
 
 

@@ -25,6 +25,7 @@ from alpa_dejavu.sharding.transformers import execution
 _FLAVORS: Final = {
     ("llama3", "debugmodel"): "transformer:hidden=256,blocks=6,heads=16,vocabulary=2048,sequence=2048,feed_forward=768,"
     "rotary_base=500000,rotary_scaling=8.0",
+    **{("llama2", size): f"llama-{size.lower()}" for size in ("7B", "13B", "70B")},
     **{("llama3", size): f"llama-3.2-{size.lower()}" for size in ("1B", "3B")},
     **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
     **{("qwen3", size): f"qwen3-{size.lower()}"
@@ -55,6 +56,7 @@ _ROTATES = f"{_DIVISION}context_parallel_rotate_method"
 _ASYNC = (f"{_DIVISION}enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
 _GEMMS, _FURTHER = "model.tp_gemm_backend", "model.num_mtp_layers"
 _EXCHANGES = (f"{_DIVISION}expert_parallel_comm_backend", "model.moe_comm_backend")
+_ROUNDS: Final = f"{_DIVISION}pipeline_parallel_microbatches"
 _HIDES: Final = f"{_DIVISION}pipeline_parallel_expert_parallel_overlap"
 _EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
 _DEGREES: Final = {
@@ -131,6 +133,7 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
+    names = names or (["float8"] if config.flag("float8.enable_float8_linear") else [])
     names = [names] if isinstance(names, str) else [*map(str, names)] if isinstance(names, list) else ["?"]
     linear = [name for name in names if name in _CONVERTERS]
     parts = [name.rpartition(".") for name in linear]
@@ -167,9 +170,12 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     if ranks == 1:
         count, rest = divmod(batch, local * replicas)
     else:
-        count, rest = divmod(local, config.number(f"{_DIVISION}pipeline_parallel_microbatch_size", 1))
-        rest = rest or batch - local * replicas
         blocks = _blocks(config, num_blocks, ranks)
+        count, rest = divmod(local, config.number(f"{_DIVISION}pipeline_parallel_microbatch_size", 1))
+        if _ROUNDS in config:
+            count = config.number(_ROUNDS, 0, least=0) or len(blocks)
+            rest = local % count
+        rest = rest or batch - local * replicas
         schedule = _schedule(config, len(blocks) // ranks, len(blocks), count, path)
     if rest or not count:
         whole = "a multiple of" if ranks == 1 else "cut into whole micro-batches, and be all of"
@@ -237,7 +243,7 @@ def _spread(config: Configuration, num_blocks: int, ranks: int) -> tuple[int, ..
     )
     whole = num_blocks + before + behind
     per_stage = config.number(f"{_DIVISION}pipeline_parallel_layers_per_stage", 0)
-    single = config.get(f"{_DIVISION}pipeline_parallel_schedule", "1F1B") in ("1F1B", "GPipe")
+    single = str(config.get(f"{_DIVISION}pipeline_parallel_schedule", "1F1B")).lower() in ("1f1b", "gpipe")
     stages = -(-whole // per_stage) if per_stage else ranks * (1 if single else 2)
     if stages > whole:
         return ()
@@ -265,7 +271,10 @@ def _schedule(config: Configuration, chunks: int, stages: int, count: int, path:
             "micro-batches; give one of these, or a schedule by its name",
         )  # fmt: skip
     names = {other: schedule for schedule, other in NAMES.items()}
-    name = config.one_of(key, names, "1F1B")
+    plain = str(config.get(key, "1F1B")).replace("_", "").lower()  # PyTorch doesn't mind how they are written
+    name = next((name for name in names if name.lower() == plain), "")
+    if not name:
+        raise config.must_be(key, f"one of {', '.join(names)}", "1F1B")
     wanted = {"Interleaved1F1B": range(2, 10**6), "ZBVZeroBubble": (2,), "DualPipeV": (2,)}.get(name, (1,))
     if chunks not in wanted:
         why = f"{key} is {name}, which can't have {chunks} stages on each rank; change the stages or the schedule"

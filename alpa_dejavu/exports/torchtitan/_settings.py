@@ -6,21 +6,18 @@ import importlib
 import pathlib
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._settings import Configuration, checked_settings
-from alpa_dejavu.exports.torchtitan._python import settings_of_python
-
-Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
-Lines: TypeAlias = Mapping[tuple[str, ...], int]
+from alpa_dejavu.exports._settings import Configuration, checked_settings, settings_of
+from alpa_dejavu.exports.torchtitan._python import Lines, Sections, settings_of_python
 
 REMEDY: Final = "give a job's TOML of torchtitan's, or the Python with its configuration"
 _MOST = 1_000_000
 """So many characters may a configuration have."""
 _LONG_NAME = re.compile(r"(?<![^\s.=\[\]{},])(?:[^\s.=\[\]{},]+[ \t]*\.[ \t]*){20}")
 _SECTION = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
+_OLD = {"data_parallel_degree": "data_parallel_shard_degree"}
 _KEY = re.compile(r"\s*([\w-]+)\s*=")
 
 
@@ -56,7 +53,7 @@ def _of_toml(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
     except (RecursionError, ValueError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise ValueError(f"{path}: this isn't TOML: {why}; {REMEDY}") from None
-    section, lines = "", dict[tuple[str, ...], int]()
+    section, lines = "", Lines()
     for number, row in enumerate(text.splitlines(), 1):
         if (begins := _SECTION.match(row)) is not None:
             section = begins[1]
@@ -67,4 +64,24 @@ def _of_toml(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
         if not isinstance(value, dict):
             why = f"{name} is outside of all sections; put it into one, or leave it out"
             raise _wrong(path, lines.get((name,)), why)
+    _move_degrees(path, data, lines)
     return data, lines
+
+
+def _move_degrees(path: pathlib.Path, data: Sections, lines: Lines) -> None:
+    """Puts degrees where later releases have them: those of 2024 have them among the training's and the experiments."""
+    settings, stages = settings_of("torchtitan"), False
+    for section in ("training", "experimental"):
+        for key in [*data.get(section, ())]:
+            name = _OLD.get(key, key)
+            if name not in settings["parallelism"] or key in settings[section]:
+                continue
+            line, parallelism = lines.get((section, key)), data.setdefault("parallelism", {})
+            if name in parallelism:
+                raise _wrong(path, line, f"{section}.{key} is beside parallelism.{name}; leave one of them out")
+            parallelism[name] = data[section].pop(key)
+            if line is not None:
+                lines[("parallelism", name)] = line
+            stages = stages or name == "pipeline_parallel_degree"
+    if stages:  # where none are said, there were as many micro-batches as stages
+        data["parallelism"].setdefault("pipeline_parallel_microbatches", 0)
