@@ -74,7 +74,8 @@ def import_(
         imported = import_plan(path, source, cluster, hosts, sizes, config, **pricing)
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
-    for line in (*lacking(plan), *(f"ignored: {name}" for name in imported.ignored)):
+    ignored = [f"ignored: {'; '.join(imported.ignored)}"] if imported.ignored else []
+    for line in (*lacking(plan), *ignored):
         to.print(line)
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
