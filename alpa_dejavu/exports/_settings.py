@@ -116,6 +116,13 @@ class Configuration:
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)
 
+    def real(self, name: str) -> float:
+        """Returns a finite number; ValueError for anything else."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+            raise self.must_be(name, "a number")
+        return float(value)
+
     def tokens(self, name: str, sequence: int | None) -> int:
         """Returns the tokens of a sample: as many as the model may have by a setting, where no fewer are asked for."""
         most = self.number(name)

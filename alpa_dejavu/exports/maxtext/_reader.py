@@ -82,9 +82,9 @@ def _outline(config: Configuration, axes: Mapping[str, int], sizes: Transformer)
     """Returns the plan on axes of such degrees."""
     stages, context = axes["pipeline"], axes["context"]
     shared = axes["fsdp"] * context * axes["expert"]
-    across, share = axes["data"] * shared, config.get(_SHARE)
-    if isinstance(share, bool) or not isinstance(share, int | float) or share <= 0:
-        raise config.must_be(_SHARE, "a number above 0")
+    across, share = axes["data"] * shared, config.real(_SHARE)
+    if share <= 0:
+        raise config.must_be(_SHARE, "above 0")
     passed, rounds = share * across * axes["tensor"] * stages, config.number(_ACCUMULATED)
     count = rounds
     blocks: tuple[int, ...] = (sizes.num_blocks,)
@@ -97,7 +97,7 @@ def _outline(config: Configuration, axes: Mapping[str, int], sizes: Transformer)
     if batch != passed * rounds or batch % (count * (across // context)):
         parts = f"{count} micro-batches on {across // context} replicas"
         raise config.wrong(
-            _SHARE, f"{_SHARE} is {share}, which makes a batch of {passed * rounds:g}, but that must be a multiple of "
+            _SHARE, f"{_SHARE} is {share:g}, which makes a batch of {passed * rounds:g}, but that must be a multiple of "
             f"{count * (across // context)}: {parts}; change one of them",
         )  # fmt: skip
     if shared > 1 and config.flag("shard_optimizer_over_data"):

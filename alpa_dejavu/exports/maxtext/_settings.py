@@ -53,7 +53,7 @@ def read_settings(path: pathlib.Path) -> Configuration:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Written:
+class _SettingAt:
     """A setting as it is written: its value, and where."""
 
     value: Any
@@ -62,15 +62,15 @@ class _Written:
     remedy: str = ""
 
 
-def _chain(path: pathlib.Path, depth: int = 0) -> dict[str, _Written]:
+def _chain(path: pathlib.Path, depth: int = 0) -> dict[str, _SettingAt]:
     """Returns the settings of a file and of those that it is based on, but for MaxText's own."""
     file = read_checked_yaml(path, dict[str, Any], _REMEDY)
-    written = {name: _Written(value, path, file.line_of(file.text, (name,))) for name, value in file.data.items()}
+    written = {name: _SettingAt(value, path, file.line_of(file.text, (name,))) for name, value in file.data.items()}
     base = written.pop(_BASE, None)
     return {**({} if base is None else _based_on(base, depth)), **written}
 
 
-def _based_on(base: _Written, depth: int = 0) -> dict[str, _Written]:
+def _based_on(base: _SettingAt, depth: int = 0) -> dict[str, _SettingAt]:
     """Returns the settings of the file that another is based on."""
     name = str(base.value)
     file = base.path.parent / name
@@ -84,23 +84,23 @@ def _based_on(base: _Written, depth: int = 0) -> dict[str, _Written]:
     return {}
 
 
-def _of_script(path: pathlib.Path) -> dict[str, _Written]:
+def _of_script(path: pathlib.Path) -> dict[str, _SettingAt]:
     """Returns the settings of the command that trains; those of the YAML that it names stand behind them."""
-    written: dict[str, _Written] = {}
+    written: dict[str, _SettingAt] = {}
     for argument in command_line_of(path, _TELLING, PLAIN_NAMED, "MaxText").arguments:
         if not argument.name:
             for name in [value for value in argument.values if value.endswith((".yml", ".yaml"))][:1]:
-                written = _based_on(_Written(name, path, argument.line)) | written
+                written = _based_on(_SettingAt(name, path, argument.line)) | written
             continue
         setting = setting_of(_SETTINGS, argument.name)
         if argument.unknown is not None and (argument.unknown.flow or setting is None or setting.use != "aside"):
             shown = short(f"{argument.name}={argument.value}")
             raise wrong_line(path, argument.unknown.line, f"{shown} isn't known: {argument.unknown.reason}")
-        written[argument.name] = _Written(plain_value(argument.value), path, argument.line)
+        written[argument.name] = _SettingAt(plain_value(argument.value), path, argument.line)
     return written
 
 
-def _configured(path: pathlib.Path, written: Mapping[str, _Written], commanded: bool) -> Configuration:
+def _configured(path: pathlib.Path, written: Mapping[str, _SettingAt], commanded: bool) -> Configuration:
     """Returns the configuration of what is written, over a known model's sizes, over MaxText's own."""
 
     def line_of(place: tuple[str, ...]) -> int | None:

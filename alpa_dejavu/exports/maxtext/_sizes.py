@@ -70,7 +70,7 @@ def _written_sizes(config: Configuration) -> Transformer:
         fields |= {"query_rank": config.number("q_lora_rank", 0, least=0)}
     heads, biased = config.number("base_num_query_heads") * more, config.flag("attention_bias")
     fields |= {"rotary": False, "rms_norm": False} if plain else _rotary(config)
-    positions, tokens = config.get("trainable_position_size"), config.number(_TOKENS, _MOST_TOKENS)
+    positions, tokens = config.number("trainable_position_size", -1, least=-1), config.number(_TOKENS, _MOST_TOKENS)
     return Transformer(
         config.number("base_emb_dim") * wider, config.number("base_num_decoder_layers") * deeper, heads,
         config.number("vocab_size"), tokens, kv_heads=heads if latent else config.number("base_num_kv_heads") * more,
@@ -94,26 +94,21 @@ def _scales(config: Configuration) -> tuple[int, int, int]:
 
 def _capacity(config: Configuration) -> float:
     """Returns for how many tokens beyond an even share an expert has a place; 0: for all that come."""
-    factor = config.get("capacity_factor")
-    if isinstance(factor, bool) or not isinstance(factor, int | float):
-        raise config.must_be("capacity_factor", "a number")
+    factor = config.real("capacity_factor")
     if config.flag("sparse_matmul"):
         return 0.0
     if factor <= 0:
         raise config.must_be("sparse_matmul", "true, or beside a capacity_factor: all experts compute all tokens else")
-    return float(factor)
+    return factor
 
 
 def _rotary(config: Configuration) -> dict[str, Any]:
     """The fields that say how positions rotate heads."""
-    kind, base = config.one_of("rope_type", ("default", "llama3.1", "yarn")), config.get("rope_max_timescale")
-    if isinstance(base, bool) or not isinstance(base, int | float) or base < 1 or base != int(base):
+    kind, base = config.one_of("rope_type", ("default", "llama3.1", "yarn")), config.real("rope_max_timescale")
+    if base < 1 or base != int(base):
         raise config.must_be("rope_max_timescale", "a whole number")
     fields: dict[str, Any] = {"rotary_base": int(base)}
     if kind == "yarn":
-        factor = config.get("rope_factor")
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor < 1:
-            raise config.must_be("rope_factor", "a number of at least 1")
-        return fields | {"rotary_scaling": float(factor), "rotary_scaling_kind": "yarn"}
+        return fields | {"rotary_scaling": config.real("rope_factor"), "rotary_scaling_kind": "yarn"}
     scaled = kind == "llama3.1" and config.flag("rope_use_scale")
     return fields | ({"rotary_scaling": 8.0, "rotary_scaling_kind": "llama3"} if scaled else {})
