@@ -97,8 +97,8 @@ def _outline(config: Configuration, axes: Mapping[str, int], sizes: Transformer)
     if batch != passed * rounds or batch % (count * (across // context)):
         parts = f"{count} micro-batches on {across // context} replicas"
         raise config.wrong(
-            _SHARE, f"{_SHARE} is {share:g}, which makes a batch of {passed * rounds:g}, but that must be a multiple of "
-            f"{count * (across // context)}: {parts}; change one of them",
+            _SHARE, f"{_SHARE} is {share:g}, which makes a batch of {passed * rounds:g}, but that must be a multiple "
+            f"of {count * (across // context)}: {parts}; change one of them",
         )  # fmt: skip
     if shared > 1 and config.flag("shard_optimizer_over_data"):
         raise config.must_be("shard_optimizer_over_data", "false where axes share parameters")
