@@ -25,9 +25,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from alpa_dejavu._util.json_file import peek, read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu._util.yaml_file import peek_file, read_checked_file
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
@@ -44,15 +44,15 @@ _OF_HOST = ("price_per_hour", "memory_margin", "host_memory")
 
 
 def is_cluster_file(name: str) -> bool:
-    """Returns whether a name is the path of a JSON file that lists hosts; whether that is right isn't checked."""
+    """Returns whether a name is the path of a file that lists hosts; whether that is right isn't checked."""
     if name in machine_file.known_machines():
         return False
-    data = peek(pathlib.Path(name))
+    data = peek_file(pathlib.Path(name))
     return isinstance(data, dict) and "hosts" in data
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Reads a cluster, its hosts and the links between them, from a JSON file; ValueError says what is wrong with it
+    """Reads a cluster, its hosts and the links between them, from a JSON or YAML file; ValueError says what is wrong with it
     and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
     """
     return _File(pathlib.Path(path)).cluster()
@@ -65,7 +65,7 @@ class _File:
     def __init__(self, path: pathlib.Path) -> None:
         from alpa_dejavu.clusters.formats import ClusterData
 
-        file = read_checked(path, ClusterData, REMEDY)
+        file = read_checked_file(path, ClusterData, REMEDY)
         self.path, self.data, self.wrong = path, file.data, file.problem
 
     def cluster(self) -> Cluster:
