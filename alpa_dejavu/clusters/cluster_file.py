@@ -58,6 +58,13 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     return _File(pathlib.Path(path)).cluster()
 
 
+def price_figures(path: str | os.PathLike[str]) -> list[Mapping[str, Any] | None]:
+    """Returns the hourly price of each host of a cluster file, its own or its machine type's, as files have it."""
+    file = _File(pathlib.Path(path))
+    both: list[Mapping[str, Any]] = [{**(file.machine(n) or {}), **host} for n, host in enumerate(file.data["hosts"])]
+    return [figures.get("price_per_hour") for figures in both]
+
+
 @final
 class _File:
     """A file with what its places in the text are."""
@@ -73,7 +80,7 @@ class _File:
         for n, name in enumerate(self._names):
             if name in self._names[:n]:
                 raise self.wrong(("hosts", n, "name"), f"the host {name!r} is there twice; give each its own name")
-        machines = [self._machine(n) for n in range(len(self._names))]
+        machines = [self.machine(n) for n in range(len(self._names))]
         hosts, within = self._hosts(machines)
         links = self._links(within)
         media = {name: si(rate) for name, rate in self.data.get("media", {}).items()}
@@ -106,7 +113,7 @@ class _File:
             servers.append(of_figures(ReductionServer, server))
         return tuple(servers)
 
-    def _machine(self, n: int) -> MachineData | None:
+    def machine(self, n: int) -> MachineData | None:
         """Returns what a host's machine type says, None where it has none; the type's file may lie beside this one."""
         host = self.data["hosts"][n]
         name, own = host.get("machine"), {"device", "devices", "within"} - set(host)
