@@ -230,7 +230,7 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
             one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
             faster = first if one_s < other_s else other
             times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
-            why += f": one's are by {a.ground}, the other's by {b.ground}; on the same ground {faster} is {times} x as fast"
+            why += f": some are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
         yield why
 
 

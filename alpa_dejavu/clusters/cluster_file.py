@@ -52,8 +52,8 @@ def is_cluster_file(name: str) -> bool:
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Reads a cluster, its hosts and the links between them, from a JSON or YAML file; ValueError says what is wrong with it
-    and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
+    """Reads a cluster, its hosts and the links between them, from a JSON or YAML file; ValueError says what is wrong
+    with it and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
     """
     return _File(pathlib.Path(path)).cluster()
 

@@ -116,7 +116,7 @@ def _longer(figures: Sequence[Figures]) -> float:
 
 
 def _ranked_s(figures: Figures, longer: float) -> float:
-    """Returns the seconds that a step is ranked by: those on the common ground are taken to be as far off as others'."""
+    """Returns the seconds that a step is ranked by, as if those on the common ground were as far off as others'."""
     return figures.expected_step_s * (longer if figures.common_s is None else 1.0)
 
 

@@ -5,7 +5,7 @@
 
 In: a model, a batch, and clusters. Out: a `Comparison`: a `Cell` for each cluster and `Saving`, which is the plan that
 `plan_model` finds there, or why there is none; the order of the clusters, with how sure it is; and where it changes.
-Clusters whose seconds rest on unlike grounds, such as a calibration and data sheets, are compared on the lower one, too.
+Clusters whose seconds rest on unlike grounds, as a calibration and data sheets, are compared on the lower one, too.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def compare(
         cell = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
         of_model, ground = sources[cluster.name], grounds[cluster.name]
         alone = of_model.anew() if isinstance(of_model, TracedModel) else of_model
-        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
+        choices: dict[str, Any] = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
         try:
             with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
                 planned = ask(alone, cluster, calibration=ground.calibration, **choices)
@@ -183,8 +183,7 @@ def _grounds(clusters: Sequence[Cluster], chosen: Calibration | Literal["none"] 
     grounds = {cluster.name: _ground(cluster, chosen) for cluster in clusters}
     if isinstance(chosen, Calibration):
         ground = _Ground(f"the calibration {chosen.name}", 2, chosen)
-        known = [cluster.name for cluster in clusters if _applies(chosen, cluster)]
-        grounds |= dict.fromkeys(known or grounds, ground)
+        grounds |= dict.fromkeys([cluster.name for cluster in clusters if _applies(chosen, cluster)] or grounds, ground)
     return grounds
 
 

@@ -54,9 +54,9 @@ layer has on every mesh, however it is divided there. Refitted by `benchmarks/co
 which measured plans are right as often as is said, of GPTs, layers of OPT and GPT-Neo on four GPUs, and kernels on
 three."""
 ON_ANY_GPU = {DOUBLINGS: (_DIVIDED_OF_LAYER / DIVIDED) ** 2, RUNTIME: 0.8}
-"""The shares of the variance of errors that a model has in common on unlike GPUs under one training framework: of what
-several devices take, the layer's own part; and of what frameworks are off, as much as makes 36 pairs of published steps,
-of one model by one framework on unlike GPUs, differ by what is said. Of independent errors it would be 0.6 times that."""
+"""The shares of the variance of errors that a model has in common on unlike GPUs under one training framework. Of what
+several devices take it is the layer's own part. Of what frameworks are off it is fitted to 36 pairs of published steps,
+of one model by one framework on unlike GPUs: were errors independent, they would differ by 1.6 times as much."""
 UNMEASURED = math.log(2) / REACH_90
 """The spread of what nobody measured (launches, sends): within a factor of two with 90 %."""
 _COMMON_SHARE = 0.5
