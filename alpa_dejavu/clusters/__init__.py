@@ -35,7 +35,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     """Returns a cluster of equal hosts of a machine type, or of the machine or cluster that a file describes.
 
     Args:
-        name: one of `known_machines()`, the path of a JSON or YAML file, or either with a number of hosts, as "2 x p3.16xlarge".
+        name: one of `known_machines()`, the path of a JSON or YAML file, or either with a number of hosts, as
+            "2 x p3.16xlarge".
         num_hosts: how many hosts there are; where the name or the file says that 1, or the same number.
         devices_per_host: how many devices of each host are used; None: all.
 

@@ -164,7 +164,7 @@ def compare(
 @final
 @dataclasses.dataclass(frozen=True)
 class _Ground:
-    """What predicts the seconds of plans on a cluster, and the level of what is known of all of its hardware."""
+    """A ground that predictions of plans on a cluster rest on, with the level of what is known of its hardware."""
 
     name: str
     level: int
