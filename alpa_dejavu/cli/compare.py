@@ -212,10 +212,14 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for (cluster, what, why), names in unplanned.items():
         which = f"{', '.join(names)} " if len(names) < len(comparison.savings) else ""
         yield what, f"{which}on {cluster}: {why}"
+    prices: dict[str, list[str]] = {}
     for cluster in comparison.clusters:
         figures = [cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures]
         if figures:
             yield cluster, _footing_text(figures[-1])
+            sources = "; ".join(source.partition(": http")[0] for source in figures[-1].price_from)
+            prices.setdefault(sources, []).append(cluster)
+    yield from (("prices", f"{source}: {', '.join(names)}") for source, names in prices.items() if source)
 
 
 def _order_text(comparison: Comparison, order: Order) -> str:
@@ -249,4 +253,4 @@ def _footing_text(figures: Figures) -> str:
     if figures.interval_s is not None:
         low, high = figures.interval_s
         text += f", with 90 % within a factor of {math.sqrt(high / low):.1f}"
-    return f"{text}; price: {'; '.join(figures.price_from)}" if figures.price_from else text
+    return text

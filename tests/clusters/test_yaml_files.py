@@ -80,6 +80,8 @@ def test_an_alias_is_refused_before_it_grows(tmp_path):
 
 def test_the_examples_are_planned_with_and_priced_again():
     """The figures are those of the files, by hand, and a plan on them is estimated from its own file's path."""
+    page = (ROOT / "docs" / "guides" / "describe-a-cluster.md").read_text(encoding="utf-8")
+    assert all(f"```yaml\n{file.read_text(encoding='utf-8')}```" in page for file in (OWN, TWO))
     device = named_cluster(str(OWN), 2).hosts[1].device
     assert (device.memory_bytes, device.flop_per_s["bfloat16"]) == (43.2 * 2**30, 180e12)
     starts = [device.kernel_s, device.dispatch_s, device.step_s]
