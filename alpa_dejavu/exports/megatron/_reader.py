@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.costs.runtime import runtime_profile
 from alpa_dejavu.exports._command_line import (
     MOST_DIGITS,
     CommandLine,
@@ -143,6 +144,9 @@ def _otherwise(config: Configuration) -> tuple[str, ...]:
     return tuple(sentence for sentence, applies in sentences.items() if applies)
 
 
+_TENSOR_OVERLAP = "tp-comm-overlap"
+
+
 def _priced_by(config: Configuration) -> dict[str, str]:
     """Returns how the command line's choices are priced, by the names of `PlanEstimator`'s arguments."""
     choices = {}
@@ -155,6 +159,12 @@ def _priced_by(config: Configuration) -> dict[str, str]:
         choices["runtime"] = "nemo"  # the same with gradients in half precision
     if "overlap-grad-reduce" not in config and _FULLY_SHARDED.isdisjoint(config.values):
         choices["overlap"] = "none"
+    if _TENSOR_OVERLAP in config:
+        if "overlap" in choices:
+            why = f"--{_TENSOR_OVERLAP} is without --overlap-grad-reduce, which isn't priced; add that, or leave it out"
+            raise config.wrong(_TENSOR_OVERLAP, why)
+        own = runtime_profile(choices.get("runtime", "megatron")).overlap
+        choices["overlap"] = dataclasses.replace(own, kind="tensor").text
     return choices
 
 
