@@ -160,7 +160,7 @@ def plan(
         # What takes long to import comes once something is shown.
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
-        from alpa_dejavu.layers.models import tokens_of_sample
+        from alpa_dejavu.layers.models import tokens_of_sample, transformer_size
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.planning.rivals import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
@@ -203,6 +203,8 @@ def plan(
         if by_itself:
             most = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
             to.fact("a sample has", most)
+        if not runs_on and choices["runtime"] is None and transformer_size(model) is not None:
+            to.fact("priced for", "alpa, the default; --runtime megatron, torchtitan or another prices what that runs")
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

@@ -96,6 +96,8 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert lines[7].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
     wide = run(*ASKED, "--wide").stdout.splitlines()
     assert [line.split()[:2] for line in wide[7:9]] == [["0", "0-1"], ["1", "2-3"]]
+    assert "priced for              alpa, the default; --runtime megatron" in result.stdout
+    assert "priced for" not in run(*ASKED, "--runtime", "megatron").stdout
     made = planned()
     assert f"iteration time          {units.seconds(made.plan.step_s)}, {32 / made.plan.step_s:.4g} samples/s" in lines
     assert f"model FLOP utilisation  {100 * made.flop_utilisation:.1f} %" in result.stdout
