@@ -1,12 +1,12 @@
 """Runs the blocks of code of README.md, docs/start.md, the guides and the concepts, and writes what they print.
 
-    python tools/guides.py               # or `make guides`: writes into the pages what their commands print today
-    python tools/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
-    python tools/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
+    python benchmarks/guides.py               # or `make guides`: writes into the pages what their commands print today
+    python benchmarks/guides.py --check       # writes nothing, and ends with 1 where a page shows something else
+    python benchmarks/guides.py --quick PAGE  # a page alone, without its blocks that are marked as slow
 
 The blocks of a page run in their order, in a temporary folder with a copy of examples/. A block's language says what
 it is: `bash` has commands, `console` has `$ ` before a command and then what it prints on a terminal of 80 columns,
-`python` runs with the names of the page's blocks before it, and `text` is a drawing. A comment before a block says more:
+`python` runs with the names of the page's blocks before it, and `text` is a drawing. A comment before a block may say:
 
     <!-- file NAME -->              it is the text of this file
     <!-- file NAME, beside BASE --> its keys, with those of another file, are those of this file, which is then read
@@ -197,14 +197,12 @@ class Run:
         name, _, base = block.marks["file"].partition(", beside ")
         pathlib.Path(name).write_text(block.text, encoding="utf-8")
         if base:
-            import yaml
-
             from alpa_dejavu.clusters import read_cluster
             from alpa_dejavu.playground.scenarios import read_scenario
 
-            keys = yaml.safe_load(pathlib.Path(base).read_text(encoding="utf-8")) | yaml.safe_load(block.text)
-            pathlib.Path(name).write_text(json.dumps(keys), encoding="utf-8")  # which is YAML, too
-            (read_scenario if "until" in keys else read_cluster)(pathlib.Path(name))
+            whole = _with_keys(pathlib.Path(base).read_text(encoding="utf-8"), block.text)
+            pathlib.Path(name).write_text(whole, encoding="utf-8")
+            (read_scenario if "until:" in whole else read_cluster)(pathlib.Path(name))
 
     def _compare(self, block: Block, pairs: Mapping[int, tuple[list[str], list[str]]]) -> None:
         """Notes where lines aren't printed as they are shown, and writes the block with those that are printed."""
@@ -228,7 +226,7 @@ def _inside(folder: pathlib.Path) -> Iterator[None]:
     before = pathlib.Path.cwd()
     os.chdir(folder)
     try:
-        with mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        with mock.patch.object(sys, "path", ["", *sys.path]):
             yield
     finally:
         os.chdir(before)
@@ -248,6 +246,14 @@ def _typed(text: str) -> Iterator[tuple[int, int]]:
             while lines[end - 1].endswith("\\"):
                 end += 1
             yield begin, end
+
+
+def _with_keys(base: str, text: str) -> str:
+    """The text of a JSON or YAML file in which some keys of the outermost mapping are those of a further text."""
+    if base.startswith("{"):
+        return json.dumps(json.loads(base) | json.loads(f"{{{text}}}"))
+    keys = "|".join(re.findall(r"^(\w+):", text, re.MULTILINE))
+    return re.sub(rf"^(?:{keys}):.*\n(?:[ -].*\n)*", "", base, flags=re.MULTILINE) + text
 
 
 def _command(words: Sequence[str]) -> tuple[int, str, str]:
