@@ -11,6 +11,7 @@ it is: `bash` has commands, `console` has `$ ` before a command and then what it
     <!-- file NAME -->              it is the text of this file
     <!-- file NAME, beside BASE --> its keys, with those of another file, are those of this file, which is then read
     <!-- printed -->                it is what the block before it prints
+    <!-- within 20 % -->            its numbers are so near on any processor, where one trains a model
     <!-- slow -->                   it takes over 20 s of a core: `make test` leaves it out
     <!-- not run: REASON -->        it is shown alone
     <!-- given: CODE -->            Python that makes what a reader has by then: files, and names for the blocks
@@ -45,11 +46,11 @@ DOCS = ROOT / "docs"
 GUIDES = [ROOT / "README.md", DOCS / "start.md", *sorted(DOCS.glob("guides/*.md")), *sorted(DOCS.glob("concepts/*.md"))]
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LEFT_OUT = "..."
-_COLUMNS, _NEAR, _ALIKE, _SLOW_S = 80, 0.01, 0.6, 20.0
+_COLUMNS, _ALIKE, _SLOW_S = 80, 0.6, 20.0
 _BLOCK = re.compile(
     r"(?P<marks>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_MARK = re.compile(r"<!-- (file|printed|slow|not run|given)[: ]*(.*?)\s*-->", re.DOTALL)
+_MARK = re.compile(r"<!-- (file|printed|within|slow|not run|given)[: ]*(.*?)\s*-->", re.DOTALL)
 _NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?)")
 
 
@@ -206,7 +207,8 @@ class Run:
 
     def _compare(self, block: Block, pairs: Mapping[int, tuple[list[str], list[str]]]) -> None:
         """Notes where lines aren't printed as they are shown, and writes the block with those that are printed."""
-        if all(not shown or is_shown(shown, printed) for shown, printed in pairs.values()):
+        near = float(block.marks.get("within", "1 %").removesuffix(" %")) / 100
+        if all(not shown or is_shown(shown, printed, near) for shown, printed in pairs.values()):
             return
         self._tell(block, "it prints something else; `make guides` writes the page anew")
         lines = iter(block.text.splitlines())
@@ -274,22 +276,22 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip().splitlines()]
 
 
-def is_shown(shown: Sequence[str], printed: Sequence[str]) -> bool:
-    """Whether lines are printed as a page shows them, in which `...` stands for any number of them."""
+def is_shown(shown: Sequence[str], printed: Sequence[str], near: float = 0.01) -> bool:
+    """Whether lines are printed as a page shows them, their numbers so near; `...` stands for any number of lines."""
     if not shown:
         return not printed
     if shown[0].strip() == LEFT_OUT:
-        return any(is_shown(shown[1:], printed[begin:]) for begin in range(len(printed) + 1))
-    return bool(printed) and _is_alike(shown[0], printed[0]) and is_shown(shown[1:], printed[1:])
+        return any(is_shown(shown[1:], printed[begin:], near) for begin in range(len(printed) + 1))
+    return bool(printed) and _is_alike(shown[0], printed[0], near) and is_shown(shown[1:], printed[1:], near)
 
 
-def _is_alike(shown: str, printed: str) -> bool:
+def _is_alike(shown: str, printed: str, near: float) -> bool:
     ours, theirs = (_NUMBER.split(" ".join(line.split())) for line in (shown, printed))
     if [text.split() for text in ours[::2]] != [text.split() for text in theirs[::2]]:
         return False
     pairs = zip(ours[1::2], theirs[1::2], strict=True)
     numbers = [[float(number.replace(",", "")) for number in pair] for pair in pairs]
-    return all(abs(one - other) <= _NEAR * abs(other) for one, other in numbers)
+    return all(abs(one - other) <= near * abs(other) for one, other in numbers)
 
 
 def refreshed(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
