@@ -1,6 +1,8 @@
 """Each block of code of the README, the start, the guides and the concepts runs, and prints what its page shows."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -111,3 +113,13 @@ def test_what_a_page_shows_wrongly_is_told_and_written_anew(tmp_path, monkeypatc
     lines = [told.split(": ")[0] for told in run.told]
     assert lines == ["page.md:15", "page.md:19", "page.md:19", "page.md:25"]
     assert run.filled() == PAGE.replace("4\n", "3\n").replace("PAIR\n$", "PAIR = 1, 2\n$")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("0*.py")), ids=lambda path: path.stem)
+def test_each_example_runs_and_prints_what_can_be_read(path, tmp_path):
+    ended = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip()
+    assert not re.search(r"\[\]|\(\d*,|array\(|Traceback", ended.stdout), ended.stdout
