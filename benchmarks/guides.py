@@ -337,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     told = 0
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"ALPA_DEJAVU_CACHE": f"{folder}/cache", "ALPA_DEJAVU_HISTORY": f"{folder}/history.sqlite"}
+        os.environ["ALPA_DEJAVU_CACHE"] = f"{folder}/cache"
         for number, page in enumerate(path.resolve() for path in given.pages):
             own = pathlib.Path(folder, str(number))
             own.mkdir()

@@ -24,9 +24,7 @@ def caches(tmp_path_factory):
 @pytest.fixture
 def run(page, caches, tmp_path, monkeypatch):
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(caches))
-    monkeypatch.setenv("ALPA_DEJAVU_HISTORY", str(tmp_path / "history.sqlite"))
-    (tmp_path / "page").mkdir()
-    return Run(page, tmp_path / "page")
+    return Run(page, tmp_path)
 
 
 @every
