@@ -115,18 +115,22 @@ class Run:
 
     page: pathlib.Path
     folder: pathlib.Path
+    text: str = dataclasses.field(init=False)
     told: list[str] = dataclasses.field(default_factory=list)
     changes: dict[Block, str] = dataclasses.field(default_factory=dict)
     names: dict[str, object] = dataclasses.field(default_factory=lambda: {"__name__": "page", "ROOT": ROOT})
     printed: list[str] = dataclasses.field(default_factory=list)
     seconds: dict[Block, float] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.text = self.page.read_text(encoding="utf-8")
+
     def blocks(self, quick: bool = False) -> Run:
         """Runs all blocks, or with `quick` those that aren't slow; an error in one doesn't end the others."""
         shutil.copytree(ROOT / "examples", self.folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
         before = set(sys.modules)
         with _inside(self.folder):
-            for block in blocks(self.page.read_text(encoding="utf-8")):
+            for block in blocks(self.text):
                 if quick and "slow" in block.marks:
                     continue
                 begin_s = _core_s()
@@ -142,7 +146,7 @@ class Run:
 
     def filled(self) -> str:
         """Returns the page with what its blocks print."""
-        text = self.page.read_text(encoding="utf-8")
+        text = self.text
         for block, changed in sorted(self.changes.items(), key=lambda item: -item[0].start):
             text = text[: block.start] + changed + text[block.start + len(block.text) :]
         return text

@@ -82,8 +82,8 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
             continue
         saved = f"{100 * (1 - schedule.step_s / planned.plan.uncorrected_s):.1f} %"
         figures = units.seconds(schedule.step_s * factor), saved, units.size(schedule.memory_bytes)
-        said = (" ".join(schedule.runtimes), schedule.why)[: len(texts)]
-        table.add_row(schedule.name, str(schedule.chunks), *figures, *said)
+        words = (" ".join(schedule.runtimes), schedule.why)[: len(texts)]
+        table.add_row(schedule.name, str(schedule.chunks), *figures, *words)
     to.print(table)
 
 
