@@ -27,7 +27,6 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import json
 import os
 import pathlib
 import re
@@ -200,14 +199,17 @@ class Run:
 
     def _write(self, block: Block) -> None:
         name, _, base = block.marks["file"].partition(", beside ")
-        pathlib.Path(name).write_text(block.text, encoding="utf-8")
+        path = pathlib.Path(name)
+        if path.exists() and path.read_text(encoding="utf-8") != block.text:
+            self._tell(block, f"{name} has another text")
+        path.write_text(block.text, encoding="utf-8")
         if base:
             from alpa_dejavu.clusters import read_cluster
             from alpa_dejavu.playground.scenarios import read_scenario
 
             whole = _with_keys(pathlib.Path(base).read_text(encoding="utf-8"), block.text)
-            pathlib.Path(name).write_text(whole, encoding="utf-8")
-            (read_scenario if "until:" in whole else read_cluster)(pathlib.Path(name))
+            path.write_text(whole, encoding="utf-8")
+            (read_scenario if "until:" in whole else read_cluster)(path)
 
     def _compare(self, block: Block, pairs: Mapping[int, tuple[list[str], list[str]]]) -> None:
         """Notes where lines aren't printed as they are shown, and writes the block with those that are printed."""
@@ -255,9 +257,7 @@ def _typed(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _with_keys(base: str, text: str) -> str:
-    """The text of a JSON or YAML file in which some keys of the outermost mapping are those of a further text."""
-    if base.startswith("{"):
-        return json.dumps(json.loads(base) | json.loads(f"{{{text}}}"))
+    """The text of a YAML file in which some keys of the outermost mapping are those of a further text."""
     keys = "|".join(re.findall(r"^(\w+):", text, re.MULTILINE))
     return re.sub(rf"^(?:{keys}):.*\n(?:[ -].*\n)*", "", base, flags=re.MULTILINE) + text
 
