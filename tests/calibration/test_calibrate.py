@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import prices, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_links import ENOUGH, LinkModel, fit_sends, predicted_s
 from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, CollectiveProbe, PipelineProbe, ProbePlace
 from alpa_dejavu.calibration.calibrate import calibrate
+from alpa_dejavu.calibration.fit_links import ENOUGH, LinkModel, fit_sends, predicted_s
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency

@@ -11,13 +11,13 @@ import types
 
 import numpy as np
 import pytest
+from alpa_dejavu.calibration.database_plots import draw_database
 from click.testing import CliRunner
 
 from alpa_dejavu.calibration import Calibration, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
 from alpa_dejavu.calibration.database import converted, read_database
-from alpa_dejavu.calibration.database_plots import draw_database
+from alpa_dejavu.calibration.fit_database import fit_database, fit_products
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
