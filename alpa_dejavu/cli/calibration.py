@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.commands import Command, CommandGroup
+from alpa_dejavu.cli.commands import Command, CommandGroup, option
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def calibration() -> None:
-    """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
+    """Shows a calibration, or converts Alpa's profiling database."""
 
 
 @calibration.command(
     cls=Command,
     examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --html here.html"),
-    rests_on="Each row says where it is from: measurements, or a data sheet.",
+    rests_on="Each row names its origin: measurements, or a data sheet.",
 )
 @click.argument("choice", metavar="FILE")
-@click.option(
+@option(
     "--html",
     "html_path",
     type=OUTPUT,
     metavar="FILE",
-    help="Write a page: each collective with what was measured, fits and 90 % intervals, and maps of links.",
+    help="Write a page with what was measured, the fits, and maps of links.",
 )
 def show(choice: str, html_path: pathlib.Path | None) -> None:
-    """Prints the content of a calibration file, or of a converted profiling database."""
+    """Prints a calibration, or a converted profiling database."""
     from alpa_dejavu.calibration import chosen_calibration
 
     check_outputs(html_path)

@@ -90,13 +90,14 @@ def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
         facts.append(("that it is within 5 % of", f"the best of {sure.candidates} plans{compared}"))
     facts.append(("interval from", sure.spread_from))
     parts = tables.grounds(planned)
-    shares = collections.Counter[str]()
+    shares = collections.defaultdict[str, float](float)
     for part in parts:
         shares[part.rests_on] += part.share
+    largest_first = sorted(shares.items(), key=lambda item: -item[1])
     return {
         "facts": facts,
         "bar": [(f"{name}: {100 * share:.0f} %", color_of(n), 100 * share)
-                for n, (name, share) in enumerate(shares.most_common())],
+                for n, (name, share) in enumerate(largest_first)],
         "grounds": tables.ground_rows(parts),
     }  # fmt: skip
 

@@ -33,7 +33,7 @@ def finished(figure: go.Figure, height: int) -> dict[str, Any]:
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 70, "r": 20, "t": 10 if figure.layout.showlegend is False else 40, "b": 55},
+        margin={"l": 70, "r": 30, "t": 10 if figure.layout.showlegend is False else 40, "b": 55},
         font={"family": "system-ui, sans-serif", "size": 13},
         hoverlabel={"align": "left"},
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
@@ -79,8 +79,8 @@ def log_axis(values: Iterable[float], text: Callable[[float], str], base: float 
     >>> log_axis([2e-3, 3e-2], "{:g} s".format)["ticktext"]
     ['0.002 s', '0.005 s', '0.01 s', '0.02 s']
     """
-    known = [value for value in values if value > 0]
-    low, high = min(known, default=1.0), max(known, default=base)
+    positive = [value for value in values if value > 0]
+    low, high = min(positive, default=1.0), max(positive, default=base)
     first, last = (math.log(end, base) for end in (low, high))
     steps = (1, 2, 5) if base == 10 and last - first < _FEW_DECADES else (1,)
     powers = range(math.floor(first), math.ceil(last) + 1)

@@ -114,8 +114,8 @@ def memory_rows(plan: Plan) -> ReportTable:
 def whole_table(planned: PlanningResult, steps: int) -> ReportTable:
     """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
     run = whole_run(planned, steps)
-    sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
-    return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
+    sent = [(f"sent from {a} to {b}", units.traffic(num_bytes)) for a, b, num_bytes in sent_rows(run)]
+    return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *_alike_in_one(sent)]}
 
 
 def runner_up_rows(planned: PlanningResult) -> ReportTable:
@@ -157,11 +157,7 @@ def sensitivity_rows(plan: Plan) -> ReportTable:
         for slope in sensitivities(plan)
     ]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
-    alike = collections.defaultdict[tuple[str, ...], list[str]](list)
-    for name, *cells in rows:
-        alike[(_NUMBERS.sub("", name), *cells)].append(name)
-    folded = [[_and_alike(names), *key[1:]] for key, names in alike.items()]
-    return {"heads": heads, "rows": folded, "kept": heads[:2]}
+    return {"heads": heads, "rows": _alike_in_one(rows), "kept": heads[:2]}
 
 
 def layer_rows(planned: PlanningResult) -> ReportTable:
@@ -196,9 +192,14 @@ def _ends(names: Iterable[str]) -> str:
     return f"{first}-{others[-1]}" if others and first.isdecimal() else " to ".join([first, *others[-1:]])
 
 
-def _and_alike(names: Sequence[str]) -> str:
-    """Returns a name, and how many others are alike."""
-    return names[0] + (f" and {len(names) - 1} alike" if names[1:] else "")
+def _alike_in_one(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Returns rows of names and their cells; of those that differ in numbers of their names, the first one alone."""
+    alike = collections.defaultdict[tuple[str, ...], list[str]](list)
+    for name, *cells in rows:
+        key = (_NUMBERS.sub("", name), *cells)
+        alike[key].append(name)
+    return [[names[0] + (f" and {len(names) - 1} alike" if names[1:] else ""), *key[1:]]
+            for key, names in alike.items()]  # fmt: skip
 
 
 def planning_rows(plan: Plan) -> ReportTable:
@@ -218,8 +219,9 @@ def origins(planned: PlanningResult) -> ReportTable:
         rows.append([f"{device.name} ({names[device.name]} hosts)", f"{rates}; {memory}", device.origin or "not said"])
     places = collections.defaultdict[str, list[str]](list)
     for where, link in _links(planned.cluster).items():
-        places[f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"].append(f"link {where}")
-    rows += [[_and_alike(names), text, f"the cluster {planned.cluster.name}"] for text, names in places.items()]
+        places[f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"].append(where)
+    cluster = f"the cluster {planned.cluster.name}"
+    rows += [[f"links {'; '.join(among)}", text, cluster] for text, among in places.items()]
     rows.append(["step time", units.seconds(planned.timeline.step_s), "event simulation of Alpa's order of tasks"])
     return {"heads": ["what", "figures", "where from"], "rows": rows}
 
