@@ -36,12 +36,15 @@ function themed(layout) {
 // On a narrow page a scale of colours lies below its map, not beside it, and fields have no room for figures.
 function fitted(trace, width) {
   if (!trace.colorbar || width > NARROW) return trace;
-  const colorbar = {...trace.colorbar, orientation: "h", thickness: 10, y: -0.3, yanchor: "top", x: 0.5, len: 1};
+  const colorbar = {...trace.colorbar, orientation: "h", thickness: 10, yref: "container", y: 0, yanchor: "bottom", x: 0.5, len: 1};
   return {...trace, colorbar, texttemplate: ""};
 }
 
-// The rows of a legend above a chart are added to its height.
+// The rows of a legend above a chart, and a scale of colours below it, are added to its height.
 function heightened(chart, width) {
+  const {height, margin} = chart.layout;
+  if (width <= NARROW && chart.data.some(trace => trace.colorbar))
+    chart = {...chart, layout: {...chart.layout, height: height + 60, margin: {...margin, b: margin.b + 60}}};
   if (chart.layout.showlegend === false) return chart.layout;
   const names = chart.data.filter(trace => trace.showlegend !== false && trace.name).map(trace => 60 + 7 * trace.name.length);
   const rows = Math.ceil(names.reduce((sum, one) => sum + one, 0) / Math.max(width - 90, 200));

@@ -397,7 +397,8 @@ def test_the_command_writes_what_the_planner_takes(tmp_path, made_up_ray):
     rates, latencies = page_data(page.read_text())["charts"].values()
     assert rates["data"][0]["type"] == latencies["data"][0]["type"] == "heatmap"
     assert "host-3" in rates["data"][0]["x"]
-    assert {"125 MB/s", "1.25 GB/s"} == {text for row in rates["data"][0]["text"] for text in row if text}
+    units = {text.split()[1] for row in rates["data"][0]["text"] for text in row if text}
+    assert units == {"MB/s", "GB/s"}
     # It keeps what is in the file.
     write_calibration(dataclasses.replace(measured(), host_links=None), output)
     assert command("calibrate", "--links", "--output", output).exit_code == 0
