@@ -321,7 +321,7 @@ def growth(rows: Mapping[str, Mapping[str, Any]], figure: str) -> dict[str, floa
     fits = {}
     for kind in ("cold", "warm"):
         points = [(float(number), _median(row, kind, figure)) for number, row in rows.items()]
-        numbers, planning_s = zip(*[(number, planning_s) for number, planning_s in points if planning_s is not None], strict=True)
+        numbers, planning_s = zip(*[(number, s) for number, s in points if s is not None], strict=True)
         fits[kind] = float(np.polyfit(np.log(numbers), np.log(planning_s), 1)[0]) if len(numbers) > 1 else float("nan")
     return fits
 

@@ -259,7 +259,7 @@ def test_both_phases_are_shown_as_bars_and_in_a_table():
     assert page.count("first token: 1.54 ms") == page.count("each next token: 1.54 ms") == 1
     for said in (">300 us</td>", "computing: 1 ms", "12345 tokens/s", "by the auto-sharding engine", "a note"):
         assert said in page
-    bars = [re.findall(r"width: ([0-9.]+)%", bar) for bar in re.findall(r'<div class="phase">.*?</div>', page)]
+    bars = [re.findall(r"width: ([0-9.]+)%", bar) for bar in re.findall(r'<div class="shares".*?</div>', page)]
     assert len(bars) == 2
     for shares in bars:
         assert sum(map(float, shares)) == pytest.approx(100, abs=1e-2)
