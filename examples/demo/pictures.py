@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -19,7 +20,7 @@ __all__ = ["curves", "draw", "in_style", "log_scale", "save", "strip"]
 
 _INK, _LINE = "#1f2933", "#e1e6ec"
 _STYLE = {
-    "axes.prop_cycle": matplotlib.cycler(color=PALETTE), "axes.edgecolor": "#52606d", "axes.labelcolor": _INK,
+    "axes.prop_cycle": cycler(color=PALETTE), "axes.edgecolor": "#52606d", "axes.labelcolor": _INK,
     "axes.spines.right": False, "axes.spines.top": False, "grid.color": _LINE, "legend.frameon": False,
     "svg.fonttype": "none", "text.color": _INK, "xtick.color": _INK, "ytick.color": _INK,
 }  # fmt: skip
