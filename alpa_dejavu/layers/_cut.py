@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from jax import core, lax
+from jax import lax
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, EquationClusters
 from alpa_dejavu.layers._jaxprs import (

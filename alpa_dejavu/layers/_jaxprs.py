@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jax import core
+from alpa_dejavu._util.jax_api import core, new_variable
 
 MARKER = "pipeline_marker"
-_JITTED = ("pjit", "closed_call", "core_call", "custom_jvp_call")
+_JITTED = ("pjit", "jit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
 CHECKPOINTS = ("checkpoint", "remat2")
 
 
@@ -91,11 +91,6 @@ def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
 def on_names(equation: core.JaxprEqn, names: Mapping[core.Var, core.Atom]) -> core.JaxprEqn:
     """Returns an equation on what stands for its operands by the mapping `names`."""
     return equation.replace(invars=[named(names, atom) for atom in equation.invars])
-
-
-def new_variable(aval: core.AbstractValue) -> core.Var:
-    """Makes a jaxpr variable of the given abstract value that is equal to no other variable."""
-    return core.Var("", aval)
 
 
 def equation_of(

@@ -14,9 +14,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from jax import core
-from jax._src import linear_util
-
+from alpa_dejavu._util.jax_api import core, wrapped_function
 from alpa_dejavu.layers._jaxprs import variables
 
 __all__ = ["stable_structure", "structure", "variables"]
@@ -122,6 +120,4 @@ def _unwrapped(value: Any) -> Any:
     """The function that jax has wrapped, or the value itself."""
     if isinstance(value, weakref.ref):
         value = value()
-    if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
-        value = value.__self__
-    return value.f if isinstance(value, linear_util.WrappedFun) else value
+    return wrapped_function(value)
