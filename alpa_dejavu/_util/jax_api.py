@@ -13,20 +13,23 @@ from typing import Any
 import jax
 from jax._src import api, config, core, linear_util
 from jax._src.interpreters import ad, batching, partial_eval
+from jax.extend.core import ClosedJaxpr
 
 __all__ = [
+    "ClosedJaxpr",
     "ad",
     "add_any_p",
     "batching",
     "bound",
     "core",
     "gradients_by",
+    "new_jaxpr",
     "new_variable",
     "scan_operands",
     "shaped",
     "without_dead_code",
     "wrapped_function",
-]  # fmt: skip
+]
 
 add_any_p = ad.add_jaxvals_p
 """The primitive that adds up the cotangents of a value that is used several times."""
@@ -36,6 +39,21 @@ def shaped(aval: core.AbstractValue) -> core.AbstractValue:
     """Returns an abstract value without a concrete one, which old versions of jax may have in it."""
     to_shaped = getattr(core, "raise_to_shaped", None)
     return aval if to_shaped is None else to_shaped(aval)
+
+
+def new_jaxpr(
+    operands: Iterable[core.Var],
+    results: Iterable[core.Atom],
+    equations: Iterable[core.JaxprEqn],
+    effects: Iterable[core.Effect] = (),
+    constants: Sequence[core.Var] = (),
+) -> core.Jaxpr:
+    """Builds a jaxpr of equations; the values of its constants, which it closes over, aren't kept in it."""
+    described = getattr(linear_util, "DebugInfo", None)
+    others: dict[str, Any] = {} if described is None else {"debug_info": described("planned", "planned", None, None)}
+    if constants and "consts" in inspect.signature(core.Jaxpr.__init__).parameters:
+        others["consts"] = [None] * len(constants)  # without values they would be operands
+    return core.Jaxpr(list(constants), list(operands), list(results), list(equations), set(effects), **others)
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten, tree_unflatten
 
-from alpa_dejavu._util.jax_api import ad, batching, core, gradients_by
+from alpa_dejavu._util.jax_api import ad, batching, core, gradients_by, new_jaxpr
 
 gradient_p = core.Primitive("alpa_dejavu_gradient")
 """Operands: what the loss captures, then what it is differentiated by. Results: the loss function's, then gradients.
@@ -70,7 +70,8 @@ def _captured(original: Callable[..., Any], fun: Any, primals: Sequence[Any], ha
 def _bind(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
     leaves, tree = tree_flatten(tuple(primals))
     closed, shapes = jax.make_jaxpr(getattr(fun, "call_wrapped", fun), return_shape=True)(*primals)
-    loss = core.Jaxpr((), [*closed.jaxpr.constvars, *closed.jaxpr.invars], closed.jaxpr.outvars, closed.jaxpr.eqns)
+    inner = closed.jaxpr
+    loss = new_jaxpr([*inner.constvars, *inner.invars], inner.outvars, inner.eqns, inner.effects)
     results = gradient_p.bind(*closed.consts, *leaves, loss=loss, num_captured=len(closed.consts))
     returned = tree_unflatten(tree_flatten(shapes)[1], results[: len(loss.outvars)])
 

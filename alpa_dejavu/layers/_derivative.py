@@ -15,9 +15,10 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import dtypes, lax
 
-from alpa_dejavu._util.jax_api import core, without_dead_code
-from alpa_dejavu.layers._jaxprs import is_in, renamed, variables
+from alpa_dejavu._util.jax_api import core, new_jaxpr, without_dead_code
+from alpa_dejavu.layers._jaxprs import is_in, named, on_names, renamed, variables
 from alpa_dejavu.layers.features.structure import structure
 
 
@@ -97,7 +98,27 @@ def _linearized(
     num_results = len(layer.jaxpr.outvars)
     cotangents = [_shape(atom) for atom in itertools.compress(layer.jaxpr.outvars, pulled)]
     back = jax.make_jaxpr(backward)([_shape(atom) for atom in ahead.outvars[num_results:]], cotangents)
-    return ahead, back.jaxpr
+    return _unguarded(ahead), _unguarded(back.jaxpr)
+
+
+def _unguarded(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """A jaxpr without the roundings to the precision that an array has, by which jax guards residuals of checkpoints
+    from being found again by XLA.
+    """
+    names: dict[core.Var, core.Atom] = {}
+    equations = []
+    for equation in jaxpr.eqns:
+        equation = on_names(equation, names)
+        if equation.primitive is lax.reduce_precision_p and _keeps_all(equation):
+            names[equation.outvars[0]] = equation.invars[0]
+        else:
+            equations.append(equation)
+    return jaxpr.replace(eqns=equations, outvars=[named(names, atom) for atom in jaxpr.outvars]) if names else jaxpr
+
+
+def _keeps_all(equation: core.JaxprEqn) -> bool:
+    bits, precision = dtypes.finfo(equation.invars[0].aval.dtype), equation.params
+    return (bits.nexp, bits.nmant) == (precision["exponent_bits"], precision["mantissa_bits"])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -111,7 +132,7 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
     reached = _reached(back, back.invars[num_residuals:])
     instantiate = [False] * num_residuals + [True] * sum(pulled)
     results = list(itertools.compress(back.outvars, reached))
-    own = core.Jaxpr(back.constvars, back.invars, results, back.eqns, back.effects)
+    own = back.replace(outvars=results)
     backward, used = without_dead_code(own, [True] * len(results), instantiate)
     forward, _ = without_dead_code(ahead, [True] * num_results + list(used[:num_residuals]), True)
     answers = iter(reached)
@@ -134,7 +155,7 @@ def _rematerialised(layer: Alike, whole: LayerPasses) -> LayerPasses:
     first, results = renamed(whole.forward, whole.forward.invars)
     cotangents = whole.backward.invars[residuals:]
     second, gradients = renamed(whole.backward, [*results[num_results:], *cotangents])
-    both = core.Jaxpr((), [*whole.forward.invars, *cotangents], gradients, [*first, *second])
+    both = new_jaxpr([*whole.forward.invars, *cotangents], gradients, [*first, *second])
     forward, _ = without_dead_code(layer.jaxpr, [True] * num_results, True)
     backward, _ = without_dead_code(both, [True] * len(gradients), True)
     return LayerPasses(forward, backward, whole.reached)

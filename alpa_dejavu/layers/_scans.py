@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from alpa_dejavu._util.jax_api import bound, core, new_variable, scan_operands
+from alpa_dejavu._util.jax_api import bound, core, new_jaxpr, new_variable, scan_operands
 from alpa_dejavu.layers._jaxprs import (
     CHECKPOINTS,
     body,
@@ -169,7 +169,7 @@ def _interpreted(
         raise ValueError("the scan over layers closes over arrays of numbers; give these to the step as arguments")
     equations, results = renamed(closed.jaxpr, operands)
     invars = dict.fromkeys(variables(operands))
-    return core.Jaxpr((), tuple(invars), tuple(results), tuple(equations), closed.jaxpr.effects)
+    return new_jaxpr(invars, results, equations, closed.jaxpr.effects)
 
 
 Rematerialised = Callable[[Callable[..., Any]], Callable[..., Any]]
