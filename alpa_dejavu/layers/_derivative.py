@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import dtypes, lax
 
 from alpa_dejavu._util.jax_api import core, new_jaxpr, without_dead_code
@@ -61,13 +59,27 @@ class LayerPasses:
         return [var for var, has in zip(operands, self.reached, strict=True) if has]
 
 
+@functools.lru_cache(maxsize=1024)
 def depending(layer: Alike, active: tuple[bool, ...]) -> list[bool]:
     """Returns which of a layer's results depend on its active operands, which depend on trained parameters."""
-    inexact = tuple(jnp.issubdtype(atom.aval.dtype, np.inexact) for atom in layer.jaxpr.outvars)
-    _, backward = _linearized(layer, active, inexact)
-    _, used = without_dead_code(backward, [True] * len(backward.outvars))
-    is_used = iter(used[len(used) - sum(inexact) :])
-    return [has and next(is_used) for has in inexact]
+
+    def tangents(operands: list[Any], moves: list[Any]) -> list[Any]:
+        of_active = functools.partial(_filled, layer, active, operands)
+        slopes: list[Any] = jax.jvp(of_active, list(itertools.compress(operands, active)), moves)[1]
+        return slopes
+
+    shapes = [_shape(var) for var in layer.jaxpr.invars]
+    moves = list(itertools.compress(shapes, active))
+    jaxpr = jax.make_jaxpr(tangents)(shapes, moves).jaxpr
+    return _reached(jaxpr, jaxpr.invars[len(shapes) :])
+
+
+def _filled(layer: Alike, active: tuple[bool, ...], operands: Sequence[Any], *chosen: Any) -> list[Any]:
+    """A layer's results with its active operands in the place of those among all operands."""
+    rest = iter(chosen)
+    filled = [next(rest) if on else operand for operand, on in zip(operands, active, strict=True)]
+    results: list[Any] = core.eval_jaxpr(layer.jaxpr, (), *filled)
+    return results
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,9 +93,7 @@ def _linearized(
 
     def forward(*operands: Any) -> list[Any]:
         def layer_of(*chosen: Any) -> tuple[list[Any], list[Any]]:
-            rest = iter(chosen)
-            filled = [next(rest) if on else operand for operand, on in zip(operands, active, strict=True)]
-            results = core.eval_jaxpr(layer.jaxpr, (), *filled)
+            results = _filled(layer, active, operands, *chosen)
             return list(itertools.compress(results, pulled)), results
 
         _, pull, results = jax.vjp(layer_of, *itertools.compress(operands, active), has_aux=True)
@@ -131,9 +141,7 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
     num_residuals = len(ahead.outvars) - num_results
     reached = _reached(back, back.invars[num_residuals:])
     instantiate = [False] * num_residuals + [True] * sum(pulled)
-    results = list(itertools.compress(back.outvars, reached))
-    own = back.replace(outvars=results)
-    backward, used = without_dead_code(own, [True] * len(results), instantiate)
+    backward, used = without_dead_code(back, reached, instantiate)
     forward, _ = without_dead_code(ahead, [True] * num_results + list(used[:num_residuals]), True)
     answers = iter(reached)
     whole = LayerPasses(forward, backward, tuple(on and next(answers) for on in active))
