@@ -14,7 +14,7 @@ from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, hosts_option, pricing_options
+from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, LateChoice, hosts_option, pricing_options
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 
@@ -30,8 +30,8 @@ from alpa_dejavu.cli.working import working
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @option(
-    "--from", "source", type=click.Choice(("megatron", "torchtitan", "deepspeed", "galvatron")), required=True,
-    help="Framework of the file: Megatron's flags in a script, torchtitan's TOML, or another's JSON.",
+    "--from", "source", type=LateChoice("exports:SOURCES"), required=True,
+    help="Framework of the file: Megatron's flags in a script, a recipe, or another configuration.",
 )  # fmt: skip
 @option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
@@ -42,6 +42,8 @@ from alpa_dejavu.cli.working import working
         help="Search the same runtime's best plan, and write it.")  # fmt: skip
 @option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the imported plan.")
 @option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report on the imported plan.")
+@option("--optimizer", group=MODEL, rare=True, type=LateChoice("layers.models:OPTIMIZERS"),
+        help="Optimizer, where the file names none.")  # fmt: skip
 @pricing_options
 @collector_paused()
 def import_(
@@ -54,6 +56,7 @@ def import_(
     faster_path: pathlib.Path | None,
     json_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
+    optimizer: str | None,
     **pricing: Any,
 ) -> None:
     """Reads another framework's configuration and predicts its step; nothing in the file is run.
@@ -67,7 +70,7 @@ def import_(
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
 
-        imported = import_plan(path, source, cluster, hosts, sizes, **pricing)
+        imported = import_plan(path, source, cluster, hosts, sizes, optimizer, **pricing)
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
     for line in (*lacking(plan), *(f"ignored: {name}" for name in imported.ignored)):
@@ -79,7 +82,8 @@ def import_(
             from alpa_dejavu.plans.plan_file import plan_text
 
             pricing["attention"] = pricing["attention"] or ""
-            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=source, **pricing).plan
+            runs_on = None if plan.priced_by is None else plan.priced_by.runs_on
+            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=runs_on, **pricing).plan
         print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
         written += write_output(faster_path, plan_text(best))
     to.wrote(written)

@@ -7,10 +7,12 @@ import os
 import pathlib
 from typing import Any, final
 
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
-from alpa_dejavu.exports._targets import TARGETS, named_target
+from alpa_dejavu.exports._target import Foreign
+from alpa_dejavu.exports._targets import SOURCES, named_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.result import PlanningResult
@@ -38,25 +40,29 @@ def import_plan(
     cluster: str | Cluster,
     hosts: int = 1,
     model: Transformer | None = None,
+    optimizer: str | None = None,
     **priced_by: Any,
 ) -> Imported:
     """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
 
-    The file is a script with Megatron's command line, torchtitan's TOML, DeepSpeed's or Galvatron's JSON, by the
-    runtime's name; the model's sizes are in it if None. `priced_by` are arguments of `PlanEstimator`. Raises ValueError
+    The file is a script with Megatron's command line, NeMo's or Megatron-Bridge's YAML, torchtitan's TOML, DeepSpeed's
+    or Galvatron's JSON, by the name in `SOURCES`; the model's sizes are in it if None, and its optimizer
+    where it names one. `priced_by` are arguments of `PlanEstimator`. Raises ValueError
     if it can't be read, contradicts itself (says in which line), doesn't fit the cluster, or lacks the model's sizes.
     """
-    reader = named_target(source).reader
-    if reader is None:
-        readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
-        raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
+    if source not in SOURCES:
+        readable = f"{', '.join(SOURCES)}, whose configurations can be read"
+        raise ValueError(f"source is {source!r}, but must be one of {readable}{near(source, SOURCES)}")
+    reader, runs_on = SOURCES[source]
     machines = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     foreign = reader(pathlib.Path(path), machines.num_devices, model)
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
+    foreign = _trained_by(foreign, optimizer, source, runs_on)
+    assert foreign.model is not None, "it was asked for"
     plan = foreign.outline.plan(machines, foreign.model)
-    runtime = source if source in runtime_names() else ALPA.name
-    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
+    runtime = runs_on if runs_on in runtime_names() else ALPA.name
+    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=runs_on, runtime=runtime))
     choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
     described, otherwise = None, foreign.otherwise
     if not foreign.sequence_parallel:
@@ -69,3 +75,20 @@ def import_plan(
     result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
     noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))
     return Imported(dataclasses.replace(result, plan=noted), foreign.ignored)
+
+
+def _trained_by(foreign: Foreign, optimizer: str | None, source: str, runs_on: str) -> Foreign:
+    """Returns what a configuration says with the optimizer that is given where it names none."""
+    assert foreign.model is not None, "it was asked for"
+    if optimizer is None:
+        return foreign
+    if foreign.trained_by not in ("", optimizer):
+        raise ValueError(
+            f"optimizer is {optimizer!r}, but the configuration of {source} names {foreign.trained_by!r}; leave "
+            "--optimizer out, or change the file"
+        )
+    model = dataclasses.replace(foreign.model, optimizer=optimizer)
+    runtime = named_target(runs_on).runtime
+    if runtime is not None and (why := runtime.why_not_trained(model.text)):
+        raise ValueError(f"{runs_on} can't train the model: {why}")
+    return dataclasses.replace(foreign, model=model)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
 from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Target, Writer
+from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Reader, Target, Writer
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
@@ -74,6 +74,11 @@ _ALL = (
 )  # fmt: skip
 TARGETS = {target.name: target for target in _ALL}
 """The runtimes and simulators that plans can be written for."""
+SOURCES: Mapping[str, tuple[Reader, str]] = {
+    **{target.name: (target.reader, target.name) for target in _ALL if target.reader is not None},
+    "nemo": (megatron.read_nemo, "megatron"), "megatron-bridge": (megatron.read_megatron_bridge, "megatron"),
+}  # fmt: skip
+"""What plans are read from: each with its reader, and the target that runs such plans."""
 
 
 def named_target(name: str) -> Target:

@@ -42,10 +42,11 @@ _STRATEGY: Final = "data-parallel-sharding-strategy"
 _LEVELS: Final = {"no_shard": 0, "optim": 2, "optim_grads": 2, "optim_grads_params": 3}
 _ENDS: Final = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 _COUNTED: Final = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_ROUND: Final = "microbatch-group-size-per-virtual-pipeline-stage"
 _EXCHANGE: Final = "cp-comm-type"
 _GROUPS: Final = "moe-router-group-topk"
 _WIDE: Final = ("num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
-_GRAPHS, _PIECES, _BACKEND = "cuda-graph-impl", "tp-comm-overlap", "moe-flex-dispatcher-backend"
+_GRAPHS, _PIECES, _DISPATCHER = "cuda-graph-impl", "tp-comm-overlap", "moe-token-dispatcher-type"
 _LAUNCHED: Final = "as kernels that are launched one by one, without the memory of a graph's own"
 _FUSED: Final = "as fused, which takes less time and memory"
 _PRICED_AS: Final = {
@@ -79,7 +80,10 @@ def foreign_of(config: Configuration, num_devices: int, model: Transformer | Non
     sizes = sizes_of_arguments(config) if model is None else _trained(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks)
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
-    return Foreign(outline, sizes, config.ignored, _priced_by(config), _otherwise(config), divided)
+    return Foreign(
+        outline, sizes, config.ignored, _priced_by(config), _otherwise(config),
+        trained_by=sizes.optimizer if "optimizer" in config else "", sequence_parallel=divided,
+    )  # fmt: skip
 
 
 def _trained(config: Configuration, model: Transformer) -> Transformer:
@@ -172,6 +176,7 @@ def _otherwise(config: Configuration) -> tuple[str, ...]:
         raise config.must_be(_EXCHANGE, "p2p, allgather, a2a or a2a+p2p, one for all blocks or each its own")
     wide = sum(config.number(name, 1, least=0) for name in _WIDE) if "first-last-layers-bf16" in config else 0
     precision = precision_of(config)
+    dispatcher = config.one_of(_DISPATCHER, ("allgather", "alltoall", "flex"), "allgather")
     sentences = {
         f"--{_EXCHANGE} {exchange} is priced as p2p: keys and values go round a ring":
             exchange != "p2p" and config.number("context-parallel-size", 1) > 1,
@@ -182,7 +187,7 @@ def _otherwise(config: Configuration) -> tuple[str, ...]:
         f"--{_GRAPHS} {config.get(_GRAPHS)} is priced {_LAUNCHED}": config.get(_GRAPHS, "none") != "none",
         f"--{_PIECES} is priced as if products waited for what tensor-parallel devices exchange":
             _PIECES in config and not _in_pieces(config) and config.number("tensor-model-parallel-size", 1) > 1,
-        f"--{_BACKEND} {config.get(_BACKEND)} is priced as NCCL's all-to-alls": _BACKEND in config and experts,
+        f"--{_DISPATCHER} {dispatcher} is priced as alltoall": dispatcher != "alltoall" and experts,
     } | {f"--{name} is priced {how}": name in config for name, how in _PRICED_AS.items()}  # fmt: skip
     return tuple(sentence for sentence, applies in sentences.items() if applies)
 
@@ -228,6 +233,8 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
         whole = f"a multiple of {micro * replicas}: --micro-batch-size on {replicas} replicas"
         raise config.must_be("global-batch-size", whole)
     blocks, chunks = _blocks(config, num_blocks, stages)
+    if chunks > 1 and config.number(_ROUND, stages) != stages:
+        raise config.must_be(_ROUND, f"{stages}, the stages of the pipeline, to be planned")
     schedule = "1f1b" if chunks == 1 else "interleaved" if chunks == 2 else f"interleaved_{chunks}"
     count, (remat, share) = batch // micro // replicas, _remat(config, blocks)
     zero = _zero(config) if across > 1 else 0

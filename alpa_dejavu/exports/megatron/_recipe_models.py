@@ -58,7 +58,7 @@ def model_arguments(name: str) -> dict[str, int | str | bool] | None:
     >>> model_arguments("nemo.collections.llm.gpt.model.llama.Llama3Config8B")["num-query-groups"]
     8
     """
-    words = re.sub(r"Config|ModelProvider|MoE|[_\W]", "", name.rpartition(".")[2]).lower()
+    words = re.sub(r"Config|ModelProvider|MoE|[_\W]", "", name.partition("(")[0].rpartition(".")[2]).lower()
     words = re.sub(r"(?<=b)\d+k$", "", words)
     if words in _BARE:
         return {}

@@ -68,7 +68,7 @@ _DISTRIBUTED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
 _LATENT: Final = {"q-lora-rank": 512, "kv-lora-rank": 512, "rope-type": "yarn", "rotary-scaling-factor": 40.0}
 """What the class of latent attention has where nothing is said, and Megatron's arguments have not."""
 _DEEPEST = 10
-_CALLED: Final = {"_target_", "_partial_", "_call_", "_args_"}
+_CALLED: Final = {"_target_", "_factory_", "_partial_", "_call_", "_args_"}
 _APART: Final = {
     "model", "mixed_precision", "precision", "devices", "num_nodes", "fsdp", "ddp", "activation", "activation_func",
     "gated_linear_unit", "megatron_amp_O2", "grad_sync_dtype",
@@ -203,8 +203,8 @@ class _Recipe:
                 inner: Place = (*place, number) if isinstance(value, list) else place
                 if key != "callbacks" or self._is_overlap(part, inner):
                     yield from self._fields(part, inner)
-            if key in ("comm_overlap", "callbacks", "mixed_precision", "plugins"):
-                yield _Field(place, parts)
+            if key in _OVER:
+                yield _Field(place, True)
 
     def _is_overlap(self, callback: Mapping[str, Any], place: Place) -> bool:
         """Returns whether a callback says what overlaps; False for one without effect, ValueError for another."""
@@ -229,12 +229,14 @@ class _Recipe:
             names = [*rows, *_SHARED, *_NAMED, *(name.replace("-", "_") for name in _ARGUMENTS)]
             raise self._wrong(field.place, unknown_setting(_dotted(field.place), field.name, names))
         if field.name in _CALLED or field.value is None:
-            if field.name == "_target_" and field.section in ("model", "model.config"):
+            if field.name in ("_target_", "_factory_") and field.section in ("model", "model.config"):
                 self._apart["model"] = field
             elif setting.use == "applied":
                 self._values.setdefault(argument, None)
             return
         if setting.use == "aside":
+            if field.value in (False, "", [], {}):
+                return  # It is off.
             self._aside.setdefault(field.section, []).append(field.name)
             return
         field = field._replace(value=self._plain(field, field.value))
@@ -242,14 +244,12 @@ class _Recipe:
             field = field._replace(value=not field.value)
         if setting.use in ("off", "refused"):
             self._check_off(field, setting)
-        elif field.name in _APART:
-            self._apart[field.name] = field
-        elif _dotted(field.place) in self._sections:
-            if not isinstance(field.value, list):
-                raise self._wrong(field.place, f"{field.name} is {short(field.value)}, but must be a section of fields")
-            self._apart[field.name] = field
-        else:
+        elif field.name not in _APART and _dotted(field.place) not in self._sections:
             self._set(field, argument, self._argument_value(field, argument))
+        elif _dotted(field.place) in self._sections and not (field.value is True or isinstance(field.value, str)):
+            raise self._wrong(field.place, f"{field.name} is {short(field.value)}, but must be a section of fields")
+        else:
+            self._apart[field.name] = field
 
     def _check_off(self, field: _Field, setting: Setting) -> None:
         """Checks that a field has none but values that leave all as it is."""
@@ -257,8 +257,8 @@ class _Recipe:
         for value in values:
             if value not in (None, False, "") and value not in setting.allowed and str(value) not in setting.allowed:
                 but = f"make it {setting.allowed[0]}" if setting.allowed else "leave it out"
-                why = f"{setting.why or 'isn\'t planned'}; {but}"
-                raise self._wrong(field.place, f"{_dotted(field.place)} {short(field.value)} {why}")
+                why = setting.why or "isn't planned"
+                raise self._wrong(field.place, f"{_dotted(field.place)} {short(field.value)} {why}; {but}")
 
     def _plain(self, field: _Field, value: Any, deep: int = 0) -> Any:
         """Returns a field's value: what it refers to in the file, and names for what code is named."""
@@ -330,7 +330,7 @@ class _Recipe:
         values = self._values
         for name in ("precision", "mixed_precision"):
             precision = self._value(name)
-            if isinstance(precision, list) or precision is None:
+            if precision in (None, True):
                 continue
             scaled = _SCALED_PRECISION.fullmatch(str(precision))
             if str(precision) not in _PRECISIONS and not (scaled and scaled[2] in _SCALINGS):
@@ -378,7 +378,7 @@ class _Recipe:
             if fsdp not in _FSDP:
                 raise self._must_be("fsdp", " or ".join(_FSDP))
             values[_FSDP[fsdp]] = True
-        if self._value("ddp") not in (None, "megatron") and not isinstance(self._value("ddp"), list):
+        if self._value("ddp") not in (None, "megatron"):
             raise self._must_be("ddp", "megatron, or a section of fields")
         if values.get("use-megatron-fsdp"):
             values.setdefault("data-parallel-sharding-strategy", "no_shard")
@@ -400,9 +400,9 @@ class _Recipe:
             )  # fmt: skip
         own = {name for name, value in values.items() if value is not None}
         sizes = dict(base or {})
-        if {"hidden-size", "num-attention-heads"} & own and "multi-latent-attention" not in sizes:
-            if sizes.get("kv-channels", 0) * sizes.get("num-attention-heads", 0) == sizes.get("hidden-size", -1):
-                del sizes["kv-channels"]
+        heads, width = sizes.get("num-attention-heads", 0), sizes.get("hidden-size", 0)
+        if {"hidden-size", "num-attention-heads"} & own and sizes.get("kv-channels", 0) * heads == width > 0:
+            del sizes["kv-channels"]
         function, gate = self._value("activation_func"), self._value("gated_linear_unit")
         if "activation" in self._apart:
             gate, function = _BY_NEMO.get(str(self._value("activation")), (None, "?"))
@@ -423,6 +423,8 @@ class _Recipe:
             values["use-rope-scaling"] = True
         if isinstance(values.get("hidden-size"), int):
             values.setdefault("ffn-hidden-size", 4 * values["hidden-size"])
+        if not values.get("num-experts") and values.get("moe-router-topk") == 2:
+            values["moe-router-topk"] = None  # A class has it without experts, too.
         values["group-query-attention"] = values.get("num-query-groups") is not None
 
     def _translated(self, text: str) -> str:

@@ -55,6 +55,7 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     """Returns the plan that a configuration says, whose precision, and sequence if it has one, a given model gets."""
     config = read_settings(path)
     config.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
+    by = "adamw" if "optimizer.name" in config else ""
     sizes = _sizes(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks, path)
     otherwise: tuple[str, ...] = ()
@@ -67,17 +68,17 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     parts = config.get("compile.components", ["model", "loss"])
     compiled = config.flag("compile.enable") or config.flag("training.compile")
     if compiled and parts == ["loss"]:
-        return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
+        return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise, by)
     if parts not in (["model", "loss"], ["loss", "model"]):
         raise config.must_be("compile.components", '["model", "loss"] or ["loss"]')
     if compiled:
-        return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
+        return Foreign(outline, sizes, config.ignored, otherwise=otherwise, trained_by=by)
     logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
     otherwise += (
         "compile.enable isn't true, so it is priced as the runtime fsdp, whose loss is fused: one that isn't takes up "
         f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage",
     )
-    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
+    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise, by)
 
 
 def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
