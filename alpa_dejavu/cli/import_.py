@@ -82,7 +82,7 @@ def import_(
             from alpa_dejavu.plans.plan_file import plan_text
 
             pricing["attention"] = pricing["attention"] or ""
-            runs_on = None if plan.priced_by is None else plan.priced_by.runs_on
+            runs_on = "" if plan.priced_by is None else plan.priced_by.runs_on
             best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=runs_on, **pricing).plan
         print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
         written += write_output(faster_path, plan_text(best))

@@ -10,53 +10,27 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.yaml_file import read_checked_yaml
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short, unknown_setting
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._reader import foreign_of, value_of
-from alpa_dejavu.exports.megatron._recipe_models import model_arguments
+from alpa_dejavu.exports.megatron._recipe_names import (
+    ASIDE_CALLBACKS,
+    NAMED,
+    PRECISIONS,
+    SCALED_PRECISION,
+    SCALINGS,
+    model_arguments,
+)
 from alpa_dejavu.layers.models import Transformer
 
 _REMEDY = "give a recipe in YAML, with its fields written out"
 _ARGUMENTS: Final = settings_of("megatron")[""]
 _SHARED: Final = settings_of("recipe")[""]
-_NAMED: Final = {
-    "num_moe_experts": "num-experts", "encoder_seq_length": "seq-length", "sequence_length": "seq-length",
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
-    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
-    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "fp8": "fp8-format", "fp8_param": "fp8-param-gather", "fp8_params": "fp8-param-gather", "fp4": "fp4-format",
-    "fp4_param": "fp4-param-gather", "fp8_dot_product_attention": "fp8-dpa", "fp8_multi_head_attention": "fp8-mha",
-    "rope_scaling": "use-rope-scaling", "scale_factor": "rope-scaling-factor", "rotary_percentage": "rotary-percent",
-    "activations_checkpoint_granularity": "recompute-granularity", "use_flash_attention": "use-flash-attn",
-    "activations_checkpoint_method": "recompute-method", "ub_tp_comm_overlap": "tp-comm-overlap",
-    "activations_checkpoint_num_layers": "recompute-num-layers", "name": "optimizer",
-    "overlap_grad_sync": "overlap-grad-reduce", "overlap_param_sync": "overlap-param-gather",
-    "overlap_p2p_comm_warmup_flush": "overlap-p2p-communication-warmup-flush",
-    **{name: f"!{argument}" for name, argument in (
-        ("add_bias_linear", "disable-bias-linear"), ("bias", "disable-bias-linear"),
-        ("share_embeddings_and_output_weights", "untie-embeddings-and-output-weights"),
-        ("grad_reduce_in_fp32", "grad-reduce-in-bf16"), ("overlap_p2p_comm", "no-overlap-p2p-communication"),
-        ("bias_activation_fusion", "no-bias-swiglu-fusion"), ("bias_dropout_fusion", "no-bias-dropout-fusion"),
-        ("bias_dropout_add_fusion", "no-bias-dropout-fusion"), ("persist_layer_norm", "no-persist-layer-norm"),
-        ("masked_softmax_fusion", "no-masked-softmax-fusion"), ("apply_rope_fusion", "no-rope-fusion"),
-        ("gradient_accumulation_fusion", "no-gradient-accumulation-fusion"), ("fp8_wgrad", "no-fp8-wgrad"),
-        ("clone_scatter_output_in_embedding", "no-clone-scatter-output-in-embedding"),
-        ("align_grad_reduce", "no-align-grad-reduce"), ("manual_gc_eval", "no-manual-gc-eval"),
-        ("tp_comm_bulk_wgrad", "no-tp-comm-bulk-wgrad"), ("tp_comm_bulk_dgrad", "no-tp-comm-bulk-dgrad"),
-        ("tp_comm_overlap_ag", "no-tp-comm-overlap-ag"), ("tp_comm_overlap_rs", "no-tp-comm-overlap-rs"),
-        ("tp_comm_split_ag", "no-tp-comm-split-ag"), ("tp_comm_split_rs", "no-tp-comm-split-rs"),
-        ("flight_recorder_dump_on_timeout", "no-flight-recorder-dump-on-timeout"),
-        ("flight_recorder_include_only_active", "no-flight-recorder-include-only-active"),
-        ("flight_recorder_extra_dump_on_exec", "no-flight-recorder-extra-dump-on-exec"),
-    )},
-}  # fmt: skip
-"""The fields that aren't named as Megatron's arguments, with these; "!": what it is where the field is false."""
-_FIELDS: Final = {argument: name for name, argument in reversed(_NAMED.items())}
+_FIELDS: Final = {argument: name for name, argument in reversed(NAMED.items())}
 _OVER: Final = {"mixed_precision", "comm_overlap", "plugins", "callbacks"}
 """The sections whose fields are set over those of others."""
 _OWN: Final = {"model", "cluster", "hosts", "sequence"}
@@ -65,6 +39,8 @@ _MODULES: Final = ("nemo", "megatron", "torch", "nemo_run", "transformer_engine"
                    "transformers", "functools", "pathlib", "signal", "datetime")  # fmt: skip
 _FSDP: Final = {"megatron": "use-megatron-fsdp", "pytorch": "use-torch-fsdp2"}
 _DISTRIBUTED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
+_FUSED: Final = (*_DISTRIBUTED, "fused_adam", "megatron_fused_adam")
+"""Adam by NeMo's names."""
 _LATENT: Final = {"q-lora-rank": 512, "kv-lora-rank": 512, "rope-type": "yarn", "rotary-scaling-factor": 40.0}
 """What the class of latent attention has where nothing is said, and Megatron's arguments have not."""
 _DEEPEST = 10
@@ -75,24 +51,7 @@ _APART: Final = {
 }  # fmt: skip
 """Fields that stand for several arguments, or for none."""
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_BACKENDS: Final = ("", "flash", "fused", "unfused", "local", "auto")
-_PRECISIONS: Final = {
-    **dict.fromkeys(("bf16", "bf16-mixed", "bf16_mixed", "bf16-true"), "bf16"),
-    **dict.fromkeys(("16", "16-mixed", "fp16_mixed", "fp16-mixed", "16-true"), "fp16"),
-    **dict.fromkeys(("32", "32-true", "fp32"), ""),
-}
-_SCALED_PRECISION = re.compile(r"(bf16|fp16)_with_(\w+)_mixed")
-_SCALINGS: Final[dict[str, dict[str, object]]] = {
-    "fp8_delayed_scaling": {"fp8-format": "hybrid", "fp8-recipe": "delayed", "fp8-param-gather": True},
-    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8", "fp8-param-gather": True},
-    "fp8_current_scaling": {
-        "fp8-format": "hybrid", "fp8-recipe": "tensorwise", "fp8-param-gather": True, "first-last-layers-bf16": True,
-        "num-layers-at-start-in-bf16": 1, "num-layers-at-end-in-bf16": 1,
-    },
-    "fp8_subchannel_scaling": {"fp8-format": "hybrid", "fp8-recipe": "blockwise"},
-    "nvfp4": {"fp4-format": "e2m1", "fp4-param-gather": True},
-}  # fmt: skip
-"""What Megatron-Bridge's names of precisions stand for between "bf16_with_" and "_mixed"."""
+_BACKENDS: Final = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}
 _ACTIVATIONS: Final[dict[tuple[bool, str], tuple[str, ...]]] = {
     (True, "silu"): ("swiglu",), (False, "gelu"): (), (False, "squared_relu"): ("squared-relu",),
 }  # fmt: skip
@@ -100,16 +59,10 @@ _BY_NEMO: Final = {
     "gelu": (False, "gelu"), "swiglu": (True, "silu"), "fast-swiglu": (True, "silu"),
     "squared-relu": (False, "squared_relu"),
 }  # fmt: skip
-_ASIDE_CALLBACKS: Final = {
-    "TimingCallback", "GarbageCollectionCallback", "ModelCheckpoint", "NsysCallback", "MemoryProfileCallback",
-    "FLOPsMeasurementCallback", "SpeedMonitor", "MemoryMonitor", "OptimizerMonitor", "RuntimeEstimator",
-    "PreemptionCallback", "LearningRateMonitor", "ProgressPrinter", "MegatronProgressBar", "ParameterDebugger",
-    "ModelCallback", "PytorchProfilerCallback", "MegatronEnableExperimentalCallback", "StragglerDetectionCallback",
-}  # fmt: skip
 _WITHIN = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+)*)\}")
 _NAME = re.compile(r"--([a-z](?:[\w-]*\w)?)")
 _LAYERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-Place = tuple[str | int, ...]
+Place: TypeAlias = tuple[str | int, ...]
 
 
 class _Field(NamedTuple):
@@ -127,9 +80,9 @@ class _Field(NamedTuple):
         return _dotted(self.place[:-1])
 
     @property
-    def is_over(self) -> bool:
-        """Returns whether it is set over those of other sections."""
-        return not _OVER.isdisjoint(self.place)
+    def rank(self) -> int:
+        """Returns over the fields of which other sections it is set: those of a lower rank."""
+        return 0 if "tokenizer" in self.place else 2 if not _OVER.isdisjoint(self.place) else 1
 
 
 def _dotted(place: Place) -> str:
@@ -166,7 +119,7 @@ class _Recipe:
             why = f"defaults is {short(defaults)}, which are other files; write out what they compose"
             raise self._wrong(("defaults",), why)
         self._check_called(self._file.data, ())
-        for field in sorted(self._fields(self._file.data, ()), key=lambda field: field.is_over):
+        for field in sorted(self._fields(self._file.data, ()), key=lambda field: field.rank):
             self._take(field)
         self._train(num_devices)
         if model is None:
@@ -199,11 +152,13 @@ class _Recipe:
             if _dotted(place) not in self._sections or not all(isinstance(part, dict) for part in parts) or not parts:
                 yield _Field(place, value)
                 continue
+            is_set = False
             for number, part in enumerate(parts):
                 inner: Place = (*place, number) if isinstance(value, list) else place
                 if key != "callbacks" or self._is_overlap(part, inner):
                     yield from self._fields(part, inner)
-            if key in _OVER:
+                    is_set = key in _OVER
+            if is_set:
                 yield _Field(place, True)
 
     def _is_overlap(self, callback: Mapping[str, Any], place: Place) -> bool:
@@ -211,7 +166,7 @@ class _Recipe:
         name = str(callback.get("_target_", "")).rpartition(".")[2]
         if name == "MegatronCommOverlapCallback":
             return True
-        if name not in _ASIDE_CALLBACKS:
+        if name not in ASIDE_CALLBACKS:
             why = f"callback {short(name)} isn't known, so it may change what is planned; leave it out if it doesn't"
             raise self._wrong(place, why)
         self._aside.setdefault(_dotted(place), []).append(name)
@@ -219,17 +174,19 @@ class _Recipe:
 
     def _take(self, field: _Field) -> None:
         """Takes a field: applies it, refuses it or leaves it aside."""
-        rows, argument = self._sections[field.section], _NAMED.get(field.name, field.name.replace("_", "-"))
+        rows, argument = self._sections[field.section], NAMED.get(field.name, field.name.replace("_", "-"))
         turned, argument = argument.startswith("!"), argument.removeprefix("!")
         rest = rows.get("*", Setting(""))
         setting = rows.get(field.name) or (
             rest if rest.use != "shared" else _SHARED.get(field.name, _ARGUMENTS.get(argument, Setting("")))
         )
         if not setting.use:
-            names = [*rows, *_SHARED, *_NAMED, *(name.replace("-", "_") for name in _ARGUMENTS)]
+            names = [*rows, *_SHARED, *NAMED, *(name.replace("-", "_") for name in _ARGUMENTS)]
             raise self._wrong(field.place, unknown_setting(_dotted(field.place), field.name, names))
         if field.name in _CALLED or field.value is None:
-            if field.name in ("_target_", "_factory_") and field.section in ("model", "model.config"):
+            if field.name in ("_target_", "_factory_") and (
+                field.section == "model.config" or (field.section == "model" and "model" not in self._apart)
+            ):
                 self._apart["model"] = field
             elif setting.use == "applied":
                 self._values.setdefault(argument, None)
@@ -278,8 +235,9 @@ class _Recipe:
             raise self._wrong(field.place, f"{_dotted(field.place)} is '???', but must be given; write it out")
         if isinstance(value, dict) and "_target_" in value and {*value} <= _CALLED:
             name, numbers = str(value["_target_"]).rpartition(".")[2], value.get("_args_")
-            backend = numbers[0] if name == "AttnBackend" and isinstance(numbers, list) and numbers else None
-            value = _BACKENDS[backend] if backend in range(len(_BACKENDS)) else name
+            value = name
+            if name == "AttnBackend" and isinstance(numbers, list) and numbers and numbers[0] in _BACKENDS:
+                value = _BACKENDS[numbers[0]]
         if isinstance(value, str) and field.name.endswith("dtype"):
             value = _DTYPES.get(value.removeprefix("torch."), value)
         return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -307,7 +265,7 @@ class _Recipe:
         """Sets an argument; a flag is set where any field sets it."""
         before, at = self._values.get(argument), self._places.get(argument)
         if before is not None and value != before and at is not None:
-            if field.is_over and not _Field(at, None).is_over:
+            if field.rank > _Field(at, None).rank:
                 self._aside.setdefault(_dotted(at[:-1]), []).append(f"{at[-1]} (set by {_dotted(field.place)})")
             elif isinstance(value, bool):
                 value, field = True, field if value else _Field(at, None)
@@ -321,6 +279,10 @@ class _Recipe:
         """Returns the value of a field that is read apart."""
         return self._apart[name].value if name in self._apart else default
 
+    def _says_over(self, argument: str) -> bool:
+        """Returns whether an argument is from a section whose fields are set over those of others."""
+        return _Field(self._places.get(argument, ()), None).rank > 1
+
     def _must_be(self, name: str, what: str) -> ValueError:
         field = self._apart[name]
         return self._wrong(field.place, f"{_dotted(field.place)} is {short(field.value)}, but must be {what}")
@@ -332,32 +294,30 @@ class _Recipe:
             precision = self._value(name)
             if precision in (None, True):
                 continue
-            scaled = _SCALED_PRECISION.fullmatch(str(precision))
-            if str(precision) not in _PRECISIONS and not (scaled and scaled[2] in _SCALINGS):
-                raise self._must_be(name, f"one of {', '.join(_PRECISIONS)}, bf16_with_{'|'.join(_SCALINGS)}_mixed")
+            scaled = SCALED_PRECISION.fullmatch(str(precision))
+            if str(precision) not in PRECISIONS and not (scaled and scaled[2] in SCALINGS):
+                raise self._must_be(name, f"one of {', '.join(PRECISIONS)}, bf16_with_{'|'.join(SCALINGS)}_mixed")
             values |= {"bf16": False, "fp16": False}
-            flag = scaled[1] if scaled else _PRECISIONS[str(precision)]
+            flag = scaled[1] if scaled else PRECISIONS[str(precision)]
             values |= {flag: True} if flag else {}
-            values |= _SCALINGS[scaled[2]] if scaled else {}
+            values |= SCALINGS[scaled[2]] if scaled else {}
             self._places |= dict.fromkeys(("bf16", "fp16", "fp8-format"), self._apart[name].place)
         half = values.get("bf16") or values.get("fp16")
-        says_reduced = _Field(self._places.get("grad-reduce-in-bf16", ()), None).is_over
-        if ("mixed_precision" in self._apart or "plugins" in self._apart) and not says_reduced:
+        mixed = not {"mixed_precision", "plugins"}.isdisjoint(self._apart)
+        if mixed and not self._says_over("grad-reduce-in-bf16"):
             values["grad-reduce-in-bf16"] = False
         if self._value("grad_sync_dtype") in ("bf16", "fp16"):
             values["grad-reduce-in-bf16"] = True
         if values.get("grad-reduce-in-bf16") and not values.get("bf16"):
             values["grad-reduce-in-bf16"] = False  # Gradients are as wide as they are computed.
         if "comm_overlap" in self._apart or "callbacks" in self._apart:
-            for flag in ("overlap-grad-reduce", "overlap-param-gather"):
-                if not _Field(self._places.get(flag, ()), None).is_over:
-                    values[flag] = True
-            if not _Field(self._places.get("no-overlap-p2p-communication", ()), None).is_over:
-                values["no-overlap-p2p-communication"] = False
-        if (values.get("num-virtual-stages-per-pipeline-rank") or 1) == 1:
-            values["no-overlap-p2p-communication"] = False
+            usual = {"overlap-grad-reduce": True, "overlap-param-gather": True, "no-overlap-p2p-communication": False}
+            values |= {flag: value for flag, value in usual.items() if not self._says_over(flag)}
+        interleaved = (values.get("num-virtual-stages-per-pipeline-rank") or 1) != 1
+        values["no-overlap-p2p-communication"] = interleaved and values.get("no-overlap-p2p-communication", True)
         self._share()
-        if half and "O2" in "".join(self._apart) and not self._value("megatron_amp_O2"):
+        by_nemo_1 = "precision" in self._apart and self._apart["precision"].place == ("trainer", "precision")
+        if half and by_nemo_1 and not self._value("megatron_amp_O2"):
             self._notes.append(
                 "model.megatron_amp_O2 isn't true: it is priced as if it was, with parameters in half precision and a "
                 "copy in single precision, which are 2 bytes a parameter more"
@@ -382,12 +342,11 @@ class _Recipe:
             raise self._must_be("ddp", "megatron, or a section of fields")
         if values.get("use-megatron-fsdp"):
             values.setdefault("data-parallel-sharding-strategy", "no_shard")
-        name = str(values.get("optimizer") or "adam")
-        if "adam" in name and name != "adam":
-            values["optimizer"] = "adam"
-            if name in _DISTRIBUTED:
+        if values.get("optimizer") in _FUSED:
+            if values["optimizer"] in _DISTRIBUTED:
                 values["use-distributed-optimizer"] = True
                 values.setdefault("overlap-grad-reduce", True)
+            values["optimizer"] = "adam"
 
     def _size(self) -> None:
         """Sets the arguments on the model's sizes that its class, or several fields together, say."""
@@ -399,7 +358,7 @@ class _Recipe:
                 "config.json",
             )  # fmt: skip
         own = {name for name, value in values.items() if value is not None}
-        sizes = dict(base or {})
+        sizes: dict[str, Any] = dict(base or {})
         heads, width = sizes.get("num-attention-heads", 0), sizes.get("hidden-size", 0)
         if {"hidden-size", "num-attention-heads"} & own and sizes.get("kv-channels", 0) * heads == width > 0:
             del sizes["kv-channels"]
@@ -421,8 +380,9 @@ class _Recipe:
             self._values = values = _LATENT | values
         if values.get("rope-scaling-factor", 1.0) != 1 and "rope-scaling-factor" in own:
             values["use-rope-scaling"] = True
-        if isinstance(values.get("hidden-size"), int):
-            values.setdefault("ffn-hidden-size", 4 * values["hidden-size"])
+        width = values.get("hidden-size")
+        if isinstance(width, int):
+            values.setdefault("ffn-hidden-size", 4 * width)
         if not values.get("num-experts") and values.get("moe-router-topk") == 2:
             values["moe-router-topk"] = None  # A class has it without experts, too.
         values["group-query-attention"] = values.get("num-query-groups") is not None
@@ -434,10 +394,9 @@ class _Recipe:
             name = match[1]
             if name in _OWN:
                 return match[0]
-            if name in self._places:
-                return _dotted(self._places[name])
-            turned = _FIELDS.get(f"!{name}")
-            return f"{turned}: false" if turned else _FIELDS.get(name, name.replace("-", "_"))
+            key = _FIELDS.get(f"!{name}", _FIELDS.get(name, name.replace("-", "_")))
+            shown = _dotted(self._places[name]) if name in self._places else key
+            return f"{shown}: false" if f"!{name}" in _FIELDS else shown
 
         return _NAME.sub(field, text)
 
