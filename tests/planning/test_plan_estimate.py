@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from alpa_dejavu import clusters, layers, sharding
-from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
@@ -126,7 +126,7 @@ def test_options_that_alpa_has_not_are_named(options, said):
 def test_options_that_an_estimate_does_not_go_by_are_named():
     plan = with_options({"force_batch_dim_to_mesh_dim": 0, "allow_all_gather": False, "prefer_reduce_scatter": True})
     notes = PlanEstimator(plan, cluster=CLUSTER).estimate(plan).plan.notes
-    assert "the plan has auto-sharding options that this estimate doesn't go by: allow_all_gather" in notes
+    assert "this estimate ignores auto-sharding options of the plan: allow_all_gather" in notes
 
 
 def test_a_logical_mesh_has_the_devices_of_its_submesh():
@@ -193,8 +193,8 @@ def test_an_estimate_says_what_is_not_known_of_an_old_plan():
     said = PlanEstimator(PLAN).estimate(PLAN).plan
     assert said.hardware == summary_of(named_cluster("p3.16xlarge", 1, 4))
     assert [note.split(",")[0] for note in said.notes] == [
-        "the plan is from before plans held their cluster: of its hosts only those are known that its stages name",
-        "the plan doesn't say which models and calibration it was priced by; they may be others than here",
+        "the plan file is of an old version",
+        "the plan file doesn't name the cost models and the calibration of its prices; here they may differ",
     ]
 
 
@@ -297,8 +297,9 @@ def test_alike_hosts_of_a_plan_are_looked_at_too():
         estimate(MODEL, example_cluster(2), Run(4), given_stages(dataclasses.replace(PLAN, stages=meshes)))
 
 
-def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(monkeypatch):
-    whole = two_and_two()
-    monkeypatch.setattr("alpa_dejavu.clusters.named_cluster", lambda path, *_: whole)
+@pytest.mark.parametrize("name", ["unlike.json", "unlike.yaml"])
+def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(tmp_path, name):
+    whole, path = two_and_two(), tmp_path / name
+    write_cluster(whole, path)
     on_some = example_plan(stages=(stage((0, 2), hosts=("a",)), stage((3, 3), hosts=("d",))), cluster="unlike")
-    assert cluster_of_plan(on_some, "unlike.json") is whole
+    assert cluster_of_plan(on_some, str(path)) == whole

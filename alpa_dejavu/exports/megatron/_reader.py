@@ -358,5 +358,5 @@ def _offload(config: Configuration) -> Offload:
         return NO_OFFLOAD
     try:
         return Offload(optimizer=float(config.get("optimizer-offload-fraction", 1.0)))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise config.wrong("optimizer-offload-fraction", f"{error}; mend it") from None

@@ -1,4 +1,4 @@
-"""What recipes name in words of their own, as Megatron's arguments: fields, precisions and models."""
+"""The names of fields, precisions and models in recipes, with the arguments of Megatron's that they stand for."""
 
 from __future__ import annotations
 

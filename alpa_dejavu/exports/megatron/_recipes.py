@@ -51,7 +51,7 @@ _APART: Final = {
 }  # fmt: skip
 """Fields that stand for several arguments, or for none."""
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_BACKENDS: Final = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}
+_BACKENDS: Final = {"[1]": "flash", "[2]": "fused", "[3]": "unfused", "[4]": "local", "[5]": "auto"}
 _ACTIVATIONS: Final[dict[tuple[bool, str], tuple[str, ...]]] = {
     (True, "silu"): ("swiglu",), (False, "gelu"): (), (False, "squared_relu"): ("squared-relu",),
 }  # fmt: skip
@@ -65,7 +65,7 @@ _LAYERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 Place: TypeAlias = tuple[str | int, ...]
 
 
-class _Field(NamedTuple):
+class _RecipeField(NamedTuple):
     """A field of a recipe."""
 
     place: Place  # the keys and indices that lead to it
@@ -108,7 +108,7 @@ class _Recipe:
         self._sections = settings_of(runtime)
         self._values: dict[str, Any] = {}  # of Megatron's arguments; False, None: they aren't given
         self._places: dict[str, Place] = {}  # where these are from
-        self._apart: dict[str, _Field] = {}  # the fields that are read apart, by their names
+        self._apart: dict[str, _RecipeField] = {}  # the fields that are read apart, by their names
         self._aside: dict[str, list[str]] = {}  # the fields of each section that are left aside
         self._notes: list[str] = []  # sentences on what is priced otherwise
 
@@ -144,13 +144,13 @@ class _Recipe:
                 raise self._wrong(at, f"_factory_ {short(inner)} makes fields by code, which isn't run; write them out")
             self._check_called(inner, at)
 
-    def _fields(self, data: Mapping[str, Any], outer: Place) -> Iterator[_Field]:
+    def _fields(self, data: Mapping[str, Any], outer: Place) -> Iterator[_RecipeField]:
         """Yields the fields of all sections; those of callbacks are of one section."""
         for key, value in data.items():
             place: Place = (*outer, key)
             parts = value if isinstance(value, list) else [value]
             if _dotted(place) not in self._sections or not all(isinstance(part, dict) for part in parts) or not parts:
-                yield _Field(place, value)
+                yield _RecipeField(place, value)
                 continue
             is_set = False
             for number, part in enumerate(parts):
@@ -159,7 +159,7 @@ class _Recipe:
                     yield from self._fields(part, inner)
                     is_set = key in _OVER
             if is_set:
-                yield _Field(place, True)
+                yield _RecipeField(place, True)
 
     def _is_overlap(self, callback: Mapping[str, Any], place: Place) -> bool:
         """Returns whether a callback says what overlaps; False for one without effect, ValueError for another."""
@@ -172,7 +172,7 @@ class _Recipe:
         self._aside.setdefault(_dotted(place), []).append(name)
         return False
 
-    def _take(self, field: _Field) -> None:
+    def _take(self, field: _RecipeField) -> None:
         """Takes a field: applies it, refuses it or leaves it aside."""
         rows, argument = self._sections[field.section], NAMED.get(field.name, field.name.replace("_", "-"))
         turned, argument = argument.startswith("!"), argument.removeprefix("!")
@@ -208,7 +208,7 @@ class _Recipe:
         else:
             self._apart[field.name] = field
 
-    def _check_off(self, field: _Field, setting: Setting) -> None:
+    def _check_off(self, field: _RecipeField, setting: Setting) -> None:
         """Checks that a field has none but values that leave all as it is."""
         values = field.value if isinstance(field.value, list) else [field.value]
         for value in values:
@@ -217,7 +217,7 @@ class _Recipe:
                 why = setting.why or "isn't planned"
                 raise self._wrong(field.place, f"{_dotted(field.place)} {short(field.value)} {why}; {but}")
 
-    def _plain(self, field: _Field, value: Any, deep: int = 0) -> Any:
+    def _plain(self, field: _RecipeField, value: Any, deep: int = 0) -> Any:
         """Returns a field's value: what it refers to in the file, and names for what code is named."""
         if isinstance(value, str) and "${" in value:
             match = _WITHIN.fullmatch(value)
@@ -235,14 +235,12 @@ class _Recipe:
             raise self._wrong(field.place, f"{_dotted(field.place)} is '???', but must be given; write it out")
         if isinstance(value, dict) and "_target_" in value and {*value} <= _CALLED:
             name, numbers = str(value["_target_"]).rpartition(".")[2], value.get("_args_")
-            value = name
-            if name == "AttnBackend" and isinstance(numbers, list) and numbers and numbers[0] in _BACKENDS:
-                value = _BACKENDS[numbers[0]]
+            value = _BACKENDS.get(str(numbers), name) if name == "AttnBackend" else name
         if isinstance(value, str) and field.name.endswith("dtype"):
             value = _DTYPES.get(value.removeprefix("torch."), value)
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    def _argument_value(self, field: _Field, argument: str) -> Any:
+    def _argument_value(self, field: _RecipeField, argument: str) -> Any:
         """Returns the value of an argument that a field stands for."""
         value, name = field.value, _dotted(field.place)
         if _ARGUMENTS[argument].words == 0:
@@ -261,14 +259,14 @@ class _Recipe:
             return {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "rmsnorm": "RMSNorm"}.get(str(value), value)
         return value_of(value) if isinstance(value, str) else value
 
-    def _set(self, field: _Field, argument: str, value: Any) -> None:
+    def _set(self, field: _RecipeField, argument: str, value: Any) -> None:
         """Sets an argument; a flag is set where any field sets it."""
         before, at = self._values.get(argument), self._places.get(argument)
         if before is not None and value != before and at is not None:
-            if field.rank > _Field(at, None).rank:
+            if field.rank > _RecipeField(at, None).rank:
                 self._aside.setdefault(_dotted(at[:-1]), []).append(f"{at[-1]} (set by {_dotted(field.place)})")
             elif isinstance(value, bool):
-                value, field = True, field if value else _Field(at, None)
+                value, field = True, field if value else _RecipeField(at, None)
             else:
                 line = self._file.line_of(self._file.text, at)
                 why = f"is {short(value)}, but {_dotted(at)} in line {line} is {short(before)}; leave one out"
@@ -281,7 +279,7 @@ class _Recipe:
 
     def _says_over(self, argument: str) -> bool:
         """Returns whether an argument is from a section whose fields are set over those of others."""
-        return _Field(self._places.get(argument, ()), None).rank > 1
+        return _RecipeField(self._places.get(argument, ()), None).rank > 1
 
     def _must_be(self, name: str, what: str) -> ValueError:
         field = self._apart[name]
@@ -335,9 +333,9 @@ class _Recipe:
         """Sets the arguments on what data-parallel devices share, and on the optimizer."""
         values, fsdp = self._values, self._value("fsdp")
         if fsdp not in (None, False):
-            if fsdp not in _FSDP:
+            if str(fsdp) not in _FSDP:
                 raise self._must_be("fsdp", " or ".join(_FSDP))
-            values[_FSDP[fsdp]] = True
+            values[_FSDP[str(fsdp)]] = True
         if self._value("ddp") not in (None, "megatron"):
             raise self._must_be("ddp", "megatron, or a section of fields")
         if values.get("use-megatron-fsdp"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from typing import Any, Final
 
@@ -310,6 +311,9 @@ def _repeated(node: ast.expr) -> list[int] | int:
 
 def _number(config: Configuration, name: str, usual: float) -> float:
     try:
-        return float(config.get(name, usual))
-    except ValueError:
-        raise config.must_be(name, "a number") from None
+        value = float(config.get(name, usual))
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise config.must_be(name, "a number")
+    return value
