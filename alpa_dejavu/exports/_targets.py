@@ -7,6 +7,7 @@ sharding/transformers/_execution.py) of its own are optional. A simulator needs 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
 from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Reader, Target, Writer
+from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Target, Writer
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
@@ -41,8 +42,8 @@ _ALL = (
         "local clusters of CPU devices run such scripts",
     ),
     *(
-        Target(name, release, _outlined(name, files), RUNTIMES[name], tried, reader)
-        for name, release, files, tried, reader in (
+        Target(name, release, _outlined(name, files), RUNTIMES[name], tried, *read)
+        for name, release, files, tried, *read in (
             (
                 "megatron", megatron.RELEASE, megatron.megatron_files, "its own argument parser and validation, of "
                 "megatron-core 0.19.2 on a CPU, took such scripts; no step was run", megatron.read_megatron,
@@ -51,6 +52,7 @@ _ALL = (
                 "torchtitan", torchtitan.RELEASE, torchtitan.torchtitan_files,
                 f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch "
                 "2.13.0's pipelining ran the schedules; no step of torchtitan was run", torchtitan.read_torchtitan,
+                ("config",),
             ),
             (
                 "deepspeed", deepspeed.RELEASE, deepspeed.deepspeed_files,
@@ -62,8 +64,11 @@ _ALL = (
                 f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
                 galvatron.read_galvatron,
             ),
-            ("maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run", None),
-            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run", None),
+            (
+                "maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run",
+                maxtext.read_maxtext, ("hosts",),
+            ),
+            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run"),
         )
     ),
     Target(
@@ -74,11 +79,12 @@ _ALL = (
 )  # fmt: skip
 TARGETS = {target.name: target for target in _ALL}
 """The runtimes and simulators that plans can be written for."""
-SOURCES: Mapping[str, tuple[Reader, str]] = {
-    **{target.name: (target.reader, target.name) for target in _ALL if target.reader is not None},
-    "nemo": (megatron.read_nemo, "megatron"), "megatron-bridge": (megatron.read_megatron_bridge, "megatron"),
-}  # fmt: skip
-"""What plans are read from: each with its reader, and the target that runs such plans."""
+SOURCES: Mapping[str, Target] = {
+    **{target.name: target for target in _ALL if target.reader is not None},
+    "nemo": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_nemo),
+    "megatron-bridge": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_megatron_bridge),
+}
+"""The targets whose configurations are read, by what these are called: Megatron's are of several formats."""
 
 
 def named_target(name: str) -> Target:

@@ -131,7 +131,7 @@ TEXTS = {"megatron-bridge": BRIDGE, "nemo": NEMO_2, "nemo-1": NEMO_1}
 def read(tmp_path, text, source, devices=8, model=None):
     path = tmp_path / f"{source}{'.sh' if source == 'megatron' else '.yaml'}"
     path.write_text(text)
-    return SOURCES[source][0](path, devices, model)
+    return SOURCES[source].reader(path, devices, model)
 
 
 def changed(text, changes):
@@ -418,5 +418,5 @@ def test_import_leads_on_to_other_commands(tmp_path, monkeypatch):
     assert "2 times 2x2" in run("diff", *plans)
     assert "tensor 2, pipeline 2, data 2, ZeRO-1" in run("explain", plans[0])
     run("export", plans[0], "--to", "megatron", "--output", tmp_path / "out")
-    again = SOURCES["megatron"][0](tmp_path / "out" / "run_megatron.sh", 8, None)
+    again = SOURCES["megatron"].reader(tmp_path / "out" / "run_megatron.sh", 8, None)
     assert again.outline.blocks == (16, 16)

@@ -82,7 +82,7 @@ def foreign_of(config: Configuration, num_devices: int, model: Transformer | Non
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
     return Foreign(
         outline, sizes, config.ignored, _priced_by(config), _otherwise(config),
-        trained_by=sizes.optimizer if "optimizer" in config else "", sequence_parallel=divided,
+        divided, sizes.optimizer if "optimizer" in config else "",
     )  # fmt: skip
 
 
