@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 
-from alpa_dejavu.costs.overlap import named_overlap
-from alpa_dejavu.costs.runtime import runtime_profile
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
 from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning import plan_model
@@ -236,12 +234,7 @@ def test_without_effect_is_what_changes_nothing(tmp_path):
     assert read(tmp_path, "--bf16 --overlap-grad-reduce").priced_by == {}
 
 
-def test_overlap_with_tensor_parallelism_is_applied_and_written(tmp_path):
-    overlap = read(tmp_path, "--bf16 --overlap-grad-reduce --tp-comm-overlap").priced_by["overlap"]
-    usual, own = runtime_profile("megatron").overlap, named_overlap(overlap)
-    assert own == dataclasses.replace(usual, kind="tensor")
-    with pytest.raises(ValueError, match="line 2: --tp-comm-overlap is without --overlap-grad-reduce"):
-        read(tmp_path, "--bf16 --tp-comm-overlap")
+def test_overlap_with_tensor_parallelism_is_written():
     asked = {"batch": 16, "micro_batches": 4, "tensor": 2, "runs_on": "megatron", "cache": False}
     size = transformer_size("gpt2-125m")
     for kind, written in (("tensor", True), ("gradients", False), ("none", False)):
