@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.costs.memory_margin import UNMEASURED
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.plans.plan_changes import between, changes
@@ -52,7 +53,7 @@ def other_settings(
     each setting the best; none where the plan can't be estimated without tracing, or can't be said by settings.
     """
     framework = plan.priced_by and (plan.priced_by.runs_on or plan.priced_by.runtime.partition("+")[0])
-    if framework not in RUNTIMES:
+    if framework not in RUNTIMES or not _is_sized(plan):
         return []
     try:
         outline, estimators = Outline.of(plan), {plan.priced_by: PlanEstimator(plan, calibration=calibration)}
@@ -62,6 +63,9 @@ def other_settings(
         return []
     best: dict[str, OtherSetting] = {}
     for other in _changed(plan, outline):
+        change = next(changes(plan, other), None)
+        if change is None:  # of one stage no schedule is another, for instance
+            continue
         # Whether Alpa runs it is told by what it was priced with, and hinders no other framework.
         if any(hindrances(dataclasses.replace(other, runs_on_alpa=True), framework, RUNTIMES[framework])):
             continue
@@ -71,13 +75,21 @@ def other_settings(
             estimated = estimators[other.priced_by].estimate(other).plan
         except (NoPlanError, ValueError):
             continue
-        (what, _, value) = next(changes(plan, other))
+        what, _, value = change
         setting = OtherSetting(what, value, estimated)
         before = best[what].plan if what in best else own
         fits = all(stage.memory_bytes <= (1 - left) * stage.memory_limit_bytes for stage in estimated.stages)
         if fits and estimated.step_s < before.step_s * (1 - _WORTH):
             best[what] = setting
     return ordered(best.values(), key=lambda setting: setting.plan.step_s)
+
+def _is_sized(plan: Plan) -> bool:
+    """Returns whether a plan is of a transformer by its sizes, which needn't be traced."""
+    if plan.priced_by is None or plan.batch is None:
+        return False
+    runtime, samples = plan.priced_by.runtime.partition("+")[0], plan.batch // plan.num_micro_batches
+    return sized_transformer(plan.model, runtime, samples, plan.priced_by.attention) is not None
+
 
 def _changed(plan: Plan, outline: Outline) -> Iterator[Plan]:
     """Yields plans in which one setting is changed, also those that the framework can't run."""
