@@ -14,7 +14,7 @@ from alpa_dejavu._util.json_file import CheckedFile, peek, read_checked, read_te
 from alpa_dejavu._util.json_text import Path
 
 _Data = TypeVar("_Data")
-_MOST_CHARACTERS, _DEEPEST = 2**17, 30
+_MOST_CHARACTERS, _DEEPEST, _LONGEST = 2**17, 30, 1000
 """PyYAML takes a second for so many characters; its faster reader in C ends the process where lists are deep."""
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + name for name in "null bool int float str seq map".split()}
@@ -82,6 +82,19 @@ def _read(path: pathlib.Path, remedy: str) -> CheckedFile[Any]:
     except RecursionError:
         raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
     return CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
+
+
+def plain_value(text: str) -> Any:
+    """Returns the number, list, text or truth that a short text is in YAML; the text itself where it is none of these.
+
+    >>> plain_value("1e-3"), plain_value("[silu, linear]"), plain_value("a: b: c")
+    (0.001, ['silu', 'linear'], 'a: b: c')
+    """
+    try:
+        root = yaml.compose(text, Loader=_Loader) if len(text) < _LONGEST else None
+        return text if root is None or any(_wrong(root, set(), 0)) else _data(root)
+    except (yaml.YAMLError, RecursionError):
+        return text
 
 
 def _data(root: yaml.Node) -> Any:
