@@ -5,12 +5,13 @@
 # make pictures         draw the pictures of slicers (their seconds are this machine's) and of a report in docs/ again
 # make docs             build the site of docs/ into site/, strictly
 # make pages            write the tables and figures of README.md and docs/ again, from the files of their runs
+# make guides           run the blocks of the guides, and write what they print today; 8 minutes
 # make schemas         write the JSON Schemas of files again, from their declared types
 # make figures          fit the figures of kernels, collectives and runtimes again, to ../shared/data; 6 minutes
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check pictures report-picture docs pages schemas figures clean
+.PHONY: help install demo test test-all check pictures report-picture docs pages guides schemas figures clean
 
 STAMP := .venv/installed
 CHROMIUM ?= chromium
@@ -57,6 +58,9 @@ docs: $(STAMP)
 
 pages: $(STAMP)
 	@.venv/bin/python benchmarks/page.py
+
+guides: $(STAMP)
+	@.venv/bin/python benchmarks/guides.py
 
 schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas

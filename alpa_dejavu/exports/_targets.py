@@ -7,9 +7,10 @@ sharding/transformers/_execution.py) of its own are optional. A simulator needs 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
@@ -78,6 +79,12 @@ _ALL = (
 )  # fmt: skip
 TARGETS = {target.name: target for target in _ALL}
 """The runtimes and simulators that plans can be written for."""
+SOURCES: Mapping[str, Target] = {
+    **{target.name: target for target in _ALL if target.reader is not None},
+    "nemo": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_nemo),
+    "megatron-bridge": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_megatron_bridge),
+}
+"""The targets whose configurations are read, by what these are called: Megatron's are of several formats."""
 
 
 def named_target(name: str) -> Target:
@@ -103,7 +110,11 @@ def export(
     """
     target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
     if target.runtime is not None:
-        if why := "; ".join(map(str, hindrances(plan, target.name, target.runtime))):
+        reasons: dict[str, list[str]] = {}
+        for hindrance in hindrances(plan, target.name, target.runtime):
+            reasons.setdefault(hindrance.remedy, []).append(hindrance.why)
+        if reasons:
+            why = "; ".join(f"{', '.join(whys)}; {remedy}" for remedy, whys in reasons.items())
             raise ValueError(f"{target.name} can't run the plan: {why}")
         if model is not None and (untrained := target.runtime.why_not_trained(model.text)):
             raise ValueError(f"{target.name} can't train the model: {untrained}")

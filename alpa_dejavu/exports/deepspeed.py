@@ -112,7 +112,8 @@ def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | No
     )  # fmt: skip
     overlaps = config.get(f"{_ZERO}.overlap_comm", config.get(f"{_ZERO}.stage") == 3)
     priced_by = {} if overlaps else {"overlap": "none"}
-    return Foreign(outline, sizes, config.ignored, priced_by, tuple(_otherwise(config, outline, sizes)))
+    otherwise = tuple(_otherwise(config, outline, sizes))
+    return Foreign(outline, sizes, config.ignored, priced_by, otherwise, trained_by=trained.get("optimizer", ""))
 
 
 def _check_tensor_parallel(config: Configuration, name: str, value: Any) -> None:
@@ -219,7 +220,7 @@ def _offload(config: Configuration) -> Offload:
             if stage < least:
                 raise config.wrong(name, f"{key} is with ZeRO stage {stage}, but must be with {least} or above")
             places.add(device)
-            shares[key] = float(config.get(f"{name}.ratio", 1.0))
+            shares[key] = config.real(f"{name}.ratio", 1.0)
     activations = float(bool(config.get("activation_checkpointing.cpu_checkpointing")))
     if not shares and not activations:
         return NO_OFFLOAD
