@@ -23,7 +23,7 @@ class Unit:
 
 SECONDS, MILLISECONDS, GIBIBYTES = Unit("s", 1.0), Unit("ms", 1e-3), Unit("GiB", 2.0**30)
 _SECONDS = (SECONDS, MILLISECONDS, Unit("us", 1e-6))
-_MEBIBYTES = Unit("MiB", 2.0**20)
+_MEBIBYTES, _KIBIBYTES = Unit("MiB", 2.0**20), Unit("KiB", 2.0**10)
 _PREFIXES = (
     ("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0),
 )  # fmt: skip
@@ -41,8 +41,7 @@ def seconds(value: float, signed: bool = False) -> str:
     '0 s'
     """
     value = 0.0 if abs(value) < _LEAST_S else value
-    units = _SECONDS if value else _SECONDS[:1]
-    unit = next((unit for unit in units if not abs(value) < unit.value), units[-1])
+    unit = unit_of_seconds(value) if value else SECONDS
     return f"{number(value / unit.value, signed and value > 0)} {unit.name}"
 
 
@@ -65,8 +64,26 @@ def traffic(value: float) -> str:
     >>> [traffic(13576333.3), traffic(2**34), traffic(1000), traffic(0)]
     ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes']
     """
-    unit = next((unit for unit in (GIBIBYTES, _MEBIBYTES) if abs(value) >= unit.value), Unit("bytes", 1.0))
+    unit = unit_of_bytes(value)
     return f"{number(value / unit.value)} {unit.name}"
+
+
+def unit_of_seconds(most: float) -> Unit:
+    """Returns the unit in which seconds up to so many are readable, such as those along an axis.
+
+    >>> unit_of_seconds(0.25).name, unit_of_seconds(2.5).name
+    ('ms', 's')
+    """
+    return next((unit for unit in _SECONDS if not abs(most) < unit.value), _SECONDS[-1])
+
+
+def unit_of_bytes(most: float) -> Unit:
+    """Returns the unit in which bytes up to so many are readable, such as those along an axis.
+
+    >>> unit_of_bytes(3e6).name
+    'MiB'
+    """
+    return next((unit for unit in (GIBIBYTES, _MEBIBYTES, _KIBIBYTES) if abs(most) >= unit.value), Unit("bytes", 1.0))
 
 
 def exact_bytes(value: float) -> str:
