@@ -103,10 +103,11 @@ def export(
     """
     target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
     if target.runtime is not None:
-        reasons: dict[str, list[str]] = {}  # by what would do
+        reasons: dict[str, list[str]] = {}
         for hindrance in hindrances(plan, target.name, target.runtime):
             reasons.setdefault(hindrance.remedy, []).append(hindrance.why)
-        if why := "; ".join(f"{', '.join(whys)}; {remedy}" for remedy, whys in reasons.items()):
+        if reasons:
+            why = "; ".join(f"{', '.join(whys)}; {remedy}" for remedy, whys in reasons.items())
             raise ValueError(f"{target.name} can't run the plan: {why}")
         if model is not None and (untrained := target.runtime.why_not_trained(model.text)):
             raise ValueError(f"{target.name} can't train the model: {untrained}")
