@@ -62,7 +62,10 @@ def _read(path: pathlib.Path, remedy: str) -> CheckedFile[Any]:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
         wrong = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise ValueError(f"{path}{where}: this isn't YAML: {wrong}; {remedy}") from None
+        wrong = "a second document begins, but must be in a file of its own" if "another doc" in wrong else (
+            f"this isn't YAML: {wrong}"
+        )  # fmt: skip
+        raise ValueError(f"{path}{where}: {wrong}; {remedy}") from None
     except RecursionError:
         raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
     return CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
