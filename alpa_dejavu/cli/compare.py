@@ -76,7 +76,7 @@ def compare(
     json_path: pathlib.Path | None,
     **choices: Any,
 ) -> None:
-    """Says which cluster trains a model soonest and cheapest, where that can be told.
+    """Says which cluster trains a model soonest and cheapest. Where that can't be told, it says so.
 
     It plans for each cluster as `plan` does by itself, or with each memory saving that is named: none (as `plan` does
     with `--remat none --zero 0`), remat (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of

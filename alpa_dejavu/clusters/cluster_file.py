@@ -19,9 +19,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from alpa_dejavu._util.data_file import peek_file, read_checked_file
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu._util.yaml_file import peek_file, read_checked_file
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu

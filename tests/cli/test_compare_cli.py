@@ -120,7 +120,7 @@ def test_rows_and_facts_say_what_the_file_has(compared):
         (["--cluster", "p3.8xlarge", "--cluster", "1x p3.8xlarge"], "cluster is '1 x p3.8xlarge' twice"),
         (["--cluster", "nobody.json", "--cluster", "p3.8xlarge"], "nobody.json"),
         ([*TWO, "--tokens", "5"], "tokens is 5, but must be left out"),
-        ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but must be one option alone"),
+        ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but only one of them may be"),
         ([*TWO, "--calibration", "nobody"], "nobody"),
         ([*TWO, "--json", "there/is/none.json"], "there/is"),
     ],
