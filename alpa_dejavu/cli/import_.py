@@ -34,7 +34,7 @@ from alpa_dejavu.cli.working import working
     "--from", "source", type=LateChoice("exports:SOURCES"), required=True,
     help="Framework of the file: a script, TOML, Python, YAML or JSON.",
 )  # fmt: skip
-@option("--config", default="", metavar="NAME", help="Which function, of several in torchtitan's Python.")
+@option("--config", default="", metavar="NAME", help="Function to take, where torchtitan's Python has several.")
 @option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
 @option("--model", group=MODEL, help="Name, config.json, or sizes.  [default: the file's]")
