@@ -113,13 +113,6 @@ def print_plan(plan: Plan, to: Pages, planned: PlanningResult | None = None, mor
         to.fact(name, text)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
-    by_text: dict[str, list[str]] = {}
-    for row in rows:
-        if row.stage.offloaded.any:
-            by_text.setdefault(row.stage.offloaded.text, []).append(str(row.number))
-    for text, numbers in by_text.items():
-        more = " ..." if len(numbers) > 4 else ""
-        to.fact(f"offload of stage {', '.join(numbers[:4])}{more}", text)
 
 
 def print_said(plan: Plan, to: Pages) -> None:

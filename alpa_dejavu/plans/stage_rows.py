@@ -314,11 +314,11 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
+PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OFFLOAD, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 LEAVE = (
-    "logical", *DEGREES, "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "submesh",
-    "collectives",
+    "logical", *DEGREES, "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "offload",
+    "submesh", "collectives",
 )  # fmt: skip
 """The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (

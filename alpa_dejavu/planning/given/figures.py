@@ -116,8 +116,8 @@ def _parameters_text(own: Sequence[float], reckoned: Sequence[Reckoning]) -> str
         parts = zip(_PARAMETERS, own, strict=True)
         return f"{total}: " + ", ".join(f"{name} {units.size(num_bytes)}" for name, num_bytes in parts if num_bytes)
     undivided = [math.fsum(values) for values in zip(*(stage.undivided for stage in reckoned), strict=True)]
-    each = [_divided(mine / count, whole / count) for mine, whole in zip(own, undivided, strict=True)]
-    named = ", ".join(f"{name} {text}" for name, text in zip(_PARAMETERS, each, strict=True) if text != "0")
+    texts = [_divided(mine / count, whole / count) for mine, whole in zip(own, undivided, strict=True)]
+    named = ", ".join(f"{name} {text}" for name, text in zip(_PARAMETERS, texts, strict=True) if text != "0")
     return f"{total}: {units.number(count)} x {units.number(sum(own) / count)} bytes ({named})"
 
 
@@ -137,10 +137,10 @@ def _activations_text(kept: float, of_micro_batch: float, reckoned: Sequence[Rec
     alike: dict[tuple[str, str], int] = {}
     for count, kind, num_bytes in itertools.chain.from_iterable(stage.kept for stage in reckoned):
         alike[kind, units.traffic(num_bytes)] = alike.get((kind, units.traffic(num_bytes)), 0) + count
-    each = " + ".join(f"{units.counted(count, kind)} x {text}" for (kind, text), count in alike.items())
-    each = each or f"{units.traffic(of_micro_batch)} a micro-batch"
+    of_layers = " + ".join(f"{units.counted(count, kind)} x {text}" for (kind, text), count in alike.items())
+    of_layers = of_layers or f"{units.traffic(of_micro_batch)} a micro-batch"
     flight = f"{units.number(kept / of_micro_batch)} in flight"
-    return f"{units.size(kept)}: {f'({each})' if ' + ' in each else each} x {flight}"
+    return f"{units.size(kept)}: {f'({of_layers})' if ' + ' in of_layers else of_layers} x {flight}"
 
 
 def _reckoned(plan: Plan, stages: Sequence[StagePlan]) -> list[Reckoning]:
@@ -160,7 +160,8 @@ def _reckoned(plan: Plan, stages: Sequence[StagePlan]) -> list[Reckoning]:
         reckoned = [sharding.reckoned(config_of_stage(stage), *stage.layers) for stage in stages]
         sums = [sum(count * num_bytes for count, _, num_bytes in stage.kept) for stage in reckoned]
         if all(
-            math.isclose(found, stage.activation_bytes, rel_tol=1e-6) for found, stage in zip(sums, stages, strict=True)
+            math.isclose(num_bytes, stage.activation_bytes, rel_tol=1e-6)
+            for num_bytes, stage in zip(sums, stages, strict=True)
         ):
             return reckoned
     return []

@@ -94,7 +94,7 @@ class TransformerSharding:
         """Returns the figures that the memory of a stage of layers first..last can be checked by."""
         work, layers = self.on((), config).work, range(first, last + 1)
         copied = [0] if first and last == self.size.num_layers - 1 and (self.size.tied or self.size.predicted) else []
-        own = [each for layer in (*layers, *copied) for each in work.parameter_bytes(layer)]
+        own = [part for layer in (*layers, *copied) for part in work.parameter_bytes(layer)]
         groups = [group for layer in (*layers, *copied) for group in work.parameters(layer)]
         none, whole = (end.remat for end in config.remat_ends) if config.remat_share < 1 else [config.remat] * 2
         blocks = [layer for layer in layers if 0 < layer < self.size.num_layers - 1]
@@ -105,7 +105,7 @@ class TransformerSharding:
             kinds["block" if layer in blocks else "head", layer_bytes.activations + layer_bytes.entering] += 1
         return Reckoning(
             parameters=sum(group.count for group in groups),
-            undivided=tuple(sum(getattr(each, name) for each in own) for name in ("weights", "gradients", "states")),
+            undivided=tuple(sum(getattr(part, name) for part in own) for name in ("weights", "gradients", "states")),
             kept=tuple((count, kind, num_bytes) for (kind, num_bytes), count in kinds.items() if num_bytes),
         )
 
