@@ -84,7 +84,7 @@ setup(
         "highspy>=1.7",
         "protobuf>=5",
         "rich",
-        "click>=8.1",
+        "click>=8.2",
         "pydantic>=2.9,<3",
         "typing_extensions>=4.12",
         "jinja2>=3.1",

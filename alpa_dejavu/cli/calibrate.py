@@ -12,10 +12,10 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.calibration import host_link_table, host_memory_table
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import PLAN_FILE
+from alpa_dejavu.cli.parameters import PLAN_FILE, local_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
@@ -33,32 +33,27 @@ _LEAST_S = 1.0
 @click.command(
     cls=Command,
     examples=("alpa-dejavu calibrate --output here.json", "alpa-dejavu calibrate --output here.json --links"),
-    rests_on="All figures are measured on the cluster that Ray has; errors are those of measurements that fits left "
-    "out.",
+    rests_on="All figures are measured on Ray's cluster; errors are those of measurements that a fit left out.",
 )
-@click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the calibration goes (JSON).")
-@click.option(
+@option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Calibration file to write (JSON).")
+@option(
     "--budget", type=click.FloatRange(min=_LEAST_S), default=150.0, show_default=True, metavar="SECONDS",
-    help="How long it may measure.",
+    help="Seconds that measuring may take.",
 )  # fmt: skip
-@click.option("--resume", is_flag=True, help="Go on with FILE.measurements.jsonl of a run that was interrupted.")
-@click.option("--machine", help="A known machine, or a JSON file, for devices that Ray has no known name of.")
-@click.option(
+@option("--resume", is_flag=True, help="Go on from the measurements of an interrupted run.")
+@option("--machine", metavar="NAME|FILE", help="Machine of devices whose names in Ray are unknown.")
+@option(
     "--database",
     type=PLAN_FILE,
     metavar="FILE",
-    help="Fit collectives and products to a database that `calibration convert` wrote.",
+    help="Database by `calibration convert` that collectives and products are fitted to.",
 )
-@click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")
-@click.option(
-    "--folder",
-    default="",
-    metavar="DIR",
-    help="A folder of the hosts on the drives to measure; else that of temporary files.",
-)
-@click.option("--links", is_flag=True, help="Measure the links from host to host alone, and add them to FILE.")
-@click.option("--every-pair", is_flag=True, help="Of --links: probe all pairs of hosts, even of equal ones.")
+@local_option
+@option("--hosts", type=click.IntRange(min=1), default=1, show_default=True,
+        help="Hosts of N devices each, with --local.")  # fmt: skip
+@option("--folder", default="", metavar="DIR", help="Folder on the drives to measure.  [default: temporary files']")
+@option("--links", is_flag=True, help="Measure only the links between hosts, and add them to FILE.")
+@option("--every-pair", is_flag=True, help="With --links, probe all pairs of hosts, even of equal ones.")
 @click.pass_obj  # what tells seconds, where a caller of the command hands one in
 def calibrate(
     clock: Callable[[], float] | None,
@@ -73,13 +68,11 @@ def calibrate(
     links: bool,
     every_pair: bool,
 ) -> None:
-    """Measures links, the starts of computations and the memory of hosts of the cluster that Ray has, and writes a
-    calibration, which later plans are made by.
+    """Measures Ray's cluster, and writes a calibration.
 
-    It is experimental on CPU devices: stages are predicted no better than without it in
-    docs/results.md. --links isn't. Operators are predicted as without a calibration.
-
-    Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
+    It measures links, kernel launches and host memory; operators are predicted as without a calibration. On CPU devices
+    it is experimental, except for --links: stages are predicted no better than without it (docs/results.md). Every
+    measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is taken.
     """
     check_outputs(output)
     if hosts > 1 and local is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.commands import Command, CommandGroup
+from alpa_dejavu.cli.commands import Command, CommandGroup, option
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import Table, new_table
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def calibration() -> None:
-    """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
+    """Shows a calibration, or converts Alpa's profiling database."""
 
 
 @calibration.command(
     cls=Command,
     examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --plots plots"),
-    rests_on="Each row says where it is from: measurements, or a data sheet.",
+    rests_on="Each row names its origin: measurements, or a data sheet.",
 )
 @click.argument("choice", metavar="FILE")
-@click.option(
+@option(
     "--plots",
     type=click.Path(path_type=pathlib.Path, file_okay=False),
     metavar="DIR",
-    help="Write a page for each operator and collective, with 90 % intervals, and maps of links.",
+    help="Write a page for each operator, collective and kind of link to this folder.",
 )
 def show(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints the content of a calibration file, or of a converted profiling database."""
+    """Prints a calibration, or a converted profiling database."""
     from alpa_dejavu.calibration import chosen_calibration
 
     if is_database(choice):

@@ -12,10 +12,11 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NoReturn, final
+from typing import IO, Any, NoReturn, TypeVar, final
 
 import click
 
+from alpa_dejavu._util.units import counted
 from alpa_dejavu.cli.output import prepare_streams, printable_lines, to_stdout
 from alpa_dejavu.cli.table import with_wide
 
@@ -23,15 +24,57 @@ _MOST = 76
 """How long a line of an example may be."""
 
 PREDICTIONS = (
-    "Seconds on GPUs are predicted by models that are fitted to measured ones, and those on other devices from data "
-    "sheets, unless a calibration of the cluster is given. The rows under `rests on` say which, and how far off they "
-    "may be. Memory is counted, not measured."
+    "Seconds are predicted by a calibration, else by models fitted to measured GPUs, else by data sheets; a plan says "
+    "how far off they may be."
 )
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PLACEHOLDERS = {"integer": "N", "integer range": "N", "float": "NUMBER", "float range": "NUMBER", "text": "TEXT"}
+_WIDEST = 23
+"""How wide the names of options may be before their help starts on a line of its own."""
+_OTHERS = "Options"
+"""The heading of options that have none of their own."""
+
+
+@final
+class GroupedOption(click.Option):
+    """An option with the heading under which `--help-all` lists it; `--help` lists it, too, unless it is rare."""
+
+    def __init__(self, *arguments: Any, group: str = _OTHERS, rare: bool = False, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.group, self.rare = group, rare
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Returns the placeholder of the option's value: its choices, N for a whole number, or the type's own name."""
+        name = self.type.name
+        return self.metavar or self.type.get_metavar(self, ctx) or _PLACEHOLDERS.get(name, name)
+
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        """Returns what follows the help in brackets; that a number can't be negative goes without saying."""
+        extra = super().get_help_extra(ctx)
+        if extra.get("range") in ("x>=0", "x>=1", "x>0"):
+            extra.pop("range")
+        return extra
+
+
+def option(*names: str, group: str = _OTHERS, rare: bool = False, **attributes: Any) -> Callable[[F], F]:
+    """Returns a decorator that adds a `GroupedOption` to a command; other attributes are those of `click.option`."""
+    return click.option(*names, cls=GroupedOption, group=group, rare=rare, **attributes)
+
+
+_ALL = f"{__name__}.all"
+
+
+def _show_all(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        context.meta[_ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
 
 
 class Command(click.Command):
     """A command whose help ends with examples, each with all its words, with rows under a title, which a function makes
-    when they are shown, and with what its figures rest on, if any.
+    when they are shown, and with what its figures rest on, if any. Rare options are in `--help-all` alone.
     """
 
     def __init__(
@@ -44,6 +87,26 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*arguments, **named)
         self.examples, self.rests_on, self.rows = tuple(examples), rests_on, rows
+        self.params.append(
+            GroupedOption(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options: those that most people need, or with `--help-all` each under its heading."""
+        shows_all, sections = bool(ctx.meta.get(_ALL)), dict[str, list[tuple[str, str]]]()
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            if shows_all or not _is_rare(parameter):
+                heading = getattr(parameter, "group", _OTHERS) if shows_all else _OTHERS
+                sections.setdefault(heading, []).append(record)
+        others = sections.pop(_OTHERS)  # with `--help`, which every command has
+        for heading, records in (*sections.items(), (_OTHERS, others)):
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=_WIDEST)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples, and what the figures rest on, below the options."""
@@ -58,6 +121,13 @@ class Command(click.Command):
         if self.rests_on:
             with formatter.section("What the figures rest on"):
                 formatter.write_text(self.rests_on)
+        rare = sum(map(_is_rare, self.get_params(ctx)))
+        if rare and not ctx.meta.get(_ALL):
+            formatter.write(f"\n{counted(rare, 'more option')}: --help-all\n")
+
+
+def _is_rare(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, GroupedOption) and parameter.rare
 
 
 class CommandGroup(click.Group):

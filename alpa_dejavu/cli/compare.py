@@ -12,12 +12,22 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command
+from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.models import model_text, training_options
+from alpa_dejavu.cli.models import model_option, model_text, sequence_option, training_options
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import communication_option, layers_option, micro_batches_option, pricing_options
-from alpa_dejavu.cli.plan_costs import asked_steps
+from alpa_dejavu.cli.parameters import (
+    CLUSTER,
+    FILES,
+    MEMORY,
+    SEARCH,
+    batch_option,
+    communication_option,
+    layers_option,
+    micro_batches_option,
+    pricing_options,
+)
+from alpa_dejavu.cli.plan_costs import asked_steps, whole_run_options
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
@@ -33,26 +43,24 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
         "alpa-dejavu compare --model gpt-1.3b --cluster '2 x p3.16xlarge' --cluster p4d.24xlarge --batch 256",
         "alpa-dejavu compare --model my_model:step --cluster a.json --cluster b.json --batch 64 --json compared.json",
     ),
-    rests_on=f"{PREDICTIONS} The order of two clusters is sure where it is so in 90 % of draws of these errors.",
+    rests_on=f"{PREDICTIONS} An order is sure that holds in 90 % of draws of these errors.",
 )
-@click.option("--model", required=True, help="A known name (`gpt-39b`), a config.json, or module:function of your own.")
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
+@model_option
+@sequence_option
 @training_options
-@click.option("--cluster", "clusters", multiple=True, required=True,
-              help="A known machine, `2 x p3.16xlarge`, or a JSON file; give it for each cluster.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of a training step.")
+@option("--cluster", "clusters", group=CLUSTER, multiple=True, required=True,
+        help="Machine, `2 x p3.16xlarge`, or a file; once for each cluster.")  # fmt: skip
+@batch_option
 @micro_batches_option
 @layers_option
-@click.option("--saving", "savings", type=click.Choice(_SAVINGS), multiple=True,
-              help="Only these of the ways to keep less in memory; give it for each.")  # fmt: skip
-@click.option("--objective", type=click.Choice(("time", "price")), default="time", show_default=True,
-              help="What each plan makes least.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take, in hours and money.")
-@click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
-@click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
+@option("--saving", "savings", group=MEMORY, type=click.Choice(_SAVINGS), multiple=True,
+        help="Memory saving to compare; may be repeated.  [default: all]")  # fmt: skip
+@option("--objective", group=SEARCH, type=click.Choice(("time", "price")), default="time", show_default=True,
+        help="Quantity that each plan minimises.")  # fmt: skip
+@whole_run_options
 @communication_option
 @pricing_options
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
 def compare(
     model: str,
@@ -68,12 +76,11 @@ def compare(
     json_path: pathlib.Path | None,
     **choices: Any,
 ) -> None:
-    """Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.
+    """Says which cluster trains a model soonest and cheapest.
 
-    The ways are: `none`; `remat`, stages may compute activations again; `ZeRO`, replicas may share the optimizer's
-    state, gradients and parameters; `offload`, stages may keep a part on their hosts; and `remat+ZeRO`, among which
-    `plan` chooses by itself. Each row is the plan that `alpa-dejavu plan` finds with `--remat none --zero 0`, `--zero
-    0`, `--remat none`, `--remat none --zero 0 --offload auto`, or none of these.
+    It plans for each cluster with each memory saving: none (as `plan` does with `--remat none --zero 0`), remat
+    (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of optimizer state, gradients and
+    parameters), offload (`--remat none --zero 0 --offload auto`), and remat+ZeRO (as `plan` does by itself).
     """
     check_outputs(json_path)
     model = model_text(model, sequence, training)

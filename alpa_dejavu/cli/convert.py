@@ -10,7 +10,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
         "alpa-dejavu calibration convert prof_database.pkl --output database.json",
         "alpa-dejavu calibration convert ~/prof_database.pkl --output p3.json",
     ),
-    rests_on="The seconds are those that Alpa measured; which were left out, and why, is said.",
+    rests_on="The seconds are those that Alpa measured; a note says which were left out, and why.",
 )
 @click.argument("database", type=PLAN_FILE, metavar="DATABASE.pkl")
-@click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the JSON goes.")
+@option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="JSON file to write.")
 def convert(database: pathlib.Path, output: pathlib.Path) -> None:
-    """Converts a profiling database of Alpa's, which is a pickle, into JSON.
+    """Converts Alpa's profiling database, a pickle, into JSON.
 
-    A pickle can name any code to run. This one is read without importing or running anything that it names, and a name
-    that no profiling database has ends the conversion.
+    A pickle can name any code to run. This command imports and runs nothing that the file names, and stops at a name
+    that no profiling database has.
     """
     check_outputs(output)
     click.echo(

@@ -12,7 +12,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
@@ -33,21 +33,21 @@ _signed = functools.partial(units.seconds, signed=True)
 @click.command(
     cls=Command,
     examples=("alpa-dejavu diff plan.json other.json", "alpa-dejavu diff plan.json other.json --cluster mine.json"),
-    rests_on="Plans in between are estimated by what the plans' files were priced by: no difference is measured.",
+    rests_on="Plans in between are estimated as the plans themselves were; no difference is measured.",
 )
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")
 @click.argument("second_path", type=PLAN_FILE, metavar="B.json")
-@click.option("--model", help="Instead of the plans': a known name, or module:function.")
+@option("--model", help="Model instead of the plans': a name, or module:function.")
 @trust_option
-@click.option("--cluster", help="Instead of the plans': a known machine, or a JSON file.")
+@option("--cluster", help="Cluster instead of the plans': a machine, or a file.")
 def diff(
     first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, trust_model: bool, cluster: str | None
 ) -> None:
-    """Says in what two plans differ, and how many seconds of a step each difference costs; together these are the
-    whole.
+    """Says how two plans differ, and what each difference costs.
 
-    Plans in between, with some of the differences made, are estimated; a cost is the mean over the orders in which the
-    differences can be made: all of them up to six, 16 that are drawn by a fixed seed beyond.
+    The costs, in seconds of a step, add up to the whole difference. It estimates plans that have some of the
+    differences; a cost is the mean over the orders in which they can be introduced: over all orders of up to six
+    differences, over 16 random ones of more.
     """
     first, second = read_plan(first_path), read_plan(second_path)
     print_difference(first, second, (str(first_path), str(second_path)), console(), model, trust_model, cluster)

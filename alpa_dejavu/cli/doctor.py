@@ -16,7 +16,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu._util.extras import installed_version
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
@@ -26,11 +26,11 @@ from alpa_dejavu.cli.working import working
 @click.command(
     cls=Command,
     examples=("alpa-dejavu doctor", "alpa-dejavu doctor --compile"),
-    rests_on="Packages are really imported, in processes of their own, on the CPU; no GPU is tried.",
+    rests_on="Packages are imported in processes of their own, on the CPU; no GPU is tried.",
 )
-@click.option("--compile", "compiles", is_flag=True, help="Compile all that the first plan would wait for, too.")
+@option("--compile", "compiles", is_flag=True, help="Also compile what the first plan would wait for.")
 def doctor(compiles: bool) -> None:
-    """Says which packages are installed, which functions work on this machine, and what to do about the others."""
+    """Checks which packages and functions work on this machine. For the others it says what to do."""
     to = console()
     installed = new_table(("package", "version"), (), ("what for",))
     for package in versions():

@@ -10,11 +10,11 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command
+from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
-from alpa_dejavu.cli.models import model_text, training_options
+from alpa_dejavu.cli.models import model_text, other_model_option, training_options
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import PLAN_FILE, output_options, pricing_options, trust_option
+from alpa_dejavu.cli.parameters import CLUSTER, PLAN_FILE, output_options, pricing_options, trust_option
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
@@ -30,9 +30,9 @@ from alpa_dejavu.problem import Plan
     rests_on=PREDICTIONS,
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@other_model_option
 @training_options
-@click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
+@option("--cluster", group=CLUSTER, help="Cluster instead of the plan's: a machine, or a file.")
 @trust_option
 @pricing_options
 @output_options

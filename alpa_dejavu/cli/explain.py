@@ -32,14 +32,14 @@ _MOST = 16
 @click.command(
     cls=Command,
     examples=("alpa-dejavu explain plan.json", "alpa-dejavu explain plan.json --calibration here.json"),
-    rests_on="The plan's step is simulated anew with one thing changed, from the predicted seconds in its file.",
+    rests_on="The plan's step is simulated again, from the predicted seconds in its file, with one thing changed.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @calibration_option
 def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
-    """Says what bounds a plan's step time, what would help, and what to buy or to speed up first.
+    """Says what bounds a plan's step, and what would help.
 
-    With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
+    Where `plan --json` kept its data beside the plan, it also plans with devices, bandwidths and layers twice as fast.
     """
     plan_in_file = read_plan(plan_path)
     with working(f"explaining {plan_path}"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
@@ -34,22 +34,22 @@ def _divisions() -> list[tuple[str, str]]:
         "alpa-dejavu export plan.json --to alpa --output folder",
         "alpa-dejavu export plan.json --to chakra --output traces --force",
     ),
-    rows=("Divisions that files can say, beside data and pipeline parallelism", _divisions),
-    rests_on="Files say the plan; those for simulators also have the seconds that the plan predicts.",
+    rows=("What the files can express beside data and pipeline parallelism", _divisions),
+    rests_on="Files for simulators have the seconds that the plan predicts; the others have none.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--to", required=True, metavar="NAME", help="The runtime, or the simulator, that the files are for.")
-@click.option(
+@option("--to", required=True, metavar="NAME", help="Runtime or simulator that reads the files.")
+@option(
     "--output", type=click.Path(path_type=pathlib.Path, file_okay=False), required=True, metavar="DIR",
-    help="The folder that the files are written to.",
+    help="Folder to write the files to.",
 )  # fmt: skip
-@click.option("--model", help="Instead of the plan's: a known name, a config.json, or the sizes of a transformer.")
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of --model.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@option("--model", help="Model instead of the plan's: a name, config.json, or sizes.")
+@option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample of --model.")
+@option("--force", is_flag=True, help="Replace files that exist.")
 def export(
     plan_path: pathlib.Path, to: str, output: pathlib.Path, model: str | None, sequence: int | None, force: bool
 ) -> None:
-    """Writes a plan as the files that another runtime, or a simulator, reads."""
+    """Writes a plan as another runtime's or a simulator's files."""
     from alpa_dejavu.exports import export as write
     from alpa_dejavu.exports import named_target
 

@@ -13,7 +13,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history import history_path
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.output import console, write_stdout
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.table import Table, new_table
@@ -32,10 +32,10 @@ _MOST_STAGES = 3
     rests_on="Runs are those that `alpa-dejavu profile` measured. Corrections are fitted to them, and are near 1 where "
     "they are few.",
 )
-@click.option("--history", "path", type=HISTORY, metavar="FILE", help="Instead of the usual file of past runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@option("--history", "path", type=HISTORY, metavar="FILE", help="File of past runs.  [default: the user's]")
+@option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def history(path: pathlib.Path | None, as_json: bool) -> None:
-    """Shows past runs of plans, and how they correct the predictions for new plans."""
+    """Shows past runs, and how they correct predictions."""
     from alpa_dejavu.calibration.history import Correction, Store
     from alpa_dejavu.calibration.history.past_run import UNKNOWN
 

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command
+from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.diff import print_difference
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import PLAN_FILE, hosts_option, pricing_options
+from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, hosts_option, pricing_options
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 
@@ -29,17 +29,19 @@ from alpa_dejavu.cli.working import working
     rests_on=PREDICTIONS,
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
-@click.option(
+@option(
     "--from", "source", type=click.Choice(("megatron", "torchtitan", "deepspeed", "galvatron")), required=True,
-    help="Whose configuration it is: Megatron's command line in a script, torchtitan's TOML, or another's JSON.",
+    help="Framework of the file: Megatron's flags in a script, torchtitan's TOML, or another's JSON.",
 )  # fmt: skip
-@click.option("--cluster", required=True, help="A known machine (`p4d.24xlarge`), or a JSON file.")
+@option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
-@click.option("--model", help="A known name, a config.json, or the sizes; the default is what the file says.")
-@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, where the model's file allows more.")
-@click.option("--faster", "faster_path", type=OUTPUT, metavar="FILE", help="Plan for the same runtime, and write that.")
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write the plan of the configuration.")
-@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a report on it.")
+@option("--model", group=MODEL, help="Name, config.json, or sizes.  [default: the file's]")
+@option("--sequence", group=MODEL, rare=True, type=click.IntRange(min=1),
+        help="Tokens of a sample, where the model's file allows more.")  # fmt: skip
+@option("--faster", "faster_path", group=FILES, type=OUTPUT, metavar="FILE",
+        help="Search the same runtime's best plan, and write it.")  # fmt: skip
+@option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the imported plan.")
+@option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report on the imported plan.")
 @pricing_options
 @collector_paused()
 def import_(
@@ -54,9 +56,9 @@ def import_(
     html_path: pathlib.Path | None,
     **pricing: Any,
 ) -> None:
-    """Reads the plan in another runtime's configuration, and predicts its step; nothing in it is run.
+    """Reads another framework's configuration and predicts its step; nothing in the file is run.
 
-    With `--faster` the best plan that the same runtime can run is looked for, and said in what it differs.
+    With `--faster` it also says in what the best plan of the same runtime differs.
     """
     paths = (json_path, html_path, faster_path)
     check_outputs(*paths)

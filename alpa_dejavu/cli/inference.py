@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
+from alpa_dejavu.cli.commands import F, option
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.models import has_own_length, is_model_file, model_text, sizes_of_model
 from alpa_dejavu.cli.output import Pages, console
-from alpa_dejavu.cli.parameters import LateChoice
+from alpa_dejavu.cli.parameters import INFERENCE, LateChoice
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.inference import Lengths, ServingPlan
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _PROMPT, _OUTPUT = 512, 128
 _SERVES: Final = (
@@ -33,31 +32,28 @@ _TRAINS: Final = ("train_last", "lora", "frozen", "optimizer", "precision")
 """The options that say how a transformer is trained; inference is in half precision."""
 _TOKENS = click.IntRange(min=1)
 _OPTIONS: Final = (
-    click.option(
+    option(
         "--inference",
+        group=INFERENCE,
         type=LateChoice("planning.inference:OBJECTIVES"),
-        help="Plan inference for the soonest or most tokens.",
+        help="Plan inference instead of training.",
     ),
-    click.option("--prompt-tokens", type=_TOKENS, help=f"Tokens of a prompt.  [default: {_PROMPT}]"),
-    click.option("--output-tokens", type=_TOKENS, help=f"Tokens of an output.  [default: {_OUTPUT}]"),
-    click.option(
-        "--lengths",
-        "lengths_path",
-        type=click.Path(path_type=pathlib.Path, dir_okay=False),
-        metavar="FILE",
-        help="CSV of prompt and output lengths (columns prompt, output, weight).",
+    *(
+        option(name, *parameter, group=INFERENCE, rare=True, type=kind, metavar=metavar, help=text)
+        for name, parameter, kind, metavar, text in (
+            ("--prompt-tokens", (), _TOKENS, "N", f"Tokens of a prompt.  [default: {_PROMPT}]"),
+            ("--output-tokens", (), _TOKENS, "N", f"Tokens of an output.  [default: {_OUTPUT}]"),
+            ("--lengths", ("lengths_path",), click.Path(path_type=pathlib.Path, dir_okay=False), "FILE",
+             "CSV file of prompt and output lengths, with the columns prompt, output and weight."),
+            ("--latency-limit", (), float, "SECONDS", "Longest time of each output token (TPOT)."),
+            ("--ttft-limit", (), float, "SECONDS", "Longest time to the first token (TTFT)."),
+            ("--tensor-parallel", (), _TOKENS, "N", "Tensor-parallel degree.  [default: chosen]"),
+            ("--stages", (), _TOKENS, "N", "Pipeline-parallel degree.  [default: chosen]"),
+            ("--cache-bytes-per-token", (), float, "BYTES",
+             "Bytes of keys and values of a token in all layers, for a function of your own."),
+        )
     ),
-    click.option("--latency-limit", type=float, metavar="SECONDS", help="The longest time of each output token."),
-    click.option("--ttft-limit", type=float, metavar="SECONDS", help="The longest time to the first token."),
-    click.option("--tensor-parallel", type=_TOKENS, metavar="N", help="Devices of a stage.  [default: chosen]"),
-    click.option("--stages", type=_TOKENS, metavar="N", help="Stages of a replica.  [default: chosen]"),
-    click.option(
-        "--cache-bytes-per-token",
-        type=float,
-        metavar="BYTES",
-        help="Keys and values of a token in all layers, for a function of your own.",
-    ),
-)
+)  # fmt: skip
 _NAMES: Final = (
     "prompt_tokens", "output_tokens", "lengths_path", "latency_limit", "ttft_limit", "tensor_parallel", "stages",
     "cache_bytes_per_token",
@@ -80,8 +76,8 @@ def inference_options(command: F) -> F:
             raise click.MissingParameter(ctx=context, param=_parameters(context)["batch"])
         return command(**options)
 
-    for option in reversed(_OPTIONS):
-        chosen = option(chosen)
+    for add in reversed(_OPTIONS):
+        chosen = add(chosen)
     return chosen  # type: ignore[return-value]
 
 

@@ -14,16 +14,16 @@ import click
 
 import alpa_dejavu
 from alpa_dejavu._util.child_process import python_environment
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.output import console
 
 
 @click.command("install-alpa", cls=Command, examples=("alpa-dejavu install-alpa --dry-run", "alpa-dejavu install-alpa"))
-@click.option("--dry-run", is_flag=True, help="Print the two commands, and run nothing.")
+@option("--dry-run", is_flag=True, help="Print the two commands, and run nothing.")
 def install_alpa(dry_run: bool) -> None:
-    """Adds Alpa 0.2.3, Ray and our patches to this Python environment, so that plans can run.
+    """Adds Alpa 0.2.3, Ray and our patches to this environment.
 
-    Planning alone needs none of them.
+    Plans run with them; planning alone needs none of them.
     """
     commands = pip_commands()
     to = console()

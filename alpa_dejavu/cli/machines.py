@@ -27,15 +27,15 @@ _WORDS = {"num_sm": "multiprocessors", "num_bytes": "size", "l2_bytes": "L2 cach
         "alpa-dejavu machines p5.48xlarge",
         "alpa-dejavu machines GB200-186GB",
     ),
-    rests_on="All figures are from data sheets and clouds' pages, or estimates: with NAME each says which.",
+    rests_on="Figures are from data sheets and clouds' pages, or estimates; NAME shows the source of each.",
 )
 @click.argument("name", required=False)
 def machines(name: str | None) -> None:
-    """Lists the machine types that are known by name, with their GPUs, rates and prices. With NAME, all figures of one
-    machine or GPU with their sources.
+    """Lists the known machines with their GPUs, rates and prices. With NAME, it lists all figures of one machine or GPU
+    with their sources.
 
-    Every name may stand in `--cluster`, alone or with a number of hosts: `--cluster '4 x p5.48xlarge'`. A machine of
-    your own is a JSON file of the same form, in `--cluster` by its path.
+    `--cluster` takes each name, alone or with a number of hosts: `--cluster '4 x p5.48xlarge'`. It also takes the path
+    of a file that describes a machine of your own.
     """
     from alpa_dejavu._util.near_names import near
     from alpa_dejavu.clusters import known_machines

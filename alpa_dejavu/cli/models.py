@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, F, option
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import F, LateChoice
+from alpa_dejavu.cli.parameters import MODEL, LateChoice
 from alpa_dejavu.cli.table import new_table
 
 if TYPE_CHECKING:
@@ -48,16 +48,17 @@ _FAMILIES = {
 @click.command(
     cls=Command,
     examples=("alpa-dejavu models", "alpa-dejavu models llama"),
-    rests_on="Parameters are counted, not rounded: those of the arrays that a train step is traced with.",
+    rests_on="Parameters are counted in the arrays that a train step is traced with.",
 )
 @click.argument("family", required=False)
 def models(family: str | None) -> None:
-    """Lists the models that are known by name, with their parameters and blocks. With FAMILY, only one such as llama.
+    """Lists the known models with their parameters and blocks. With FAMILY, such as llama, it lists that family alone.
 
-    Every model takes `--batch`, and those with "layers" `--layers`; without it they are planned for a framework, as
-    `--runtime megatron`. Those with "length" take `--sequence`, too. Those with "serving" can be
-    planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
-    where you type the command, that takes a batch size and returns a train step and its arguments.
+    The column "may be changed" names what a model takes beside `--batch`: with "layers" `--layers` (the others are
+    planned for a framework, as by `--runtime megatron`), with "length" `--sequence`, with "serving" `plan --inference`.
+    A model of your own is `--model module:function`: a function in `module.py`, in the current folder, that takes a
+    batch size and returns a train step and its abstract arguments (for inference it takes a number of tokens, too, and
+    returns a step without gradients).
     """
     from alpa_dejavu.layers.models import known_models
 
@@ -132,28 +133,39 @@ class Fields(click.ParamType):
         return values
 
 
+model_option = option(
+    "--model", group=MODEL, required=True,
+    help="Name (`alpa-dejavu models`), config.json, Megatron script, or module:function of your own.",
+)  # fmt: skip
+other_model_option = option("--model", group=MODEL, help="Model instead of the plan's: a name, or module:function.")
+sequence_option = option(
+    "--sequence", group=MODEL, type=click.IntRange(min=1),
+    help="Tokens of a sample.  [default: the model's most]",
+)  # fmt: skip
 _TRAINED = {
-    "train_last": click.option(
-        "--train-last", type=click.IntRange(min=1), metavar="N",
-        help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.",
+    "train_last": option(
+        "--train-last", group=MODEL, rare=True, type=click.IntRange(min=1), metavar="N",
+        help="Train only the last N blocks and the head; the others are frozen.",
     ),
-    "lora": click.option(
-        "--lora", type=Fields("rank=N[,targets=attention|all]", {"rank": "lora", "targets": "lora_targets"}),
-        help="Train adapters of that rank on the products of attention, or on all; the model itself is frozen.",
+    "lora": option(
+        "--lora", group=MODEL, rare=True,
+        type=Fields("rank=N[,targets=attention|all]", {"rank": "lora", "targets": "lora_targets"}),
+        help="Train LoRA adapters of rank N on attention's products (or on all), with the model frozen.",
     ),
-    "frozen": click.option(
-        "--frozen", type=click.Choice(("bf16", "8bit", "4bit")),
-        help="In how many bits the products that aren't trained are kept.",
+    "frozen": option(
+        "--frozen", group=MODEL, rare=True, type=click.Choice(("bf16", "8bit", "4bit")),
+        help="Precision in which frozen weights are kept.",
     ),
-    "optimizer": click.option(
-        "--optimizer", type=LateChoice("layers.models:OPTIMIZERS"), help="Of a transformer by its sizes.  "
-        "[default: adamw]",
+    "optimizer": option(
+        "--optimizer", group=MODEL, rare=True, type=LateChoice("layers.models:OPTIMIZERS"),
+        help="Optimizer of a transformer given by its sizes.  [default: adamw]",
     ),
-    "precision": click.option(
-        "--precision", type=Fields("bf16|fp16|fp32|tf32|fp8|fp8-blockwise|mxfp8|nvfp4[,gather=fp8]",
-                                   {"precision": "precision", "gather": "gather"}),
-        help="Of a transformer's products; with gather=fp8 its weights are gathered in 8 bits, too.  "
-        "[default: the model's own, or bf16]",
+    "precision": option(
+        "--precision", group=MODEL, rare=True, metavar="TYPE[,gather=fp8]",
+        type=Fields("bf16|fp16|fp32|tf32|fp8|fp8-blockwise|mxfp8|nvfp4[,gather=fp8]",
+                    {"precision": "precision", "gather": "gather"}),
+        help="Precision of matrix products: bf16, fp16, fp32, tf32, fp8, fp8-blockwise, mxfp8 or nvfp4; with "
+        "gather=fp8 weights are gathered in 8 bits.  [default: the model's]",
     ),
 }  # fmt: skip
 
@@ -171,8 +183,8 @@ def training_options(command: F) -> F:
                 fields |= value if isinstance(value, dict) else {name: value}
         return command(*arguments, training=fields, **options)
 
-    for option in reversed(_TRAINED.values()):
-        with_fields = option(with_fields)
+    for add in reversed(_TRAINED.values()):
+        with_fields = add(with_fields)
     return with_fields  # type: ignore[return-value]
 
 

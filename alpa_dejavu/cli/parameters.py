@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import pathlib
 import pkgutil
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import click
 
+from alpa_dejavu.cli.commands import F, option
 from alpa_dejavu.cli.files import OUTPUT
 
-F = TypeVar("F", bound=Callable[..., Any])
+# The headings of options in `--help-all`.
+MODEL, CLUSTER, SEARCH, DEGREES, MEMORY = "Model", "Cluster", "Search", "Batch and degrees", "Memory"
+PREDICTED, FAILURES, PRICES, FILES, INFERENCE = "Predictions", "Failures", "Prices", "Output", "Inference"
 
 
 @final
@@ -32,21 +35,6 @@ class LateChoice(click.Choice[str]):
         """Returns the value if it is one of the names; fails for any other."""
         is_default = param is not None and value == param.default
         return str(value) if is_default else super().convert(value, param, ctx)
-
-
-@final
-class SlicerOption(click.Option):
-    """An option for a slicer, whose help names the experimental ones; they are imported when help is shown."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Returns the option and its help."""
-        from alpa_dejavu.slicing import EXPERIMENTAL
-
-        self.help = (
-            f"The search. Experimental, no better than the default in docs/results/slicers.md: "
-            f"{', '.join(EXPERIMENTAL)}."
-        )
-        return super().get_help_record(ctx)
 
 
 class Count(click.ParamType):
@@ -91,49 +79,60 @@ PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 
 HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
-calibration_option = click.option(
+batch_option = option("--batch", group=DEGREES, type=click.IntRange(min=1), required=True, help="Samples of a step.")
+calibration_option = option(
     "--calibration",
+    group=PREDICTED,
     metavar="FILE|none",
-    help="What was measured of the devices: a file that `alpa-dejavu calibrate` wrote, or `none` for data sheets.  "
-    "[default: GPUs by models that are fitted to measured ones, other devices by data sheets]",
+    help="Measurements of the devices, by `alpa-dejavu calibrate`; none: data sheets alone.",
 )
-runtime_option = click.option(
+runtime_option = option(
     "--runtime",
+    group=PREDICTED,
     type=LateChoice("costs.runtime:runtime_names"),
-    help="The training framework that runs the plan; the default is alpa, or what the given plan is for.",
+    help="Training framework.  [default: alpa or the plan's]",
 )
-memory_margin_option = click.option(
+memory_margin_option = option(
     "--memory-margin",
+    group=MEMORY,
+    rare=True,
     type=float,
     metavar="SHARE",
-    help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
+    help="Share of memory to leave free where no peak was measured.  [default: the machine file's, or 0.05]",
 )
-checkpoint_option = click.option(
+checkpoint_option = option(
     "--checkpoint-rate",
     "checkpoint_bytes_per_s",
+    group=FAILURES,
+    rare=True,
     type=click.FloatRange(min=0, min_open=True),
     callback=lambda context, parameter, rate: rate and rate * 1e9,
     metavar="GB/S",
-    help="At which all hosts together read a checkpoint, once a host is lost. The default is the cluster's, if known.",
+    help="Rate at which all hosts together read a checkpoint after a host was lost.  [default: the cluster's, if any]",
 )
-overlap_option = click.option(
+overlap_option = option(
     "--overlap",
+    group=PREDICTED,
+    rare=True,
     type=LateChoice("costs.overlap:OVERLAPS"),
-    help="What devices communicate while they compute: nothing, as Alpa's; gradients and parameters; a part of tensor "
-    "parallelism's exchanges too; or all that can. The default: as the runtime has it, or what the plan has.",
+    help="Communication that overlaps with computation: none, gradients (with parameters), tensor (these and a part of "
+    "tensor parallelism's collectives), or streams (all that can).  [default: the plan's, or the runtime's]",
 )
-attention_option = click.option(
+attention_option = option(
     "--attention",
+    group=PREDICTED,
+    rare=True,
     type=LateChoice("problem:ATTENTION"),
-    help="How attention is priced and kept: as one fused kernel, or with its scores in memory. The default: as the "
-    "runtime has it, or what the plan has.",
+    help="Attention as one fused kernel, or plain with its scores in memory.  [default: the plan's, or the runtime's]",
 )
-offload_option = click.option(
+offload_option = option(
     "--offload",
+    group=MEMORY,
+    rare=True,
     type=LateChoice("clusters.offload_choices:OFFLOAD_CHOICES"),
     default="none",
     show_default=True,
-    help="What stages keep may go to their hosts' memory (cpu), to drives (nvme), or to both (auto).",
+    help="Where stages may offload state and activations: to host memory (cpu), to drives (nvme), or to both (auto).",
 )
 _REMAT: Mapping[str, tuple[str, ...]] = {
     "auto": ("none", "selective", "layer"), "none": ("none",), "selective": ("selective",), "layer": ("layer",),
@@ -144,12 +143,11 @@ _ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "1": (2,),
 def saving_options(command: F) -> F:
     """Adds to a command the options for what stages do to keep less: rematerialisation and ZeRO."""
     for name, choices, text in (
-        ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 1 or 3; 2 is taken as 1."),
-        ("--remat", _REMAT, "Whether stages compute activations again: by `layer`, or, of a transformer by its sizes, "
-         "`selective`, as the runtime has it. `auto` lets each stage choose."),
+        ("--zero", _ZERO, "ZeRO stage; auto chooses among 0, 1 and 3. 2 is priced as 1."),
+        ("--remat", _REMAT, "Activation recomputation: none, layer, or selective as the runtime has it."),
     ):
-        command = click.option(
-            name, type=click.Choice(tuple(choices)), default="auto", show_default=True, help=text,
+        command = option(
+            name, group=MEMORY, type=click.Choice(tuple(choices)), default="auto", show_default=True, help=text,
             callback=lambda context, parameter, value, choices=choices: choices[value],
         )(command)  # fmt: skip
     return command
@@ -173,61 +171,73 @@ def division_options(command: F) -> F:
     """Adds to a command the options that fix how devices divide a model beside its batch."""
     count = click.IntRange(min=1)
     for name, kind, text in (
-        ("--shard", GroupSize(), "Groups of data-parallel devices in which ZeRO shares, as many or those of a host; "
-         "the groups are replicas."),
-        ("--experts", count, "Data-parallel devices among which experts are divided."),
-        ("--context", count, "Devices that share a sample's tokens."),
-        ("--tensor", count, "Devices that share operators. By default this and the next three are searched; all but "
-         "this one are of a transformer by its sizes, under a runtime that has them."),
+        ("--shard", GroupSize(), "Data-parallel devices over which ZeRO shards: a number, those of a host, or all; "
+         "several such groups are replicas (HSDP).  [default: chosen]"),
+        ("--experts", count, "Expert-parallel degree, over data-parallel devices.  [default: chosen]"),
+        ("--context", count, "Context-parallel degree; like experts and shard, for a transformer given by its sizes, "
+         "under a runtime that has it.  [default: chosen]"),
+        ("--tensor", count, "Tensor-parallel degree.  [default: chosen]"),
     ):  # fmt: skip
-        command = click.option(name, type=kind, metavar=None if name == "--shard" else "N", help=text)(command)
+        command = option(name, group=DEGREES, rare=name != "--tensor", type=kind, help=text)(command)
     return command
 
 
-hosts_option = click.option(
-    "--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines."
+hosts_option = option(
+    "--hosts", group=CLUSTER, type=click.IntRange(min=1), default=1, show_default=True, help="Number of hosts."
 )
-micro_batches_option = click.option(
-    "--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch."
-)
-layers_option = click.option(
-    "--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into."
-)
-cache_option = click.option(
+micro_batches_option = option(
+    "--micro-batches", group=DEGREES, type=Count(), default="auto", show_default=True,
+    help="Micro-batches of a step.",
+)  # fmt: skip
+layers_option = option(
+    "--layers", group=SEARCH, rare=True, type=Count(), default="auto", show_default=True,
+    help="Number of layers that the model is cut into; a stage is a row of them.",
+)  # fmt: skip
+cache_option = option(
     "--no-cache",
     "cache",
+    group=PREDICTED,
+    rare=True,
     is_flag=True,
     callback=lambda context, parameter, off: False if off else None,
     help="Trace the model anew, and keep nothing of it for the next time.",
 )
-trust_option = click.option(
-    "--trust-model",
-    is_flag=True,
-    help="Import and call the function that the plan's file names as its model; without it, files run no code.",
+local_option = option(
+    "--local", group=CLUSTER, type=click.IntRange(min=1), metavar="N", help="Start a local cluster of N CPU devices."
 )
-slicer_option = click.option(
+trust_option = option(
+    "--trust-model",
+    group=MODEL,
+    is_flag=True,
+    help="Import and call the model function that the plan file names; without it, a file runs no code.",
+)
+slicer_option = option(
     "--slicer",
     "slicing",
+    group=SEARCH,
+    rare=True,
     type=LateChoice("slicing:SLICERS"),
     default="dynamic",
     show_default=True,
-    cls=SlicerOption,
-    help="The search.",
+    help="Search that cuts the layers into stages. Experimental, no better than the default in "
+    "docs/results/slicers.md: gradient, mcmc.",
 )
-communication_option = click.option(
+communication_option = option(
     "--communication",
+    group=PREDICTED,
+    rare=True,
     type=click.Choice(("auto", "links", "alpha-beta", "free")),
     default="auto",
     show_default=True,
-    help="By the links of each group of devices, the slowest link of each, or as if it cost nothing; the default is "
-    "the calibration's, or without one NCCL's on known GPUs and else alpha-beta.",
+    help="Cost model of communication: links (those of each group of devices), alpha-beta (the slowest link of each "
+    "group), or free. auto is the calibration's, else NCCL's on known GPUs, else alpha-beta.",
 )
 
 
 def pricing_options(command: F) -> F:
     """Adds to a command the options for how plans are priced, whose values it takes as the planner's functions do."""
-    for option in (cache_option, attention_option, overlap_option, runtime_option, calibration_option):
-        command = option(command)
+    for add in (cache_option, attention_option, overlap_option, runtime_option, calibration_option):
+        command = add(command)
     return command
 
 
@@ -235,10 +245,11 @@ def output_options(command: F) -> F:
     """Adds to a command the options for the files that it may write (JSON, Python ...); `-` is standard output."""
     for name, text in (
         ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
-        ("--html", "Write a report that opens in a browser without network."),
+        ("--html", "Write the report, a page that needs no network."),
         ("--python", "Write the lines of Python that run the plan with Alpa."),
-        ("--json", "Write the plan file, which estimate, explain, diff and DejavuStageOption read."),
+        ("--json", "Write the plan file, which other commands read."),
     ):
         parameter = f"{name.removeprefix('--')}_path"
-        command = click.option(name, parameter, type=OUTPUT, metavar="FILE", help=text)(command)
+        rare = name in ("--python", "--trace")
+        command = option(name, parameter, group=FILES, rare=rare, type=OUTPUT, metavar="FILE", help=text)(command)
     return command

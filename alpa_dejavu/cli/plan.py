@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import PREDICTIONS, Command
+from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.files import (
     OUTPUT,
     check_outputs,
@@ -23,10 +23,17 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_stop
-from alpa_dejavu.cli.models import has_own_length, model_text, training_options
+from alpa_dejavu.cli.models import has_own_length, model_option, model_text, sequence_option, training_options
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
+    CLUSTER,
+    DEGREES,
+    FAILURES,
+    FILES,
     HISTORY,
+    MEMORY,
+    PREDICTED,
+    SEARCH,
     LateChoice,
     ScheduleName,
     checkpoint_option,
@@ -49,6 +56,7 @@ from alpa_dejavu.cli.plan_costs import (
     print_copies,
     print_tolerance,
     print_whole_run,
+    whole_run_options,
 )
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.working import working
@@ -65,51 +73,56 @@ _LONG = 8192
     ),
     rests_on=PREDICTIONS,
 )
-@click.option(
-    "--model",
-    required=True,
-    help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
-)
-@click.option("--sequence", type=click.IntRange(min=1),
-              help="Tokens of a sample, of a transformer by its sizes.  [default: as many as it may have]")  # fmt: skip
+@model_option
+@sequence_option
 @training_options
-@click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
+@option("--cluster", group=CLUSTER, required=True,
+        help="Machine (`alpa-dejavu machines`), `2 x p3.16xlarge`, a file, or `ray`.")  # fmt: skip
 @hosts_option
-@click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
+@option("--batch", group=DEGREES, type=click.IntRange(min=1),
+        help="Samples of a step.  [required in training]")  # fmt: skip
 @micro_batches_option
 @layers_option
-@click.option(
+@option(
     "--schedule",
+    group=SEARCH,
+    rare=True,
     type=ScheduleName(),
-    help="Of the pipeline. `auto` searches all, or those that the given runtime has; Alpa has 1f1b, "
+    help="Pipeline schedule. auto searches all, or those that the given runtime has; Alpa has 1f1b, "
     "1f1b_overlap_friendly, gpipe and inference.  [default: 1f1b, or auto with --for]",
 )
-@click.option("--for", "runs_on", type=LateChoice("planning.search.runtimes:RUNTIMES"),
-              help="Only plans that this framework can run.")  # fmt: skip
+@option("--for", "runs_on", group=SEARCH, type=LateChoice("planning.search.runtimes:RUNTIMES"),
+        help="Framework that must be able to run the plan.")  # fmt: skip
 @slicer_option
-@click.option("--risk", type=float, help="Of running out of memory.  [default: 0.01]")
+@option("--risk", group=MEMORY, rare=True, type=float, metavar="SHARE",
+        help="Probability of running out of memory that a plan may have.  [default: 0.01]")  # fmt: skip
 @memory_margin_option
-@click.option("--history", type=HISTORY, envvar="ALPA_DEJAVU_HISTORY", metavar="FILE",
-              help="Correct by the past runs in it.")  # fmt: skip
-@click.option("--objective", type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
-              help="What is least.")  # fmt: skip
+@option("--history", group=PREDICTED, rare=True, type=HISTORY, envvar="ALPA_DEJAVU_HISTORY", metavar="FILE",
+        help="Correct the predictions by the past runs in this file.")  # fmt: skip
+@option("--objective", group=SEARCH, type=LateChoice("planning.task:OBJECTIVES"), default="time", show_default=True,
+        help="Quantity to minimise.")  # fmt: skip
 @saving_options
 @division_options
 @offload_option
-@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
-@click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
-@click.option("--rule", default="suspicion", show_default=True, help="By which they do none, as `krum`.")
-@click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
-@click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
+@option("--replicas", group=FAILURES, rare=True, type=click.IntRange(min=1), default=1,
+        help="Least number of data-parallel replicas of each stage.  [default: 1]")  # fmt: skip
+@option("--tolerate", group=FAILURES, rare=True, type=click.IntRange(min=0), default=0,
+        help="Number of faulty replicas of a stage to tolerate; a table says what that costs.")  # fmt: skip
+@option("--rule", group=FAILURES, rare=True, default="suspicion", show_default=True,
+        help="Robust aggregation rule that tolerates them, such as krum.")  # fmt: skip
+@option("--host-fails-every", group=FAILURES, rare=True, type=float, metavar="DAYS",
+        help="Say what copies of the training state on neighbouring hosts cost, if a host fails so often.")  # fmt: skip
+@option("--copy-every", group=FAILURES, rare=True, type=click.IntRange(min=1), metavar="STEPS",
+        help="Steps between two copies.  [default: those that cost least]")  # fmt: skip
 @checkpoint_option
-@click.option("--contingencies", is_flag=True, help="Plan for the loss of each host, too, which takes longer.")
-@click.option("--strategy", type=LateChoice("planning.result:STRATEGIES"), default="dejavu", show_default=True,
-              help="By whose search.")  # fmt: skip
-@click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
-@click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take: hours, price, bytes by link.")
-@click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
-@click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
-@click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
+@option("--contingencies", group=FAILURES, rare=True, is_flag=True,
+        help="Plan for the loss of each host, too, which takes longer.")  # fmt: skip
+@option("--strategy", group=SEARCH, rare=True, type=LateChoice("planning.result:STRATEGIES"), default="dejavu",
+        show_default=True, help="Planner that searches; pipelines only lists several unlike ones.")  # fmt: skip
+@option("--other-schedules", group=SEARCH, rare=True, is_flag=True, help="Say what other schedules would gain.")
+@whole_run_options
+@option("--order", "order_path", group=FILES, rare=True, type=OUTPUT, metavar="FILE",
+        help="Improve the order of the schedule's passes, and write it as CSV.")  # fmt: skip
 @communication_option
 @pricing_options
 @output_options
@@ -144,17 +157,7 @@ def plan(
     trace_path: pathlib.Path | None,
     **choices: Any,
 ) -> None:
-    """Finds the best plan for a model on a cluster, without devices.
-
-    A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
-    the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
-    aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
-    and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
-    the rule needs, and a table says what that costs; with `--objective pareto` the list has it, too. With `--for` the
-    plan is the best that a framework can run, and a note says what that costs; `alpa-dejavu export` writes its files.
-    With `--host-fails-every` a table says what copies of the training state in neighbours' memory cost, and how often
-    to make them. With `--steps`, `--samples` or `--tokens` it says what the whole training takes.
-    """
+    """Finds the best plan for a model on a cluster. No device is needed."""
     paths, unlike = (json_path, python_path, html_path, trace_path, order_path), None
     with working(f"planning {model} on {cluster}"):
         # What takes long to import comes once something is shown.

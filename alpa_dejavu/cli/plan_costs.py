@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
+from alpa_dejavu.cli.commands import F, option
 from alpa_dejavu.cli.output import Pages
+from alpa_dejavu.cli.parameters import PRICES
 from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
@@ -75,6 +79,17 @@ def _front_table(front: Sequence[TolerantPlan]) -> Table:
         figures = units.seconds(tolerant.step_s), units.price(tolerant.price)
         table.add_row(str(tolerant.wrong), str(len(hosts)), *figures, name_ranges(hosts))
     return table
+
+
+def whole_run_options(command: F) -> F:
+    """Adds to a command the options by which it says what a whole training takes."""
+    for name, text in (
+        ("--samples", "Say what training on N samples takes."),
+        ("--tokens", "Say what training on N tokens takes and costs."),
+        ("--steps", "Say what N steps take."),
+    ):
+        command = option(name, group=PRICES, rare=name != "--tokens", type=click.IntRange(min=1), help=text)(command)
+    return command
 
 
 def asked_steps(

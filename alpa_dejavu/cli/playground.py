@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util.json_file import peek
-from alpa_dejavu.cli.commands import Command, CommandGroup
+from alpa_dejavu.cli.commands import Command, CommandGroup, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs
 
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
-_html_option = click.option(
+_html_option = option(
     "--html",
     "html_path",
     type=OUTPUT,
     metavar="FILE",
-    help="Write a page with curves, the table, and who works, waits, sends and fails; it opens without network.",
+    help="Write a page with curves, the table, and each worker's timeline.",
 )
 
 
 @click.group(cls=CommandGroup)
 def playground() -> None:
-    """Simulates distributed training on this machine, time and convergence together."""
+    """Simulates distributed training: time and convergence together."""
 
 
 @playground.command(
     "list", cls=Command, examples=("alpa-dejavu playground list", "alpa-dejavu playground list | grep gossip")
 )
 def list_names() -> None:
-    """Prints the names that a scenario may have, and scheduling policies, with a line and the settings of each."""
+    """Lists exchanges, faults, problems and policies with their settings."""
     from alpa_dejavu.playground.condition import CONDITIONS
     from alpa_dejavu.playground.data import MOVES, SPLITS
     from alpa_dejavu.playground.exchanges import EXCHANGES
@@ -72,22 +72,22 @@ def list_names() -> None:
         "alpa-dejavu playground run examples/playground/slow-worker.yaml --html run.html --json run.json",
         "alpa-dejavu playground run examples/playground/slow-worker.yaml --keep runs",
     ),
-    rests_on="Gradients are really computed; seconds are virtual, from the scenario's cluster.",
+    rests_on="Gradients are computed; seconds are virtual, by the scenario's cluster.",
 )
 @click.argument("path", type=_FILE, metavar="SCENARIO")
 @_html_option
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
-@click.option(
+@option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
+@option(
     "--keep",
     "folder",
     type=click.Path(path_type=pathlib.Path, file_okay=False),
     metavar="FOLDER",
-    help="Keep what is computed; the same command goes on from there where it was interrupted.",
+    help="Folder of checkpoints, from which the same command goes on after an interrupt.",
 )
 def run(
     path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, folder: pathlib.Path | None
 ) -> None:  # fmt: skip
-    """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
+    """Runs a scenario file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
     _show([_run(path, json_path, folder)], html_path, json_path)
 
@@ -98,12 +98,12 @@ def run(
         "alpa-dejavu playground compare run.json other.json",
         "alpa-dejavu playground compare run.json other.json --html both.html",
     ),
-    rests_on="What `playground run` computed; intervals are Student's t over the seeds.",
+    rests_on="Figures are those of `playground run`; intervals are Student's t over the seeds.",
 )
 @click.argument("paths", type=_FILE, metavar="FILE...", nargs=-1, required=True)
 @_html_option
 def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
-    """Compares what `run --json` has written, and scenarios, which are run."""
+    """Compares files of `run --json`, and scenarios, which it runs."""
     check_outputs(html_path)
     every = [_read_or_run(path) for path in paths]
     names = [runs.name for runs in every]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import hosts_option
+from alpa_dejavu.cli.parameters import CLUSTER, hosts_option
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
@@ -29,25 +29,25 @@ _POLICIES = ("fifo", "equal-shares", "sensitivity")
     rests_on="A job's speed is the predicted step of plans for parts of the cluster; nothing is run.",
 )
 @click.argument("path", type=_FILE, metavar="TRACE")
-@click.option("--cluster", "machine", required=True, metavar="NAME", help="A machine type, or a machine's file.")
+@option("--cluster", "machine", group=CLUSTER, required=True, metavar="NAME|FILE",
+        help="Machine (`alpa-dejavu machines`), or a file.")  # fmt: skip
 @hosts_option
-@click.option("--cores", type=float, required=True, help="Cores of each host for jobs' samples.")
-@click.option("--memory-gib", type=float, required=True, help="GiB of each host for jobs' samples.")
-@click.option(
-    "--model", "models", multiple=True, required=True,
-    help="A model whose planned step is the curve of jobs; give several, and jobs are divided among them by name.",
-)  # fmt: skip
-@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a step.")
-@click.option("--layers", type=click.IntRange(min=1), default=4, show_default=True, help="Layers that plans cut.")
-@click.option("--micro-batches", type=click.IntRange(min=1), default=8, show_default=True)
-@click.option("--policy", "policies", multiple=True, help="A policy; give several. [default: all but exact]")
-@click.option("--machines", type=_FILE, help="When hosts are lost and come back, in the columns of machine_meta.")
-@click.option("--restart-s", type=float, default=30.0, show_default=True, help="Seconds of a restart.")
+@option("--cores", type=float, required=True, help="CPU cores of each host for jobs' data loading.")
+@option("--memory-gib", type=float, required=True, help="GiB of each host for jobs' data loading.")
+@option("--model", "models", multiple=True, required=True,
+        help="Model whose plans give jobs their speed; jobs are divided among several.")  # fmt: skip
+@option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a step.")
+@option("--layers", type=click.IntRange(min=1), default=4, show_default=True, help="Layers that models are cut into.")
+@option("--micro-batches", type=click.IntRange(min=1), default=8, show_default=True, help="Micro-batches of a step.")
+@option("--policy", "policies", multiple=True, help="Scheduling policy; may be repeated.  [default: all but exact]")
+@option("--machines", type=_FILE, metavar="FILE",
+        help="CSV file of when hosts are lost and return, in the columns of machine_meta.")  # fmt: skip
+@option("--restart-s", type=float, default=30.0, show_default=True, help="Seconds that a restart takes.")
 def jobs(
     path: pathlib.Path, machine: str, hosts: int, cores: float, memory_gib: float, models: Sequence[str], batch: int,
     layers: int, micro_batches: int, policies: Sequence[str], machines: pathlib.Path | None, restart_s: float,
 ) -> None:  # fmt: skip
-    """Runs the jobs of a trace, a CSV file in the columns of pai_task_table, under several policies."""
+    """Schedules the jobs of a trace by several policies. The trace is a CSV file in the columns of pai_task_table."""
     from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.playground.jobs import Pool, StepCurve, Workload, planned_curve, policy, schedule
     from alpa_dejavu.playground.jobs.trace import read_host_changes, read_jobs
@@ -83,11 +83,13 @@ def jobs(
     rests_on="Jobs are drawn by the seed, not taken from a cluster.",
 )
 @click.argument("path", type=OUTPUT, metavar="FILE")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--jobs", "count", type=click.IntRange(min=1), default=60, show_default=True, help="How many.")
-@click.option("--between-s", type=float, default=60.0, show_default=True, help="Mean seconds between two arrivals.")
+@option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the trace.")
+@option("--jobs", "count", type=click.IntRange(min=1), default=60, show_default=True, help="Number of jobs.")
+@option("--between-s", type=float, default=60.0, show_default=True, help="Mean seconds between two arrivals.")
 def draw_jobs(path: pathlib.Path, seed: int, count: int, between_s: float) -> None:
-    """Draws a trace in the columns of pai_task_table: Poisson arrivals, log-normal seconds."""
+    """Draws a random trace of jobs. Arrivals are a Poisson process, and durations are log-normal; the columns are those
+    of pai_task_table.
+    """
     from alpa_dejavu.playground.jobs.trace import drawn_jobs
 
     check_outputs(path)

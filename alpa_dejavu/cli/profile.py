@@ -10,10 +10,11 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history import history_path
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.models import other_model_option
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
+from alpa_dejavu.cli.parameters import FILES, HISTORY, PLAN_FILE, calibration_option, local_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.table import Table
 from alpa_dejavu.cli.tables import print_plan, stage_table
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 @click.command(
     cls=Command,
     examples=("alpa-dejavu profile plan.json --local 4", "alpa-dejavu profile plan.json --steps 20 --html run.html"),
-    rests_on="MeasuredPlan seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
+    rests_on="Measured seconds are those of Alpa's workers on Ray's cluster.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@other_model_option
 @trust_option
-@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
-@click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
-@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write the report, with what was measured.")
-@click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
-@click.option("--no-history", is_flag=True, help="Append it to none.")
+@option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to measure.")
+@local_option
+@option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report with the measurements.")
+@option("--history", type=HISTORY, metavar="FILE", help="File of past runs to append to.  [default: the user's]")
+@option("--no-history", is_flag=True, help="Append to no file of past runs.")
 @calibration_option
 def profile(
     plan_path: pathlib.Path,
@@ -54,9 +55,9 @@ def profile(
     no_history: bool,
     calibration: str | None,
 ) -> None:
-    """Runs a plan on the cluster that Ray has, and shows the measured times beside the predicted ones.
+    """Runs a plan on Ray's cluster, and compares with predictions.
 
-    What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
+    The measurements are appended to the history, which `alpa-dejavu history` shows and `plan --history` uses.
     """
     from alpa_dejavu.calibration import check_choice
     from alpa_dejavu.calibration.history import Store

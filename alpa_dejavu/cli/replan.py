@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import (
+    CLUSTER,
+    FILES,
     PLAN_FILE,
     calibration_option,
     checkpoint_option,
@@ -33,20 +35,21 @@ if TYPE_CHECKING:
         "alpa-dejavu replan plan.json --without p3.16xlarge-3",
         "alpa-dejavu replan plan.json --slow p3.16xlarge-3=1.5 --json next.json",
     ),
-    rests_on="Seconds are predicted by what was kept beside the plan when it was made; what moves is counted.",
+    rests_on="Seconds are predicted as for the first plan; bytes that move are counted.",
 )
 @click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--without", multiple=True, metavar="HOST", help="A lost host, or a device (HOST/3); may be given again.")
-@click.option("--without-replica", multiple=True, type=int, metavar="N", help="A suspected one of each stage.")
-@click.option("--cluster", metavar="NAME|FILE", help="The new cluster: a known machine, or a JSON file.")
-@click.option("--hosts", type=click.IntRange(min=1), help="How many machines of it; by default as many as before.")
-@click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")
+@option("--without", multiple=True, metavar="HOST", help="Host that was lost, or a device (HOST/3); may be repeated.")
+@option("--without-replica", multiple=True, type=int, metavar="N",
+        help="Replica of each stage to leave out; may be repeated.")  # fmt: skip
+@option("--cluster", group=CLUSTER, metavar="NAME|FILE", help="New cluster: a machine, or a file.")
+@option("--hosts", group=CLUSTER, type=click.IntRange(min=1), help="Hosts of the new cluster.  [default: as before]")
+@option("--slow", multiple=True, metavar="HOST=FACTOR", help="Host that takes FACTOR times as long; may be repeated.")
 @slicer_option
 @calibration_option
 @memory_margin_option
 @checkpoint_option
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write the new plan, and what to keep of it.")
-@click.option("--python", "python_path", type=OUTPUT, metavar="FILE", help="Write the Python that runs it.")
+@option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the new plan file.")
+@option("--python", "python_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the Python that runs it.")
 def replan(
     path: pathlib.Path,
     without: tuple[str, ...],
@@ -61,12 +64,11 @@ def replan(
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
-    """Plans again for a cluster that has changed, without tracing the model, and says which parameters must move.
+    """Plans again for a changed cluster, and says which data move.
 
-    It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
-    contingency if `plan --contingencies` made it, unless another slicer or memory margin is asked for. With
-    `--without-replica` the devices are left out that this replica of each stage is on, as
-    `alpa_dejavu.training.robust.Suspects` proposes it.
+    It reads what `plan --json` kept beside the plan, so the model isn't traced again. Without that file it can take the
+    contingency that `plan --contingencies` wrote for a lost host, unless you give another slicer or memory margin.
+    `--without-replica` takes a replica that `alpa_dejavu.training.robust.Suspects` proposes.
     """
     from alpa_dejavu.planning.changed.kept import kept_path, read_kept
     from alpa_dejavu.planning.changed.replanning import fallback, replica_devices

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
@@ -32,31 +32,36 @@ _FORMATS = ("float32", "bfloat16", "float16", "int8")
         "alpa-dejavu resilience digits.resilient:plain --but out --html plain.html",
         "alpa-dejavu resilience my_model:made --fault stuck --share 0.1 --masks 100",
     ),
-    rests_on="What the function returns is really run, on the inputs that it returns, with random masks.",
+    rests_on="The network is run on the inputs that the function returns, with random masks.",
 )
 @click.argument("function", metavar="MODULE:FUNCTION")
-@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page: curves, heat maps, tables.")
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
-@click.option("--parts", "kind", type=click.Choice(_KINDS), default="neurons", show_default=True, help="What fails.")
-@click.option("--only", multiple=True, metavar="PATH", help="Parts of these alone, as blocks/*/up; may be repeated.")
-@click.option("--but", multiple=True, metavar="PATH", help="No parts of these, as the last layer; may be repeated.")
-@click.option("--fault", "faults", multiple=True, default=("removed",), show_default=True, metavar="NAME",
-              help="removed, zeroed, stuck, flipped, noisy; may be repeated.")  # fmt: skip
-@click.option("--share", "shares", multiple=True, type=float, default=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
-              show_default=True, help="Of the parts, from 0 to 1; may be repeated.")  # fmt: skip
-@click.option("--masks", default=50, show_default=True, help="Drawn for each point.")
-@click.option("--by-layer", is_flag=True, help="Strike each layer alone, too.")
-@click.option("--critical", "k", default=5, show_default=True, help="How many critical and harmless parts; 0: none.")
-@click.option("--bits", "formats", multiple=True, type=click.Choice(_FORMATS), help="Heat maps of flipped bits.")
-@click.option("--plan", "plan_path", type=PLAN_FILE, metavar="PLAN.json", help="Skip each stage of a plan.")
-@click.option("--blocks", default="blocks/*", show_default=True, metavar="PATH", help="The model's blocks, for --plan.")
-@click.option("--seed", default=0, show_default=True, help="Of the masks.")
+@option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page with curves, heat maps and tables.")
+@option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@option("--parts", "kind", type=click.Choice(_KINDS), default="neurons", show_default=True, help="Parts that fail.")
+@option("--only", multiple=True, metavar="PATH",
+        help="Layers whose parts may fail, such as blocks/*/up; may be repeated.")  # fmt: skip
+@option("--but", multiple=True, metavar="PATH", help="Layers whose parts can't fail; may be repeated.")
+@option("--fault", "faults", multiple=True, default=("removed",), show_default=True, metavar="NAME",
+        help="Fault: removed, zeroed, stuck, flipped or noisy; may be repeated.")  # fmt: skip
+@option("--share", "shares", multiple=True, type=float, default=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5), show_default=True,
+        help="Share of the parts that fails, from 0 to 1; may be repeated.")  # fmt: skip
+@option("--masks", default=50, show_default=True, help="Random masks for each share.")
+@option("--by-layer", is_flag=True, help="Let each layer fail alone, too.")
+@option("--critical", "k", default=5, show_default=True, help="Critical and harmless parts to list; 0 lists none.")
+@option("--bits", "formats", multiple=True, rare=True, type=click.Choice(_FORMATS),
+        help="Number format whose flipped bits are mapped; may be repeated.")  # fmt: skip
+@option("--plan", "plan_path", rare=True, type=PLAN_FILE, metavar="PLAN.json", help="Plan whose stages are skipped.")
+@option("--blocks", rare=True, default="blocks/*", show_default=True, metavar="PATH", help="Model's blocks for --plan.")
+@option("--seed", rare=True, default=0, show_default=True, help="Seed of the masks.")
 def resilience(
     function: str, html_path: pathlib.Path | None, json_path: pathlib.Path | None, kind: str, only: tuple[str, ...],
     but: tuple[str, ...], faults: tuple[str, ...], shares: tuple[float, ...], masks: int, by_layer: bool, k: int,
     formats: tuple[str, ...], plan_path: pathlib.Path | None, blocks: str, seed: int,
 ) -> None:  # fmt: skip
-    """Says which parts of a network may fail: the function returns (apply_fn, params, (inputs, targets))."""
+    """Says which parts of a trained network may fail without harm.
+
+    The function returns `(apply_fn, params, (inputs, targets))`.
+    """
     check_outputs(html_path, json_path)
     plan = None if plan_path is None else read_plan(plan_path)
     with working(f"loading {function}"):

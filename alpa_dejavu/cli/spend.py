@@ -11,10 +11,19 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.commands import Command
+from alpa_dejavu.cli.commands import Command, option
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import cache_option, calibration_option, hosts_option, layers_option
+from alpa_dejavu.cli.parameters import (
+    CLUSTER,
+    DEGREES,
+    FILES,
+    MODEL,
+    cache_option,
+    calibration_option,
+    hosts_option,
+    layers_option,
+)
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
@@ -28,28 +37,28 @@ if TYPE_CHECKING:
         "alpa-dejavu spend --model gpt-125m --cluster p3.16xlarge --seconds 3600",
         "alpa-dejavu spend --model my_model:made --cluster cluster.json --batch 256 --seconds 600 --json spend.json",
     ),
-    rests_on="Seconds of a step are predicted by the planner. Steps to the same loss are measured by a short trial on "
-    "this machine: of your model, if its function returns arrays and its step a loss, else of a stand-in.",
+    rests_on="Seconds of a step are predicted. Steps to the same loss are measured in short trainings on this machine.",
 )
-@click.option("--model", required=True, help="A known name (`gpt-125m`), or module:function of your own.")
-@click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), or a JSON file.")
+@option("--model", group=MODEL, required=True, help="Name (`alpa-dejavu models`), or module:function of your own.")
+@option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
-@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a plain step.")
-@click.option("--seconds", type=float, required=True, help="How long the devices are there.")
+@option("--batch", group=DEGREES, type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a step.")
+@option("--seconds", type=float, required=True, help="Seconds for which the devices are available.")
 @layers_option
-@click.option("--trial", type=click.Choice(("auto", "stand-in")), default="auto", show_default=True,
-              help="Train the model itself if it is small and brings its data, or always a stand-in.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Trainings of each way.")
-@click.option("--steps", type=click.IntRange(min=80), default=150, show_default=True, help="Of each training.")
+@option("--trial", type=click.Choice(("auto", "stand-in")), default="auto", show_default=True,
+        help="Network that the trial trains: your model if it is small and brings data, or a stand-in.")  # fmt: skip
+@option("--seeds", type=click.IntRange(min=2), default=5, show_default=True,
+        help="Trainings of each alternative, by as many seeds.")  # fmt: skip
+@option("--steps", type=click.IntRange(min=80), default=150, show_default=True, help="Steps of each training.")
 @calibration_option
 @cache_option
-@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
 def spend(
     model: str, cluster: str, hosts: int, batch: int, seconds: float, layers: int | None, trial: str, seeds: int,
     steps: int, calibration: str | None, cache: Literal[False] | None, json_path: pathlib.Path | None,
 ) -> None:  # fmt: skip
-    """Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx."""
+    """Says what to spend devices on: batch, more starts, or OptEx. A trial trains a small network here."""
     check_outputs(json_path)
     with working(f"comparing ways to spend {cluster} on {model}") as tell:
         from alpa_dejavu.clusters import named_cluster

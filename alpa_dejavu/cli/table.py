@@ -82,7 +82,7 @@ def with_wide(command: click.Command) -> click.Command:
             click.Option(
                 ["--wide"], is_flag=True, expose_value=False,
                 callback=lambda context, _, value: context.meta.update({_WIDE: value}),
-                help="Show all columns and rows of tables, if need be below each other.",
+                help="Show all columns and rows of tables.",
             )
         )  # fmt: skip
     return command

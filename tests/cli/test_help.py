@@ -59,8 +59,48 @@ def test_a_command_has_two_examples_that_could_be_typed(words):
         assert example in " ".join(help_of(*words).replace(" \\\n", " ").split())
 
 
-def help_of(*words):
-    return CliRunner().invoke(main, [*words, "--help"]).stdout
+def help_of(*words, option="--help"):
+    return CliRunner().invoke(main, [*words, option], terminal_width=80).stdout
+
+
+def listed_options(text):
+    """The options that a help lists, in its order."""
+    return re.findall(r"^  (?:-h, )?(--[a-z-]+)(?= |$)", text, flags=re.MULTILINE)
+
+
+@every
+def test_help_fits_on_a_screen_and_says_how_many_options_are_behind_help_all(words):
+    lines = help_of(*words).splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
+    options = [p for p in ALL[words].params if isinstance(p, click.Option) and not p.hidden]
+    everything = listed_options(help_of(*words, option="--help-all"))
+    assert sorted(everything) == sorted([*(p.opts[-1] for p in options), "--help"])
+    rest = set(everything) - set(listed_options("\n".join(lines)))
+    assert rest == {p.opts[-1] for p in options if getattr(p, "rare", False)}
+    plural = "s" * (len(rest) != 1)
+    assert (lines[-1] == f"{len(rest)} more option{plural}: --help-all") == bool(rest)
+
+
+def test_help_all_lists_the_options_of_plan_under_headings():
+    text = help_of("plan", option="--help-all")
+    heads = ["Model", "Cluster", "Batch and degrees", "Search", "Memory", "Predictions", "Failures", "Prices", "Output"]
+    assert re.findall(r"^([A-Z][a-z ]+):$", text, flags=re.MULTILINE)[:9] == heads
+    cluster = text.partition("\nCluster:\n")[2].partition("\n\n")[0]
+    assert listed_options(cluster) == ["--cluster", "--hosts"]
+
+
+@every
+def test_an_option_says_what_it_is_in_words_that_stand_alone(words):
+    for parameter in ALL[words].params:
+        text = getattr(parameter, "help", None)
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert text, parameter.opts
+            assert not re.match(r"(Of|By|Between|At|In|What|Whether|How|Instead) ", text), text
+
+
+def test_each_command_is_listed_with_a_sentence_of_one_line():
+    assert len(help_of().split("Commands:")[1].strip().splitlines()) == len(main.commands)
 
 
 def test_commands_stand_in_the_order_of_their_use_with_whole_sentences():
