@@ -123,10 +123,13 @@ def print_said(plan: Plan, to: Pages) -> None:
         to.print(note)
 
 
-def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> None:
-    """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds."""
+def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned", fits: str = "") -> None:
+    """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds, and
+    `fits` says what would fit into memory where the plan doesn't.
+    """
     plan = planned.plan
-    print_plan(plan, to, planned, [] if plan.correction is None else [correction_fact(plan, plan.correction)])
+    more = [] if plan.correction is None else [correction_fact(plan, plan.correction)]
+    print_plan(plan, to, planned, [*([("what would fit", fits)] if fits else []), *more])
     to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
     to.fact("runs on", runtimes_text(plan))
     print_said(plan, to)

@@ -441,7 +441,8 @@ def test_estimate_says_where_memory_is_missing(run, estimates, tmp_path, monkeyp
 
     monkeypatch.setattr(plan_estimate_module.PlanEstimator, "estimate", too_much)
     result = run("estimate", saved(tmp_path))
-    assert "stage 1 doesn't fit into memory: 1.00 GiB are missing" in result.stdout
+    assert result.stdout.count("1.00 GiB of each device's memory are missing on stage [0-1]\n") == 1
+    assert "what would fit          tried, and not enough: " in result.stdout
     assert "MISSING 1.00 GiB" in result.stdout
 
 

@@ -315,7 +315,8 @@ class Transformer(TextSizes):
         """
         share = self.experts_per_token / self.num_experts if self.num_experts else 0.0
         widths = self.num_heads * (self.head_size + self.rotary_size + self.value_size)
-        total = float(self._flop_of_parameter(self.num_blocks + 1)) * self.hidden * self.vocabulary * (1 + self.predicted)
+        predictions = self.hidden * self.vocabulary * (1.0 + self.predicted)
+        total = self._flop_of_parameter(self.num_blocks + 1) * predictions
         for number in (*range(self.num_blocks), *self.predicting):
             layer = min(number, self.num_blocks) + 1
             multiplied = self.block_parameters(number, False) + share * self.block_parameters(number, True)

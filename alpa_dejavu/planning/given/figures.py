@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import tokens_of_sample, transformer_size
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import config_of_stage
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.plans.stage_rows import parallelism_text
-from alpa_dejavu.plans.table import MemoryParts, fullest_parts
+from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import ACTIVATIONS, GRADIENTS, INPUTS, STATES, WEIGHTS, Plan, StagePlan
 from alpa_dejavu.sharding.transformers import Reckoning, TransformerSharding, training_text
 
-__all__ = ["first_facts"]
+__all__ = ["first_facts", "lacking"]
 
 _PARAMETERS, _IN_FLIGHT = (WEIGHTS, GRADIENTS, STATES), (INPUTS, ACTIVATIONS)
 _TEMPORARIES = "temporaries "
@@ -40,7 +41,28 @@ def first_facts(plan: Plan, planned: PlanningResult | None = None) -> list[tuple
         ("iteration time", ", ".join([units.seconds(plan.step_s), *_rates(plan)])),
         *([] if planned is None else _of_result(planned)),
         *_memory(plan),
+        *(("doesn't fit", sentence) for sentence in lacking(plan)),
     ]
+
+
+def lacking(plan: Plan) -> list[str]:
+    """Returns a sentence for the stages that don't fit into their devices' memory, and for those that offload more than
+    their hosts have; none if all fit.
+    """
+    on_devices = {n: stage.memory_bytes - stage.memory_limit_bytes for n, stage in enumerate(plan.stages)}
+    on_hosts = {n: stage.offload.missing_bytes for n, stage in enumerate(plan.stages) if stage.offload is not None}
+    return [
+        *_sentence("of each device's memory", "", on_devices),
+        *_sentence("of the hosts' for each device", "; offload less, or add memory or drives to the hosts", on_hosts),
+    ]
+
+
+def _sentence(where: str, remedy: str, missing: Mapping[int, float]) -> Iterator[str]:
+    short = {n: num_bytes for n, num_bytes in missing.items() if num_bytes > 0}
+    if short:
+        span = units.span(short.values(), units.size)
+        stages = "" if len(missing) == 1 else f" on {name_ranges(f'stage {n}' for n in short)}"
+        yield f"{span} {where} are missing{stages}{remedy}"
 
 
 def _batch(plan: Plan) -> Iterable[tuple[str, str]]:
@@ -85,7 +107,7 @@ def _memory(plan: Plan) -> Iterable[tuple[str, str]]:
     chunks = [plan.stages[n] for n in plan.stages_on[plan.submesh_of[fullest.stage]]]
     where = "" if len(plan.stages) == 1 else f", stage {fullest.stage} (the fullest)"
     used = units.part(fullest.total, fullest.limit_bytes, units.size)
-    yield "memory", f"{used} a device{where}{_missing(fullest)}"
+    yield "memory", f"{used} a device{where}"
     reckoned, of_micro_batch = _reckoned(plan, chunks), sum(chunk.activation_bytes for chunk in chunks)
     parts = dict(fullest.parts)
     if stage.memory_parts:
@@ -102,11 +124,6 @@ def _memory(plan: Plan) -> Iterable[tuple[str, str]]:
         ("  temporaries", f"{units.size(num_bytes)}: {name.removeprefix(_TEMPORARIES)}")
         for name, num_bytes in parts.items()
     )
-
-
-def _missing(fullest: MemoryParts) -> str:
-    missing = fullest.total - fullest.limit_bytes
-    return f": {units.size(missing)} are MISSING" if missing > 0 else ""
 
 
 def _parameters_text(own: Sequence[float], reckoned: Sequence[Reckoning]) -> str:
