@@ -17,11 +17,14 @@ from rich.status import Status
 from rich.text import Text
 
 from alpa_dejavu._util.columns import wrapped
+from alpa_dejavu._util.near_names import name_ranges
 
 _ENDLESS = 10**5
 """The width where there is no terminal: a file or a pipe takes lines as long as they are."""
 _SIZES, _LEAST, _DIGITS = ("COLUMNS", "LINES"), 20, 5
 """The variables that set a terminal's size, the least that is taken for one, and the most digits that it has."""
+_FEW = 3
+"""So many files alike that were written have a line each."""
 _INDENT, _NARROW = 24, 60
 """Where the text behind the name of a fact begins, and a width below which that would leave too little room."""
 
@@ -56,9 +59,17 @@ class Pages(Console):
         self.print(*lines)
 
     def wrote(self, paths: Iterable[pathlib.Path]) -> None:
-        """Prints which files were written."""
+        """Prints which files were written, many alike in a line."""
+        alike: dict[tuple[pathlib.Path, str], list[pathlib.Path]] = {}
         for path in paths:
-            self.print(f"wrote {path}")
+            alike.setdefault((path.parent, path.suffix), []).append(path)
+        for (folder, suffix), files in alike.items():
+            if len(files) > _FEW:
+                names = name_ranges(file.name.removesuffix(suffix) for file in files)
+                self.print(f"wrote {len(files)} files {folder / names}{suffix}")
+            else:
+                for file in files:
+                    self.print(f"wrote {file}")
 
     def _lines(self, item: Any) -> list[Any]:
         return wrapped(printable(item), self.width) if self._breaks and isinstance(item, str) else [item]

@@ -72,6 +72,9 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
     if not planned.model.training:
         to.fact("other schedules", "the step takes no gradients: only the inference schedule is one for it")
         return
+    if len(planned.plan.stages) == 1:
+        to.fact("other schedules", "none is worth anything: the plan has one stage")
+        return
     from alpa_dejavu.planning.given.other_schedules import other_schedules
 
     factor = planned.plan.step_s / planned.plan.uncorrected_s

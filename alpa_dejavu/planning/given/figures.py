@@ -22,7 +22,7 @@ from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import ACTIVATIONS, GRADIENTS, INPUTS, STATES, WEIGHTS, Plan, StagePlan
 from alpa_dejavu.sharding.transformers import Reckoning, TransformerSharding, training_text
 
-__all__ = ["first_facts", "lacking"]
+__all__ = ["batch_text", "first_facts", "lacking"]
 
 _PARAMETERS, _IN_FLIGHT = (WEIGHTS, GRADIENTS, STATES), (INPUTS, ACTIVATIONS)
 _TEMPORARIES = "temporaries "
@@ -66,16 +66,18 @@ def _sentence(where: str, remedy: str, missing: Mapping[int, float]) -> Iterator
 
 
 def _batch(plan: Plan) -> Iterable[tuple[str, str]]:
-    if plan.batch is None:
-        return
-    samples = plan.batch / plan.num_micro_batches
+    if plan.batch is not None:
+        length = tokens_of_sample(plan.model)
+        tokens = "" if length is None else f" of {units.counted(length, 'token')}"
+        yield "batch", f"{units.counted(plan.batch, 'sample')}{tokens}: {batch_text(plan)}"
+
+
+def batch_text(plan: Plan) -> str:
+    """Returns how a plan's batch is cut: the samples of a replica's micro-batch, how many of them, and the replicas."""
     replicas = [stage.data_parallel / stage.context_parallel for stage in plan.on_submeshes]
-    share = units.span([samples / count for count in replicas], units.number)
-    whole = units.counted(plan.batch, "sample")
-    if (length := tokens_of_sample(plan.model)) is not None:
-        whole += f" of {units.counted(length, 'token')}"
+    samples = [(plan.batch or 0) / plan.num_micro_batches / count for count in replicas]
     data = "" if max(replicas) == 1 else f" x data {units.span(replicas, units.number)}"
-    yield "batch", f"{whole}: micro-batch {share} x {plan.num_micro_batches}{data}"
+    return f"micro-batch {units.span(samples, units.number)} x {plan.num_micro_batches}{data}"
 
 
 def _rates(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from alpa_dejavu.planning.given.figures import lacking
+from alpa_dejavu.planning.given.figures import batch_text, lacking
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.stage_rows import kept_text
 from alpa_dejavu.problem import REMAT, NoPlanError, Plan
@@ -71,5 +71,5 @@ def _named(plan: Plan, changed: Plan) -> str:
     own, other = (dict.fromkeys(", ".join(map(kept_text, either.stages)).split(", ")) for either in (plan, changed))
     parts = [text for text in other if text not in own]
     if changed.num_micro_batches != plan.num_micro_batches:
-        parts.append(f"{changed.num_micro_batches} micro-batches")
+        parts.append(batch_text(changed))
     return " with ".join(parts)
