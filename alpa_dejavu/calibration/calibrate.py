@@ -252,7 +252,7 @@ def _fitted_products(
 
 def _missing(parts: Sequence[_Part], measurements: Measurements) -> list[str]:
     unmeasured = [
-        f"{part.place}: nothing was measured, so what was known before stands; go on with --resume"
+        f"{part.place}: nothing was measured, so earlier figures stay; go on with --resume"
         for part in parts
         if not measurements.at(part.place)
     ]

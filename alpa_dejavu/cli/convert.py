@@ -93,7 +93,7 @@ def left_out_lines(database_data: DatabaseData) -> list[str]:
                 first.setdefault(why, where if took is None else f"{where}, {units.seconds(took)}")
                 reasons.append(why)
     return [
-        f"left out: {reasons.count(why)} {why}, the first: {where}; measure again what is needed"
+        f"{reasons.count(why)} left out, {why} (the first: {where}); measure again what you need"
         for why, where in first.items()
     ]
 

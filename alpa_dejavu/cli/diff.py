@@ -100,14 +100,14 @@ def print_difference(
 def _caveats(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
     """Returns sentences on what the costs leave out, and on where they aren't those of the files."""
     if refused:
-        without = "costs are means over the orders without them" if costs else "no order is without them, so no costs"
+        without = "costs are means over the other orders" if costs else "every order has one, so there are no costs"
         between = units.counted(len(refused), "plan")
         yield f"{between} in between can't be estimated, and {without}; the first: {refused[0]}"
     files = second.step_s - first.step_s
     if costs and abs(sum(costs) - files) > _AGREE * max(first.step_s, second.step_s):
         yield (
-            f"the files' own times differ by {_signed(files)}, not {_signed(sum(costs))}: they were priced otherwise "
-            "than is known here"
+            f"the files' own times differ by {_signed(files)}, not by {_signed(sum(costs))}: they were priced by other "
+            "models or figures"
         )
 
 

@@ -140,13 +140,13 @@ def _cache() -> Check:
     from alpa_dejavu._util.cache_folder import FOLDER
     from alpa_dejavu.planning.search.models.model_cache import default_cache
 
-    what = "what is kept of models"
+    what = "the cache of models"
     try:
         cache = default_cache()
     except ValueError as error:
         return Check(what, False, str(error), f"{what}: {error}")
     if cache is None:
-        return Check(what, True, "nothing is kept here")
+        return Check(what, True, "it is turned off")
     number, num_bytes = cache.size()
     size = f"{units.size(num_bytes)} of at most {units.size(cache.most_bytes)}"
     finding = f"{cache.folder} has {number} entries, {size}"

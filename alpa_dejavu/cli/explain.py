@@ -80,11 +80,11 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
     from alpa_dejavu.planning.changed.kept import kept_path, read_kept
     from alpa_dejavu.report.explanation import explain as explained
 
-    unknown = "what the best plan would be at twice each isn't known"
+    unknown = "the best plans with devices or links twice as fast are left out"
     try:
         if kept_path(path).exists() or calibration is not None:
             return explained(plan, read_kept(path), calibration=calibration), []
-        lacking = f"{unknown}: {kept_path(path)} isn't there; `alpa-dejavu plan --json FILE` writes it beside the plan"
+        lacking = f"{unknown}: {kept_path(path)} is missing; `alpa-dejavu plan --json FILE` writes it beside the plan"
     except ValueError as error:
         if calibration is not None:
             raise

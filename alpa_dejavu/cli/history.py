@@ -66,8 +66,8 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
     old = sum(run.origin.calibration == UNKNOWN for run in runs)
     if old:
         to.print(
-            f"{units.counted(old, 'run')} of an older release: by which calibration they were predicted wasn't kept, "
-            "so nothing is corrected by them"
+            f"{units.counted(old, 'run')} of an older release correct nothing, since the file doesn't say by which "
+            "calibration they were predicted"
         )
 
 

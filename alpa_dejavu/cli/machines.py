@@ -67,11 +67,11 @@ def _list() -> None:
     to = console()
     to.print(table)
     to.print()
-    to.fact("memory, bandwidth", "of one GPU; 0.9 of the memory is what plans take under Alpa")
-    to.fact("bf16, fp8", "peaks of dense products of one GPU, those of float16 where it has no bf16")
-    to.fact("inside", "what one GPU sends to the others of its host, in one direction")
-    to.fact("network", "what all GPUs of a host send to others, in one direction")
-    to.fact("its card", "what one GPU has of that by its own network card, where that is known")
+    to.fact("memory, bandwidth", "of one GPU; plans for Alpa use 0.9 of the memory")
+    to.fact("bf16, fp8", "peak rates of dense products on one GPU; where it has no bf16, of float16")
+    to.fact("inside", "rate from one GPU to the others of its host, in one direction")
+    to.fact("network", "rate from all GPUs of a host to other hosts, in one direction")
+    to.fact("its card", "rate of the network card that a GPU has for itself")
     to.fact("local-cpu", "is this machine's CPU, which is measured")
 
 

@@ -110,12 +110,12 @@ def _facts(spending: Spending) -> list[tuple[str, str]]:
     unreached = [
         (
             "not reached",
-            f"{row.way}: by {row.gain.unreached} of {spending.seeds} trainings, which count as two trainings",
+            f"{row.way}: {row.gain.unreached} of {spending.seeds} trainings miss the loss; each counts twice",
         )
         for row in spending.rows if row.gain.unreached
     ]  # fmt: skip
     which = f"{spending.trained} ({spending.num_parameters:,} parameters)"
-    whose = f"a stand-in, {which}, as {spending.stands_in}" if spending.stands_in else f"the model itself, {which}"
+    whose = f"a stand-in, {which}, since {spending.stands_in}" if spending.stands_in else f"the model itself, {which}"
     return [
         ("best", _answer(spending)),
         *left_out,

@@ -135,7 +135,7 @@ class MemoryMargin:
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
             return f"memory is counted, not measured: {' or '.join(free) or 'none'} of each device's is left free"
-        note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
+        note = f"the plan runs out of memory with a probability of at most {self.risk:.2%}"
         return note if self.is_known else f"{note}; {self._doubt}"
 
     @property
@@ -146,9 +146,9 @@ class MemoryMargin:
         if self._fewest < self._wanted:
             reasons.append(f"are too few to know a risk that small ({self._wanted} are needed)")
         if not of.is_ours:
-            reasons.append(f"are of {of.framework}, which says nothing of what Alpa itself keeps besides the count")
+            reasons.append(f"are of {of.framework}, which doesn't show what Alpa itself keeps beyond the count")
         return (
-            f"{self._fewest} residuals in {of.num_groups} groups{f' ({of.origin})' if of.origin else ''} "
+            f"{self._fewest} measured peaks in {of.num_groups} groups{f' ({of.origin})' if of.origin else ''} "
             f"{' and '.join(reasons)}, so the margin is that of Student's t with {self._freedom} degrees of freedom"
         )
 

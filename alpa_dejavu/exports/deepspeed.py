@@ -160,7 +160,7 @@ def _blocks(config: Configuration, stages: int, model: Transformer | None) -> tu
     parts = config.get("pipeline.parts")
     if parts is None:
         if model is None:
-            raise config.wrong("", "the number of blocks isn't said; give --model")
+            raise config.wrong("", "there is no number of blocks in it; give --model")
         if stages > 1 and config.get("pipeline.partition", "uniform") not in ("uniform", "best"):
             raise config.must_be("pipeline.partition", "uniform, or give the ends of stages as parts")
         equal, more = divmod(model.num_layers, stages)

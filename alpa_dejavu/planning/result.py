@@ -147,8 +147,8 @@ def check_prices(cluster: Cluster) -> None:
     unknown = [host.name for host in cluster.hosts if host.price_per_hour is None]
     if unknown:
         raise ValueError(
-            f"no price is known of {', '.join(unknown)} of the cluster {cluster.name}; give each host its "
-            "price_per_hour, or plan for the objective 'time'"
+            f"cluster {cluster.name} has no price_per_hour for {', '.join(unknown)}; add it to their file, or plan "
+            "for the objective 'time'"
         )
 
 

@@ -365,5 +365,5 @@ def test_rows_that_were_left_out_are_named_where_they_are_converted(tmp_path, re
     done = CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(tmp_path / "db.json")])
     assert done.exit_code == 0, done.output
     lines = " ".join(done.stdout.split())
-    assert "left out: 2 not finite, the first: all_reduce in f16 of 64 bytes on 1x4; measure again" in lines
-    assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 bytes on 1x4, " in lines
+    assert "2 left out, not finite (the first: all_reduce in f16 of 64 bytes on 1x4); measure again" in lines
+    assert "1 left out, not above zero (the first: all_reduce in f16 of 128 bytes on 1x4, " in lines

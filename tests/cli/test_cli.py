@@ -313,7 +313,7 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     kept.unlink()
     without = run("explain", plan)
     assert without.exit_code == 0
-    assert f"{kept} isn't there; `alpa-dejavu plan --json FILE` writes it beside the plan" in without.stdout
+    assert f"{kept} is missing; `alpa-dejavu plan --json FILE` writes it beside the plan" in without.stdout
     assert "cost of layer 0" not in without.stdout
     kept.write_bytes(b"broken")
     assert "isn't what is kept for planning again" in run("explain", plan).stdout
@@ -464,10 +464,10 @@ def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path
     rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
     assert float(rows["schedule"]) == 0
     assert rows["micro-batches"] == rows["together"]
-    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
+    said = "1 plan in between can't be estimated, and costs are means over the other orders; the first: this"
     assert said in result.stdout
     # The files of these tests say 250 ms each.
-    assert "the files' own times differ by 0 s, not " in result.stdout
+    assert "the files' own times differ by 0 s, not by " in result.stdout
 
 
 def test_diff_of_plans_for_other_problems_traces_nothing(run, estimates, tmp_path):

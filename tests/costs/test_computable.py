@@ -28,7 +28,7 @@ def test_eight_bits_are_for_gpus_that_have_them():
         planned("dgx-h100", precision="nvfp4")
     with pytest.raises(ValueError, match=r"in mxfp8, but H100-SXM-80GB .* --precision fp8, .* generations blackwell$"):
         planned("dgx-h100", precision="mxfp8")
-    assert not any("no rate of products" in note for note in planned("dgx-h100", precision="fp8-blockwise").notes)
+    assert not any("has no rate for products" in note for note in planned("dgx-h100", precision="fp8-blockwise").notes)
     for precision, instead in (("tf32", "fp32"), ("fp8", "fp16")):
         told = f"in {precision}, but V100-SXM2-16GB computes none .*; give --precision {instead}, "
         with pytest.raises(ValueError, match=told):

@@ -142,7 +142,8 @@ def test_the_plan_has_the_measured_peaks_and_says_so():
     assert own, "else no measured stage was chosen"
     assert f"the peaks of {len(own)} of this plan's {len(plan.stages)} stages were measured" in plan.notes[-1]
     assert len(asked) > 2
-    assert f"{len(set(asked))} residuals in {len(set(asked))} groups (stages measured while planning)" in plan.notes[-1]
+    number = len(set(asked))
+    assert f"{number} measured peaks in {number} groups (stages measured while planning)" in plan.notes[-1]
 
 
 def test_a_stage_whose_measured_peak_is_too_large_is_not_taken():
@@ -246,7 +247,7 @@ def test_where_nothing_fits_under_the_margin_of_peaks_that_disagree_a_larger_ris
 
     plan = decided(unsure(), cluster)
     assert plan.notes[1].endswith("nothing fits under a risk of 1.00% by them, so a larger one is taken")
-    assert "under a risk of 49.00% of running out of memory" in plan.notes[-1]
+    assert "runs out of memory with a probability of at most 49.00%" in plan.notes[-1]
     # Where a risk was chosen for residuals that are there, none is taken that is larger.
     with pytest.raises(NoPlanError, match="doesn't fit into memory"):
         decided(unsure(), cluster, MemoryMargin(residuals=MemoryResiduals({"peak": (-1e-3, 1e-3) * 2}, 2)))

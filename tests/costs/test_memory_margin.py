@@ -46,7 +46,7 @@ def test_without_residuals_the_count_is_taken_as_it_is_and_the_risk_is_unknown()
 def test_too_few_residuals_are_said_and_have_the_tails_of_two_degrees_of_freedom():
     margin = MemoryMargin(0.01, residuals(99))
     assert not margin.is_known
-    assert "99 residuals in 200 groups are too few" in margin.note()
+    assert "99 measured peaks in 200 groups are too few" in margin.note()
     assert "(100 are needed)" in margin.note()
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 6.9646), rel=5e-3)
     assert MemoryMargin(0.02, residuals(99)).is_known
@@ -57,7 +57,7 @@ def test_the_planner_leaves_the_margin_free():
     larger = MemoryResiduals({"peak": tuple(0.05 + 1e-3 * np.sin(np.arange(200)))}, 50)
     careful = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=larger)).plan
     assert fullest_bytes(careful) < cluster.hosts[0].device.memory_bytes / np.exp(0.05)
-    assert any("under a risk of 1.00%" in note for note in careful.notes)
+    assert any("with a probability of at most 1.00%" in note for note in careful.notes)
     much = MemoryResiduals({"peak": (5.0, 5.1, 4.9)}, 3)
     with pytest.raises(NoPlanError, match="are missing"):
         planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=much))
@@ -151,7 +151,7 @@ def test_known_residuals_ask_for_their_quantile():
     # 99 % of Student's t with 199 degrees of freedom.
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 2.345), rel=2e-3)
     assert margin.probability(COUNTED, 8e9 * np.exp(0.1 * 2.345)) == pytest.approx(0.01, rel=0.05)
-    assert margin.note() == "plans are taken under a risk of 1.00% of running out of memory"
+    assert margin.note() == "the plan runs out of memory with a probability of at most 1.00%"
 
 
 def test_kinds_have_spreads_of_their_own():
@@ -195,7 +195,7 @@ def test_measured_peaks_take_the_place_of_the_share():
     for margin in (None, 0.5):
         plan = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=exact, free_share=margin)).plan
         assert fullest_bytes(plan) == fullest_bytes(best)
-        assert plan.notes[-1].startswith("plans are taken under a risk of 1.00%")
+        assert plan.notes[-1].startswith("the plan runs out of memory with a probability of at most 1.00%")
     assert MemoryMargin(residuals=exact, free_share=0.5).free_share_of(cluster.hosts[0]) == 0.0
 
 
@@ -223,7 +223,7 @@ def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
     margin = MemoryMargin(0.05, theirs)
     assert MemoryMargin(0.05, mean).is_known
     assert not margin.is_known
-    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note()
+    assert "400 measured peaks in 200 groups (their peaks) are of Theirs" in margin.note()
     assert "too few" not in margin.note()
     assert "Student's t with 2 degrees" in margin.note()
     # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.

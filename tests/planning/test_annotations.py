@@ -86,8 +86,8 @@ def test_products_in_a_dtype_that_the_devices_have_no_rate_for_are_named():
     v100 = named_cluster("p3.16xlarge", 1)
     assert notes("float16", v100) == notes("float32", v100) == ()
     assert notes("bfloat16", v100) == (
-        "no rate of products in bfloat16 (100% of the model's) is known for V100-SXM2-16GB: "
-        "they are priced as float32, at 15.7 TFLOP/s, while it reaches 114 TFLOP/s in float16; "
+        "V100-SXM2-16GB has no rate for products in bfloat16 (100% of the model's), so "
+        "they are priced as float32, at 15.7 TFLOP/s; it reaches 114 TFLOP/s in float16; "
         "give the model in float16 (of a transformer's sizes: precision=float16)",
     )
     assert notes("bfloat16", named_cluster("p4d.24xlarge", 1)) == ()
@@ -105,7 +105,7 @@ def test_devices_that_are_nearly_or_beside_known_gpus_are_named():
 
     assert notes("H100-SXM-80GB") == notes("X1") == ()
     (near,) = notes("h100-sxm-80g")
-    assert near.startswith("no GPU is known by the name of h100-sxm-80g, so its seconds are by the rates of its")
+    assert near.startswith("h100-sxm-80g is no GPU with a data sheet here, so its seconds go by the peak rates of its")
     assert "did you mean 'H100-SXM-80GB'" in near
     assert len(notes("H100-SXM-80GB", "X1", latency="kernels")) == 1
 

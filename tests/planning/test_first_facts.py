@@ -1,6 +1,7 @@
 """The figures of a plan that are read first, each against a calculation by hand from published formulas."""
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -42,14 +43,19 @@ def facts(plan, estimator):
 
 
 def checked(text):
-    """The two sides of a line such as "3.00 GiB: 2 blocks x 512 MiB x 3 in flight", in bytes."""
+    """The two sides of a line such as "3.00 GiB: 2 blocks x 512 MiB x 3 in flight", in bytes: a sum of products."""
     whole, _, product = text.partition(": ")
-    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20}
-    value, unit = whole.split()
-    product = re.sub(r"\(weights.*\)", "", product).replace("billion", "* 1e9")
-    product = re.sub(r"([TGM]iB)", lambda found: f"* {scale[found[1]]}", product)
-    product = re.sub(r"(?:blocks?|heads?|bytes|in flight)", "", product).replace(" x ", " * ")
-    return float(value) * scale[unit], eval(product, {"__builtins__": {}})
+    left, _, flight = re.sub(r"\(weights.*\)", "", product).strip("() ").partition(") x ")
+    return number(whole), sum(math.prod(map(number, part.split(" x "))) for part in left.split(" + ")) * number(flight)
+
+
+def number(text):
+    """The first figure in a text, in bytes, or as a number."""
+    if not text:
+        return 1.0
+    figure, word = (*text.split(), "")[:2]
+    scale = {"TiB": 2.0**40, "GiB": GIB, "MiB": 2.0**20, "billion": 1e9}
+    return float(figure) * scale.get(word, 1.0)
 
 
 def llama():

@@ -101,7 +101,7 @@ def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
     path = tmp_path / "mine.json"
     write_calibration(calibrated(name="mine"), path)
     model, plain = chain(4, parameter_bytes=1e6, activation_bytes=1e6), None
-    for calibration, said in ((None, "roofline"), (read_calibration(path), "spread of the calibration mine")):
+    for calibration, said in ((None, "roofline"), (read_calibration(path), "the errors of the calibration mine")):
         priced = prices(ONE, calibration, "auto", "auto")
         models = {"latency": priced.models.latency, "communication": priced.models.communication}
         made = planned(model, priced.cluster, space(), RUN, **models).plan

@@ -126,7 +126,7 @@ def test_options_that_alpa_has_not_are_named(options, said):
 def test_options_that_an_estimate_does_not_go_by_are_named():
     plan = with_options({"force_batch_dim_to_mesh_dim": 0, "allow_all_gather": False, "prefer_reduce_scatter": True})
     notes = PlanEstimator(plan, cluster=CLUSTER).estimate(plan).plan.notes
-    assert "the plan has auto-sharding options that this estimate doesn't go by: allow_all_gather" in notes
+    assert "this estimate ignores auto-sharding options of the plan: allow_all_gather" in notes
 
 
 def test_a_logical_mesh_has_the_devices_of_its_submesh():
@@ -193,8 +193,8 @@ def test_an_estimate_says_what_is_not_known_of_an_old_plan():
     said = PlanEstimator(PLAN).estimate(PLAN).plan
     assert said.hardware == summary_of(named_cluster("p3.16xlarge", 1, 4))
     assert [note.split(",")[0] for note in said.notes] == [
-        "the plan is from before plans held their cluster: of its hosts only those are known that its stages name",
-        "the plan doesn't say which models and calibration it was priced by; they may be others than here",
+        "the plan file is of an old version",
+        "the plan file doesn't name the cost models and the calibration of its prices; here they may differ",
     ]
 
 

@@ -79,7 +79,7 @@ def planned_uniform(where):
 
 def test_unknown_prices_and_objectives_are_refused_before_anything_is_traced():
     where = dataclasses.replace(priced(), hosts=(*priced().hosts[:3], host("d", 1e9, 1)))
-    with pytest.raises(ValueError, match="no price is known of d of the cluster unlike"):
+    with pytest.raises(ValueError, match="cluster unlike has no price_per_hour for d; add it"):
         plan_model("no model", where, objective="price")
     with pytest.raises(ValueError, match="must be one of 'time'"):
         plan_model("no model", where, objective="cheap")

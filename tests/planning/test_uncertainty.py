@@ -163,7 +163,7 @@ def test_models_that_say_their_spread_are_believed():
     assert spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
     assert spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
     assert spreads.common[CLASSES.index("all_reduce within hosts")] == pytest.approx(np.log(2) / 1.6449)
-    assert resolver.source == "spread of the models"
+    assert resolver.source == "the errors of the models"
 
 
 def one_layer(products=1.0, launches=0.0):

@@ -85,8 +85,8 @@ def _unrated(device: Device, dtype: str, share: float) -> str:
     half = next((name for name in _HALF if name in faster), "")
     remedy = f"; give the model in {half} (of a transformer's sizes: precision={half})" if half else ""
     return (
-        f"no rate of products in {dtype} ({share:.0%} of the model's) is known for {device.name}: they are priced as "
-        f"float32, at {units.flop_rate(single)}{f', while it reaches {others}' if others else ''}{remedy}"
+        f"{device.name} has no rate for products in {dtype} ({share:.0%} of the model's), so they are priced as "
+        f"float32, at {units.flop_rate(single)}{f'; it reaches {others}' if others else ''}{remedy}"
     )
 
 
@@ -101,8 +101,8 @@ def with_unknown_devices(plan: Plan, chosen: Chosen) -> Plan:
     return _noted(
         plan,
         (
-            f"no GPU is known by the name of {name}, so its seconds are by the rates of its machine file, which "
-            f"kernels don't reach: they are too few beside those of known GPUs{meant}"
+            f"{name} is no GPU with a data sheet here, so its seconds go by the peak rates of its machine file, which "
+            f"kernels don't reach: they are too short next to those of known GPUs{meant}"
             for name, meant in unknown.items()
             if mixed or meant
         ),

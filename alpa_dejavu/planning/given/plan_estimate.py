@@ -159,8 +159,8 @@ class PlanEstimator:
         own = summary_of(self.cluster)
         if plan.hardware is None:
             yield (
-                "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
-                f"name, and this estimate is for {own.text}"
+                "the plan file is of an old version, which names only the hosts of its stages; this estimate is for "
+                f"{own.text}"
             )
         elif plan.hardware.text != own.text:
             yield f"the plan was made for {plan.hardware.text}, this estimate is for {own.text}"
@@ -170,9 +170,9 @@ class PlanEstimator:
             yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
         ignored = dict.fromkeys(name for stage in plan.stages for name in stage.options if name not in PRICED_OPTIONS)
         if ignored:
-            yield f"the plan has auto-sharding options that this estimate doesn't go by: {', '.join(ignored)}"
+            yield f"this estimate ignores auto-sharding options of the plan: {', '.join(ignored)}"
         if plan.priced_by is None:
-            yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
+            yield "the plan file doesn't name the cost models and the calibration of its prices; here they may differ"
             return
         by = self.prices.named()
         for what in ("latency", "communication", "calibration", "runtime"):

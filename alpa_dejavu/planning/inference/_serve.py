@@ -178,7 +178,7 @@ def _too_large(served: Decoder, search: ServingSearch, possible: Sequence[Servin
 
 def _notes(best: Serving, cluster: Cluster, source: str) -> list[str]:
     notes = [
-        f"the intervals are of the {source}",
+        f"the intervals are by {source}",
         "only the model's own work is priced: no tokenizer, no sampling, no queue of requests",
     ]
     if len(best.lengths.requests) > 1:

@@ -117,15 +117,13 @@ class Spreads:
         seconds, shape (N,); `said_by` names the models whose spreads aren't assumed.
 
         >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
-        'spread of the roofline and of the alpha-beta model, since the models say none'
+        'assumed errors of the roofline and of the alpha-beta model'
         """
         computing, sending = np.array([n in COMPUTE for n in range(len(CLASSES))]), np.arange(len(CLASSES)) > LAUNCHES
         names = {"the roofline": computing, "the alpha-beta model": sending}
         assumed = [name for name, part in names.items() if seconds[part & ~self.stated].sum() > seconds[part].sum() / 2]
-        if not assumed:
-            return f"spread of {' and of '.join(said_by)}"
-        text = f"spread of {' and of '.join(assumed)}, since the model"
-        return f"{text}s say none" if len(assumed) > 1 else f"{text} says none"
+        whose = ("assumed errors of", assumed) if assumed else ("the errors of", said_by)
+        return f"{whose[0]} {' and of '.join(whose[1])}"
 
 
 def link_class(collective: str, hosts: tuple[int, ...]) -> int:
