@@ -124,7 +124,7 @@ def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_p
     lost = ["p3.16xlarge-1"]
     for one, asked_for, said in ((kept, None, "5 %"), (again, None, "2 %"), (again, 0.07, "7 %")):
         note = replan(planned.plan, one, without=lost, memory_margin=asked_for).plan.notes[-1]
-        assert f"so {said} of each device's is left free" in note
+        assert f"{said} of each device's is left free" in note
     with pytest.raises(ValueError, match=r"memory_margin is -1\.0, but must be at least 0 and below 1"):
         replan(planned.plan, kept, without=lost, memory_margin=-1.0)
     for share, said, code in (("0.2", "20 % of each device's is left", 0), ("2", "memory_margin is 2.0", 1)):
