@@ -228,7 +228,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert result.exit_code == 0, result.output
     assert "on 3 x p3.16xlarge, 24 devices" in result.stdout
     assert "moves                   " in result.stdout
-    assert "(before: " in result.stdout
+    assert "\nbefore  " in result.stdout
     lost = r"if a host is lost       \S+ m?s a step without p3\.16xlarge-\d; first its state moves: \S+ GiB over links"
     assert re.search(lost, run("explain", path).stdout)
     assert read_plan(path).num_devices == 24

@@ -58,10 +58,10 @@ def _changed(plan: Plan, kind: str) -> Iterator[Plan]:
     levels: Sequence[Any] = REMAT if kind == "remat" else (0, 2, 3)
     least = min(levels.index(getattr(stage, kind)) for stage in plan.stages)
     for level in levels[least + 1 :]:
-        more = {"remat_share": 1.0} if kind == "remat" else {}
+        more: dict[str, Any] = {kind: level, **({"remat_share": 1.0} if kind == "remat" else {})}
         stages = tuple(
             stage if levels.index(getattr(stage, kind)) > levels.index(level)
-            else dataclasses.replace(stage, **{kind: level}, **more)
+            else dataclasses.replace(stage, **more)
             for stage in plan.stages
         )  # fmt: skip
         yield dataclasses.replace(plan, stages=stages)
