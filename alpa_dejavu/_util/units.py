@@ -103,6 +103,15 @@ def exact_bytes(value: float) -> str:
     return f"{value:.0f} byte{'' if round(value) == 1 else 's'}"
 
 
+def times_bytes(count: float, num_bytes: float) -> str:
+    """Returns how many things there are, and the bytes of one, as text.
+
+    >>> times_bytes(2.0082e9, 18.0)
+    '2.008 billion x 18 bytes'
+    """
+    return f"{number(count)} x {number(num_bytes)} bytes"
+
+
 def _prefixed(unit: str) -> Callable[[float], str]:
     """Returns a function that gives figures as text in a unit with a decimal prefix.
 

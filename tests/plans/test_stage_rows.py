@@ -37,7 +37,7 @@ def test_cells_have_their_units():
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a b c", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
         "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "", "mean ± deviation": "",
-            "context": "", "expert": "", "shard": "",
+            "context": "", "expert": "", "shard": "", "offload": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 

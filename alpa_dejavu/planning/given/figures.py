@@ -98,7 +98,8 @@ def _of_result(planned: PlanningResult) -> Iterable[tuple[str, str]]:
     if (price := planned.price_per_step) is not None:
         tokens = ""
         if plan.batch is not None and length is not None:
-            tokens = f"; of a billion tokens {units.price(price / plan.batch / length * 1e9)}"
+            billion = price / plan.batch / length * 1e9
+            tokens = f"; of a billion tokens {units.price(billion)}"
         yield "price of a step", units.price(price) + tokens
 
 
@@ -137,7 +138,7 @@ def _parameters_text(own: Sequence[float], reckoned: Sequence[Reckoning]) -> str
     undivided = [math.fsum(values) for values in zip(*(stage.undivided for stage in reckoned), strict=True)]
     texts = [_divided(mine / count, whole / count) for mine, whole in zip(own, undivided, strict=True)]
     named = ", ".join(f"{name} {text}" for name, text in zip(_PARAMETERS, texts, strict=True) if text != "0")
-    return f"{total}: {units.number(count)} x {units.number(sum(own) / count)} bytes ({named})"
+    return f"{total}: {units.times_bytes(count, sum(own) / count)} ({named})"
 
 
 def _divided(own: float, whole: float) -> str:
