@@ -35,6 +35,7 @@ from harness import Figure, Results, Table, options, wrong_input_told
 from published._collectives import shipped
 from published._jobs import Job, measured_job, published_job
 from published._operators import judged_operators
+from published._pairs import orders_of_pairs
 from published._scores import by_source, shipped_errors
 from published._steps import Estimated, by_default, by_sheets
 
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results["collectives"] = shipped(given.operators)
         results["left_out"] = shipped_errors()
         tables += _parts(results)
+    if given.steps is not None:
+        tables.append(Table.of(results["steps"]["orders_of_pairs"], _PAIRS, "pairs of steps on unlike GPUs"))
     return results.shown(*tables, figures=list(_figures(results)))
 
 
@@ -111,7 +114,7 @@ def _steps(results: Results, jobs: list[Job], rows: list[dict[str, Any]], refuse
     ) | {name: by_source(sources, columns[name], columns["measured_s"]) for name in ("sheets", "peak")}
     results["steps"]["sources_nearer_than_sheets"] = _nearer(results["steps"])
     results["steps"]["regret"] = _regret(jobs, columns["ours"])
-    results["steps"] |= {"rows_of": rows, "refused": refused}
+    results["steps"] |= {"rows_of": rows, "refused": refused, "orders_of_pairs": orders_of_pairs(jobs, rows)}
     return [
         Table.of(list(_by(rows, "gpu", "runtime")), _COLUMNS, "published steps"),
         Table.of(list(_by(rows, "source")), _COLUMNS, "by source"),
@@ -130,7 +133,8 @@ def _compared(job: Job) -> dict[str, Any]:
         "name": job.name, "source": job.source, "gpu": job.gpu.name,
         "runtime": job.runtime.name.partition("+")[0],
         "measured_s": job.measured_s, "ours": ours.step_s, "lower": ours.lower_s, "upper": ours.upper_s,
-        "sheets": sheets.step_s, "peak": job.model_flop / job.cluster.num_devices / rate / PEAK_SHARE,
+        "sheets": sheets.step_s, "sheets_lower": sheets.lower_s, "sheets_upper": sheets.upper_s,
+        "peak": job.model_flop / job.cluster.num_devices / rate / PEAK_SHARE,
         "peak_bytes": ours.peak_bytes, "fits": ours.fits,
     }  # fmt: skip
 
@@ -218,6 +222,10 @@ _COLUMNS = {
     "of": "{of}", "steps": "{rows}", "by default": "{ours:.1%}", "bias": "{bias:+.1%}",
     "by data sheets": "{sheets:.1%}", "by 40 % of peak": "{peak:.1%}", "inside of 90 %": "{inside:.0%}",
     "interval's factor": "{factor:.2f}",
+}  # fmt: skip
+_PAIRS = {
+    "of": "{of}", "pairs": "{pairs}", "order is right": "{holds:.0%}", "told": "{told}",
+    "told rightly": "{told_holds:.0%}",
 }  # fmt: skip
 _PEAKS = {
     "step": "{name}", "GiB predicted": "{predicted:.1f}", "measured": "{measured:.1f}", "off": "{off:+.1%}",

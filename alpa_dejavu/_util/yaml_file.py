@@ -10,11 +10,11 @@ from typing import Any, TypeVar, final
 import yaml
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.json_file import CheckedFile, read_text
+from alpa_dejavu._util.json_file import CheckedFile, peek, read_checked, read_text
 from alpa_dejavu._util.json_text import Path
 
 _Data = TypeVar("_Data")
-_MOST_CHARACTERS, _DEEPEST = 2**17, 30
+_MOST_CHARACTERS, _DEEPEST, _LONGEST = 2**17, 30, 1000
 """PyYAML takes a second for so many characters; its faster reader in C ends the process where lists are deep."""
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + name for name in "null bool int float str seq map".split()}
@@ -29,12 +29,40 @@ _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _Loader.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+0123456789"))
 
 
+def is_yaml(path: pathlib.Path) -> bool:
+    """Returns whether a file is read as YAML, by the end of its name.
+
+    >>> is_yaml(pathlib.Path("mine.yml")), is_yaml(pathlib.Path("mine.json"))
+    (True, False)
+    """
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
+def read_checked_file(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
+    """Reads a file that may be YAML or JSON, by the end of its name, as `read_checked_yaml` or `read_checked` does."""
+    return (read_checked_yaml if is_yaml(path) else read_checked)(path, kind, remedy)
+
+
+def peek_file(path: pathlib.Path) -> Any:
+    """Returns the data of a YAML or JSON file, checked against no format; None where it can't be read."""
+    if not is_yaml(path):
+        return peek(path)
+    try:
+        return _read(path, "").data
+    except ValueError:
+        return None
+
+
 def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
     """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
     the message of each ValueError; of all that is wrong the first is told.
 
     It may have what JSON has: no key twice, no key that isn't text, no tags, anchors or dates. Nothing in it is called.
     """
+    return _read(path, remedy).checked(kind)
+
+
+def _read(path: pathlib.Path, remedy: str) -> CheckedFile[Any]:
     text = read_text(path, remedy)
     if len(text) > _MOST_CHARACTERS:
         wrong = f"it has {units.size(len(text))}, but must have at most {units.size(_MOST_CHARACTERS)}"
@@ -53,8 +81,20 @@ def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> Che
         raise ValueError(f"{path}{where}: this isn't YAML: {wrong}; {remedy}") from None
     except RecursionError:
         raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
-    file: CheckedFile[Any] = CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
-    return file.checked(kind)
+    return CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
+
+
+def plain_value(text: str) -> Any:
+    """Returns the number, list, text or truth that a short text is in YAML; the text itself where it is none of these.
+
+    >>> plain_value("1e-3"), plain_value("[silu, linear]"), plain_value("a: b: c")
+    (0.001, ['silu', 'linear'], 'a: b: c')
+    """
+    try:
+        root = yaml.compose(text, Loader=_Loader) if len(text) < _LONGEST else None
+        return text if root is None or any(_wrong(root, set(), 0)) else _data(root)
+    except (yaml.YAMLError, RecursionError):
+        return text
 
 
 def _data(root: yaml.Node) -> Any:

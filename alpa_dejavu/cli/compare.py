@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +32,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.given.comparison import Cell, Comparison, Figures, Order
+    from alpa_dejavu.planning.given.comparison import Comparison, Figures, Order
 
 _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 
@@ -53,8 +53,8 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 @batch_option
 @micro_batches_option
 @layers_option
-@option("--saving", "savings", group=MEMORY, type=click.Choice(_SAVINGS), multiple=True,
-        help="Memory saving to compare; may be repeated.  [default: all]")  # fmt: skip
+@option("--saving", "savings", group=MEMORY, type=click.Choice((*_SAVINGS, "all")), multiple=True,
+        default=_SAVINGS[-1:], show_default=True, help="Memory saving to compare; may be repeated.")  # fmt: skip
 @option("--objective", group=SEARCH, type=click.Choice(("time", "price")), default="time", show_default=True,
         help="Quantity that each plan minimises.")  # fmt: skip
 @whole_run_options
@@ -76,11 +76,11 @@ def compare(
     json_path: pathlib.Path | None,
     **choices: Any,
 ) -> None:
-    """Says which cluster trains a model soonest and cheapest.
+    """Says which cluster trains a model soonest and cheapest, where that can be told.
 
-    It plans for each cluster with each memory saving: none (as `plan` does with `--remat none --zero 0`), remat
-    (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of optimizer state, gradients and
-    parameters), offload (`--remat none --zero 0 --offload auto`), and remat+ZeRO (as `plan` does by itself).
+    It plans for each cluster as `plan` does by itself, or with each memory saving that is named: none (as `plan` does
+    with `--remat none --zero 0`), remat (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of
+    optimizer state, gradients and parameters), offload (`--remat none --zero 0 --offload auto`), or all of these.
     """
     check_outputs(json_path)
     model = model_text(model, sequence, training)
@@ -92,12 +92,15 @@ def compare(
         from alpa_dejavu.planning.given.comparison import compare as compared
 
         comparison = compared(
-            model, clusters, batch, savings=[way for way in SAVINGS if way.name in (savings or _SAVINGS)], steps=whole,
+            model, clusters, batch, savings=[way for way in SAVINGS if {way.name, "all"} & {*savings}], steps=whole,
             attention=attention or "", **choices,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
-    on = units.counted(len(comparison.clusters), "cluster")
-    to.print(f"{model_title(comparison.model)}, batch {comparison.batch}, on {on}:")
+    of = f"batch {comparison.batch}" + ("" if whole is None else f", {units.counted(whole, 'step')}")
+    to.print(f"{model_title(comparison.model)}, {of}, on {units.counted(len(comparison.clusters), 'cluster')}:")
+    for name, text in _answers(comparison):
+        to.fact(name, text)
+    to.print()
     to.print(_table(comparison))
     to.print()
     for name, text in _facts(comparison):
@@ -108,88 +111,146 @@ def compare(
 
 def _table(comparison: Comparison) -> Table:
     """A row for each saving and cluster, with the clusters of each saving in their order by seconds."""
+    from alpa_dejavu.layers.models import tokens_of_sample
+
+    length, several = tokens_of_sample(comparison.model), len(comparison.savings) > 1
     training = () if comparison.steps is None else ("training", "its price")
-    figures = ("expected step", "price of a step", *training, "memory", "with 90 %")
-    leave = ("with 90 %", "memory", *(["price of a step"] if training else []))
-    table = new_table(("saving", "cluster"), figures, ("it uses",), leave=leave)
+    rates = ("samples/s",) if length is None else ("tokens/s", "10^9 tokens")
+    figures = ("expected step", *training, *rates, "memory", "price of a step", "with 90 %")
+    leave = ("with 90 %", "price of a step", *(rates[1:] if training or several else ()), "memory")
+    names, uses = (("saving", "cluster"), ("it uses",)) if several else (("cluster",), ())
+    table = new_table(names, figures, uses, leave)
     for saving in comparison.savings:
         ranked = comparison.order(saving.name).clusters
         for cluster in (*ranked, *(name for name in comparison.clusters if name not in ranked)):
-            table.add_row(saving.name, cluster, *_cells(comparison.cell(cluster, saving.name), bool(training)))
+            cell, head = comparison.cell(cluster, saving.name), (saving.name, cluster) if several else (cluster,)
+            if cell.figures is None:
+                table.add_row(*head, "not planned" if cell.fits else "doesn't fit")
+                continue
+            row = _cells(cell.figures, comparison.batch * (length or 1), length is not None)
+            table.add_row(*head, *row, *([", ".join(cell.figures.uses) or "no saving"] if several else []))
     return table
 
 
-def _cells(cell: Cell, training: bool) -> Iterator[str]:
-    figures = cell.figures
-    if figures is None:
-        yield "not planned" if cell.fits else "doesn't fit"
-        yield from [""] * (5 if training else 3)
-        yield "see below" if cell.fits else f"enough: {' or '.join(cell.remedies) or 'nothing that was tried'}"
-        return
+def _cells(figures: Figures, samples: int, tokens: bool) -> Iterator[str]:
+    """The figures of a plan, of which a step trains so many samples, or tokens."""
     yield units.seconds(figures.expected_step_s)
-    yield _price(figures.price)
     if figures.training is not None:
-        yield units.hours(figures.training.seconds, figures.training.deviation_s)
+        yield units.hours(figures.training.seconds)
         yield _price(figures.training.price)
+    yield units.number(samples / figures.expected_step_s)
+    if tokens:
+        yield _price(None if figures.price is None else figures.price / samples * 1e9)
     yield units.size(figures.memory_bytes)
+    yield _price(figures.price)
     yield "" if figures.interval_s is None else units.span(figures.interval_s, units.seconds)
-    yield ", ".join(figures.uses) or "no saving"
 
 
 def _price(value: float | None) -> str:
     return "unknown" if value is None else units.price(value)
 
 
+def _answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Which cluster is the soonest and which the cheapest, where that can be told."""
+    for name, measure in (("soonest", "seconds"), ("cheapest", "price")):
+        yield from _by_saving(comparison, name, lambda order: _first_text(comparison, order), measure)
+
+
+def _by_saving(
+    comparison: Comparison, name: str, text_of: Callable[[Order], str], measure: str
+) -> Iterator[tuple[str, str]]:
+    """Yields a text for each order by a measure, once for all savings of which it is the same."""
+    texts = {saving.name: text_of(comparison.order(saving.name, measure)) for saving in comparison.savings}
+    for text in filter(None, dict.fromkeys(texts.values())):
+        savings = [saving for saving, other_text in texts.items() if other_text == text]
+        yield name, text if len(savings) == len(texts) else f"{', '.join(savings)}: {text}"
+
+
+def _first_text(comparison: Comparison, order: Order) -> str:
+    """The first cluster of an order if it is so for sure, or those that may be."""
+    if not order.clusters:
+        return "nothing fits" if order.measure == "seconds" else "no price is known"
+    first, *others = order.clusters
+    rivals = [other for other in others if not order.is_before(first, other)]
+    if rivals:
+        return f"can't be told: {', '.join([first, *rivals[:-1]])} or {rivals[-1]}{_unpriced(comparison, order)}"
+    figures = comparison.cell(first, order.saving).figures
+    assert figures is not None, "an order has clusters with figures"
+    run = figures.training
+    if order.measure == "seconds":
+        text = units.seconds(figures.expected_step_s) if run is None else units.hours(run.seconds, run.deviation_s)
+    else:
+        text = _price(figures.price) if run is None else _price(run.price)
+    return f"{first}: {text}{'' if run else ' a step'}{_unpriced(comparison, order)}"
+
+
+def _unpriced(comparison: Comparison, order: Order) -> str:
+    planned = [cell.cluster for cell in comparison.cells if cell.saving == order.saving and cell.figures]
+    names = ", ".join(name for name in planned if name not in order.clusters)
+    return names and f"; no price is known of {names}"
+
+
 def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Facts on the order and where it changes, on what wasn't planned, and on what the seconds rest on."""
-    for measure in ("seconds", "price"):
-        texts = {
-            saving.name: _order_text(comparison, comparison.order(saving.name, measure))
-            for saving in comparison.savings
-        }
-        for text in dict.fromkeys(texts.values()):
-            names = [name for name, other_text in texts.items() if other_text == text]
-            yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
-    changes = [change for measure in ("seconds", "price") for change in comparison.changes(measure)]
-    for change in changes:
+    from alpa_dejavu.planning.given.comparison import MEASURES
+
+    for measure in MEASURES:
+        yield from _by_saving(comparison, f"by {measure}", lambda order: _order_text(comparison, order), measure)
+    if len(comparison.clusters) > 2:
+        yield "how sure", "what follows 'then' is so in 90 % of draws of how far off seconds may be, 'perhaps' in fewer"
+    reasons = dict.fromkeys(reason for order in comparison.orders for reason in _reasons(comparison, order))
+    yield from (("can't be told", reason) for reason in reasons)
+    for change in (change for measure in MEASURES for change in comparison.changes(measure)):
         before, behind = ", ".join(change.before), ", ".join(change.behind)
         text = f"by {change.measure} {change.one} is before {change.other} with {before}, and behind it with {behind}"
         yield "the order changes" if change.sure else "it may change", text
-    if not changes:
-        yield "the order stays", "the same with every saving"
-    then = "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be"
-    yield "how sure", f"{then}; what is after 'then perhaps', and may change, in fewer"
-    unplanned: dict[tuple[str, str], list[str]] = {}
-    for cell in comparison.cells:
-        if cell.figures is None and cell.fits:
-            unplanned.setdefault((cell.cluster, cell.why_not), []).append(cell.saving)
-    for (cluster, why), names in unplanned.items():
+    unplanned: dict[tuple[str, str, str], list[str]] = {}
+    for cell in (cell for cell in comparison.cells if cell.figures is None):
+        enough = f"enough: {' or '.join(cell.remedies) or 'nothing that was tried'}"
+        reason = ("not planned", cell.why_not) if cell.fits else ("doesn't fit", enough)
+        unplanned.setdefault((cell.cluster, *reason), []).append(cell.saving)
+    for (cluster, what, why), names in unplanned.items():
         which = f"{', '.join(names)} " if len(names) < len(comparison.savings) else ""
-        yield "not planned", f"{which}on {cluster}: {why}"
+        yield what, f"{which}on {cluster}: {why}"
+    prices: dict[str, list[str]] = {}
     for cluster in comparison.clusters:
-        figures = next((cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures), None)
-        if figures is not None:
-            yield cluster, _footing_text(figures)
+        figures = [cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures]
+        if figures:
+            yield cluster, _footing_text(figures[-1])
+            sources = "; ".join(source.partition(": http")[0] for source in figures[-1].price_from)
+            prices.setdefault(sources, []).append(cluster)
+    yield from (("prices", f"{source}: {', '.join(names)}") for source, names in prices.items() if source)
 
 
 def _order_text(comparison: Comparison, order: Order) -> str:
     text = "".join(order.clusters[:1])
     for sooner, other in itertools.pairwise(order.clusters):
-        text += f", then {other}" if order.is_before(sooner, other) else f", then perhaps {other}"
+        text += f", then {other}" if order.is_before(sooner, other) else f", perhaps {other}"
     unfit = f"{', '.join(order.unfit)} {'doesn' if len(order.unfit) == 1 else 'don'}'t fit" if order.unfit else ""
-    planned = [cell.cluster for cell in comparison.cells if cell.saving == order.saving and cell.figures]
-    unpriced = ", ".join(name for name in planned if name not in order.clusters)
-    unpriced = unpriced and f"no price is known of {unpriced}"
-    return "; ".join(filter(None, (text, unfit, unpriced))) or "nothing is known"
+    return "; ".join(filter(None, (text, unfit))) if len(comparison.clusters) > 2 or unfit else ""
+
+
+def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
+    """Why the order of two clusters that follow each other can't be told."""
+    for first, other in itertools.pairwise(order.clusters):
+        a, b = (comparison.cell(cluster, order.saving).figures for cluster in (first, other))
+        if a is None or b is None or order.is_before(first, other):
+            continue
+        share = 100 * order.before[order.clusters.index(first)][order.clusters.index(other)]
+        why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of how far off seconds may be"
+        if a.ground != b.ground:
+            one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
+            faster = first if one_s < other_s else other
+            times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
+            why += f": some are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
+        yield why
 
 
 def _footing_text(figures: Figures) -> str:
-    parts = ", ".join(
-        f"{footing.rests_on} {100 * footing.share:.0f} %" for footing in figures.footings if footing.share >= 0.005
-    )
-    by = f" the calibration {figures.calibration}" if figures.calibration else ""
-    text = f"its seconds rest on{by}: {parts} of the work"
-    if figures.interval_s is None:
-        return text
-    low, high = figures.interval_s
-    return f"{text}; with 90 % they are within a factor of {math.sqrt(high / low):.1f}"
+    shares = [(footing.rests_on, footing.share) for footing in figures.footings if footing.share >= 0.005]
+    parts = ", ".join(f"{rests_on} {100 * share:.0f} %" for rests_on, share in shares)
+    text = f"{figures.parallelism}; seconds by {figures.ground}{f' ({parts} of the work)' if len(shares) > 1 else ''}"
+    if figures.interval_s is not None:
+        low, high = figures.interval_s
+        text += f", with 90 % within a factor of {math.sqrt(high / low):.1f}"
+    return text

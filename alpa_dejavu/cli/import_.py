@@ -24,14 +24,17 @@ from alpa_dejavu.cli.working import working
     examples=(
         "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge",
         "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge --hosts 4 --faster plan.json",
+        "alpa-dejavu import config_registry.py --from torchtitan --config llama3_8b --cluster p4d.24xlarge",
     ),
     rests_on=PREDICTIONS,
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @option(
-    "--from", "source", type=click.Choice(("megatron", "torchtitan", "deepspeed", "galvatron")), required=True,
-    help="Framework of the file: Megatron's flags in a script, torchtitan's TOML, or another's JSON.",
+    "--from", "source", required=True,
+    type=click.Choice(("megatron", "torchtitan", "maxtext", "deepspeed", "galvatron")),
+    help="Framework of the file: a script, TOML, Python, YAML or JSON.",
 )  # fmt: skip
+@option("--config", default="", metavar="NAME", help="Which function, of several in torchtitan's Python.")
 @option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
 @option("--model", group=MODEL, help="Name, config.json, or sizes.  [default: the file's]")
@@ -46,6 +49,7 @@ from alpa_dejavu.cli.working import working
 def import_(
     path: pathlib.Path,
     source: str,
+    config: str,
     cluster: str,
     hosts: int,
     model: str | None,
@@ -68,12 +72,12 @@ def import_(
         from alpa_dejavu.planning.given.figures import lacking
         from alpa_dejavu.planning.given.fitting import what_fits
 
-        imported = import_plan(path, source, cluster, hosts, sizes, **pricing)
+        imported = import_plan(path, source, cluster, hosts, sizes, config, **pricing)
         plan = imported.result.plan
         fits = what_fits(plan, imported.estimator) if lacking(plan) else ""
     print_planned(imported.result, to, "estimated", fits)
-    for name in imported.ignored:
-        to.print(f"ignored: {name}")
+    if imported.ignored:
+        to.print(f"ignored: {'; '.join(imported.ignored)}")
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
         with working("planning for what is faster"):

@@ -1,6 +1,6 @@
 """The hardware as data: machine types, clusters of them, and the submeshes that stages may have.
 
-In: names of machine types, and JSON files of machines and clusters.
+In: names of machine types, and JSON or YAML files of machines and clusters.
 Out: a `Cluster` of hosts, devices and links in SI units; a `SearchSpace` of submeshes; the hosts of each stage.
 `machine_file` and `cluster_file` say what the files have.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
+from alpa_dejavu.clusters.cluster_file import is_cluster_file, price_figures, read_cluster
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
 from alpa_dejavu.clusters.figures import of_figures, write_cluster
@@ -26,14 +26,17 @@ from alpa_dejavu.clusters.machine_file import host_memory as _host_memory
 from alpa_dejavu.problem import Cluster, Link, counted_name
 from alpa_dejavu.problem.limits import MOST_HOSTS, at_most
 
-__all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "read_cluster", "write_cluster"]
+__all__ = [
+    "known_machines", "local_links", "machine_for", "named_cluster", "price_sources", "read_cluster", "write_cluster",
+]  # fmt: skip
 
 
 def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = None) -> Cluster:
-    """Returns a cluster of equal hosts of a machine type, or of the machine or cluster that a JSON file describes.
+    """Returns a cluster of equal hosts of a machine type, or of the machine or cluster that a file describes.
 
     Args:
-        name: one of `known_machines()`, the path of a file, or either with a number of hosts, as "2 x p3.16xlarge".
+        name: one of `known_machines()`, the path of a JSON or YAML file, or either with a number of hosts, as
+            "2 x p3.16xlarge".
         num_hosts: how many hosts there are; where the name or the file says that 1, or the same number.
         devices_per_host: how many devices of each host are used; None: all.
 
@@ -91,6 +94,17 @@ def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
     if devices_per_host is not None and (num_hosts, num_hosts * devices_per_host) != has:
         raise ValueError(f"{described} of {devices_per_host} devices are asked for; give their file")
     return cluster
+
+
+def price_sources(name: str) -> tuple[str, ...]:
+    """Returns where the hourly prices of a cluster's hosts are from, once each, by a name as `named_cluster` takes it.
+
+    >>> price_sources("2 x p3.16xlarge")
+    ('AWS EC2 list price, on demand, Linux, us-east-1, 2024',)
+    """
+    name, _ = counted_machine(name)
+    figures = price_figures(name) if is_cluster_file(name) else [read_machine(name).get("price_per_hour")]
+    return tuple(dict.fromkeys(figure["source"] for figure in figures if figure is not None))
 
 
 def machine_for(accelerator_type: str) -> str | None:

@@ -25,9 +25,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from alpa_dejavu._util.json_file import peek, read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu._util.yaml_file import peek_file, read_checked_file
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
@@ -44,18 +44,25 @@ _OF_HOST = ("price_per_hour", "memory_margin", "host_memory")
 
 
 def is_cluster_file(name: str) -> bool:
-    """Returns whether a name is the path of a JSON file that lists hosts; whether that is right isn't checked."""
+    """Returns whether a name is the path of a file that lists hosts; whether that is right isn't checked."""
     if name in machine_file.known_machines():
         return False
-    data = peek(pathlib.Path(name))
+    data = peek_file(pathlib.Path(name))
     return isinstance(data, dict) and "hosts" in data
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Reads a cluster, its hosts and the links between them, from a JSON file; ValueError says what is wrong with it
-    and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
+    """Reads a cluster, its hosts and the links between them, from a JSON or YAML file; ValueError says what is wrong
+    with it and where, such as a pair of hosts without a link, an unknown unit or an impossible rate.
     """
     return _File(pathlib.Path(path)).cluster()
+
+
+def price_figures(path: str | os.PathLike[str]) -> list[Mapping[str, Any] | None]:
+    """Returns the hourly price of each host of a cluster file, its own or its machine type's, as files have it."""
+    file = _File(pathlib.Path(path))
+    both: list[Mapping[str, Any]] = [{**(file.machine(n) or {}), **host} for n, host in enumerate(file.data["hosts"])]
+    return [figures.get("price_per_hour") for figures in both]
 
 
 @final
@@ -65,7 +72,7 @@ class _File:
     def __init__(self, path: pathlib.Path) -> None:
         from alpa_dejavu.clusters.formats import ClusterData
 
-        file = read_checked(path, ClusterData, REMEDY)
+        file = read_checked_file(path, ClusterData, REMEDY)
         self.path, self.data, self.wrong = path, file.data, file.problem
 
     def cluster(self) -> Cluster:
@@ -73,7 +80,7 @@ class _File:
         for n, name in enumerate(self._names):
             if name in self._names[:n]:
                 raise self.wrong(("hosts", n, "name"), f"the host {name!r} is there twice; give each its own name")
-        machines = [self._machine(n) for n in range(len(self._names))]
+        machines = [self.machine(n) for n in range(len(self._names))]
         hosts, within = self._hosts(machines)
         links = self._links(within)
         media = {name: si(rate) for name, rate in self.data.get("media", {}).items()}
@@ -106,7 +113,7 @@ class _File:
             servers.append(of_figures(ReductionServer, server))
         return tuple(servers)
 
-    def _machine(self, n: int) -> MachineData | None:
+    def machine(self, n: int) -> MachineData | None:
         """Returns what a host's machine type says, None where it has none; the type's file may lie beside this one."""
         host = self.data["hosts"][n]
         name, own = host.get("machine"), {"device", "devices", "within"} - set(host)

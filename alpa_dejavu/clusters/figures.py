@@ -59,11 +59,10 @@ def figure_format(ending: str) -> Any:
     return Annotated[declared, stated(f"an object such as {example}")]
 
 
-def figures_format(name: str, kind: type[Any], doc: str, without: str = "", needed: str = "", **own: Any) -> Any:
+def figures_format(name: str, kind: type[Any], doc: str, without: str = "", **own: Any) -> Any:
     """Returns the `TypedDict`, with a name and a docstring, of a dataclass's data in a file, whose figures have units.
 
-    Files don't have the keys `without`, and must have those in `needed` although the dataclass has defaults for them;
-    `own` are types of keys in place of the dataclass's, and of further keys.
+    Files don't have the keys `without`; `own` are types of keys in place of the dataclass's, and of further keys.
     """
     keys: dict[str, Any] = {}
     for key, of_field in keys_of(kind).items():
@@ -74,7 +73,7 @@ def figures_format(name: str, kind: type[Any], doc: str, without: str = "", need
             if key == "flop_per_s":
                 rates: Any = dict.__class_getitem__((str, declared))
                 declared = Annotated[rates, stated("an object of rates by dtype"), at_most(100)]
-            if get_origin(of_field) is NotRequired and key not in needed.split():
+            if get_origin(of_field) is NotRequired:
                 declared = NotRequired[declared]
         if key not in without.split():
             keys[key] = declared

@@ -51,7 +51,7 @@ else:
     ]  # fmt: skip
     _Device = figures_format(
         "DeviceData", Device, "The figures of a device in a machine file, as `Device` has them.",
-        without="origin small_products strided", needed="kernel_s dispatch_s step_s",
+        without="origin small_products strided",
         flop_per_s=Annotated[_Rates, stated("an object of rates by dtype")],
     )  # fmt: skip
     _OwnDevice = figures_format(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, final
 
-from alpa_dejavu.clusters.figures import UNITS
+from alpa_dejavu.clusters.figures import UNITS, si
 from alpa_dejavu.problem import Device
 
 _Figure = TypeVar("_Figure")
@@ -22,12 +22,12 @@ _FILE = pathlib.Path(__file__).parent / "sheets" / "gpus.json"
 _UNITS = {**UNITS, "MHz": 1e6, "W": 1.0}
 _ALLOCATED = 0.9
 """The share of a device's memory that Alpa lets XLA have."""
-_STARTS: Mapping[str, tuple[float, str, str]] = {
-    "kernel_s": (5, "us", "order of a CUDA kernel launch; an estimate"),
-    "dispatch_s": (100, "us", "order of starting an XLA executable; an estimate"),
-    "step_s": (5, "ms", "order of a Ray call to every worker of Alpa's driver; an estimate"),
+STARTS: Mapping[str, Mapping[str, Any]] = {
+    "kernel_s": {"value": 5, "unit": "us", "source": "order of a CUDA kernel launch; an estimate"},
+    "dispatch_s": {"value": 100, "unit": "us", "source": "order of starting an XLA executable; an estimate"},
+    "step_s": {"value": 5, "unit": "ms", "source": "order of a Ray call to every worker of Alpa's driver; an estimate"},
 }
-"""What no data sheet has, the same for all GPUs."""
+"""What no data sheet has, the same for all devices of machine files that say nothing else."""
 PRECISIONS: Mapping[str, str] = {
     "tf32": "float32", "fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8",
     "fp4": "float4",
@@ -63,7 +63,7 @@ class Gpu:
 
     def device(self) -> Device:
         """Returns the GPU as a device of a cluster, with all of its memory."""
-        starts: dict[str, Any] = {name: value * UNITS[unit] for name, (value, unit, _) in _STARTS.items()}
+        starts: dict[str, Any] = {name: si(figure) for name, figure in STARTS.items()}
         return Device(
             self.name,
             self.memory_bytes,
@@ -139,7 +139,7 @@ def device_figures(name: str) -> dict[str, Any]:
         "flop_per_s": _by_dtype(sheet["flop_per_s"]),
         "vector_flop_per_s": sheet["flop_per_s"]["fp32"],
         "memory_bytes_per_s": {**sheet["memory_bytes_per_s"], "source": re.split("[,:]", sources["sheet"])[0]},
-        **{key: dict(zip(("value", "unit", "source"), figure, strict=True)) for key, figure in _STARTS.items()},
+        **STARTS,
     }
 
 

@@ -17,10 +17,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.yaml_file import is_yaml, read_checked_file
 from alpa_dejavu.clusters.figures import of_figures, si
-from alpa_dejavu.clusters.gpus import device_figures, known_gpus
+from alpa_dejavu.clusters.gpus import STARTS, device_figures, known_gpus
 from alpa_dejavu.problem import Device, HostMemory
 
 if TYPE_CHECKING:
@@ -51,15 +51,18 @@ def read_machine(name: str) -> MachineData:
         packaged: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         return _with_device(packaged)
     if not os.path.isfile(name):
-        if name.endswith(".json") or os.sep in name:
-            raise ValueError(f"there is no file {name!r}; give the path of a JSON file, or the name of a machine type")
+        path = pathlib.Path(name)
+        if path.suffix == ".json" or is_yaml(path) or os.sep in name:
+            raise ValueError(
+                f"there is no file {name!r}; give the path of a JSON or YAML file, or the name of a machine type"
+            )
         raise ValueError(
             f"there is no machine {name!r}{near(name, known_machines()) or ';'} `alpa-dejavu machines` lists all that "
-            "are known, or give the path of a JSON file"
+            "are known, or give the path of a JSON or YAML file"
         )
     from alpa_dejavu.clusters.formats import MachineData
 
-    file = read_checked(pathlib.Path(name), MachineData, REMEDY)
+    file = read_checked_file(pathlib.Path(name), MachineData, REMEDY)
     data = file.data
     shape = data["devices_per_host"]
     if isinstance(shape, list) and len(set(shape)) > 1:
@@ -80,8 +83,10 @@ def read_machine(name: str) -> MachineData:
 
 
 def _with_device(data: MachineData) -> MachineData:
-    """Returns the data with the device that its GPU's data sheet describes, where the file names a GPU."""
-    return {**data, "device": device_figures(data["gpu"])} if "gpu" in data else data
+    """Returns the data with a whole device: that of its GPU's data sheet where it names one, and what sheets lack."""
+    if "gpu" in data:
+        return {**data, "device": device_figures(data["gpu"])}
+    return data if data["device"] is None else {**data, "device": {**STARTS, **data["device"]}}
 
 
 def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -15,7 +15,9 @@ from alpa_dejavu.exports._shell_words import Unknown, Word, text_of, unknown_in
 _REMEDY = "give a script or a command line with the arguments of the run"
 MOST_DIGITS = 18
 """So many digits may a number have."""
-_NAMED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
+_NAMED: Final = re.compile(r"--?([A-Za-z].*)", re.DOTALL)
+PLAIN_NAMED: Final = re.compile(r"([A-Za-z]\w*=.*)", re.DOTALL)
+"""Arguments with dashes in front, and those that are `name=value`."""
 _OF_TORCHRUN: Final = ("nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend",
                        "rdzv_endpoint", "max_restarts")  # fmt: skip
 _SAYS: Final = ("echo", "printf", "cat", ":", "[", "test", "sed", "awk", "grep", "export", "in")
@@ -48,22 +50,25 @@ class CommandLine(NamedTuple):
     line: int
 
 
-def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine:
+def command_line_of(
+    path: pathlib.Path, telling: Collection[str], named: re.Pattern[str] = _NAMED, whose: str = "Megatron"
+) -> CommandLine:
     """Returns the one command that a script runs with some of the arguments `telling`, or those of a file that has
-    nothing else. Variables are what the script sets them to; nothing is run. Raises ValueError if the file can't be
-    read, or there isn't one such command, or whether it runs isn't known; says in which line.
+    nothing else; `named` matches arguments, and `whose` they are is told in errors. Variables are what the script sets
+    them to; nothing is run. Raises ValueError if the file can't be read, or there isn't one such command, or whether it
+    runs isn't known; says in which line.
     """
     try:
         script = Script(read_text(path, _REMEDY))
     except SyntaxError as error:
         raise wrong_line(path, error.lineno or 1, error.msg) from None
-    runs = _training(script, telling)
+    runs = _training(script, telling, named)
     if not runs:
         for words, line, _ in script.commands:
             unknown = unknown_in(words)
             if unknown is not None and (unknown_in(words[:1]) or any(map(_is_program, words))):
                 raise wrong_line(path, unknown.line, f"what line {line} runs isn't known: {unknown.reason}")
-        raise ValueError(f"{path}: there are no arguments of Megatron's in it; give the script of the run")
+        raise ValueError(f"{path}: there are no arguments of {whose}'s in it; give the script of the run")
     (words, line, _), texts = runs[0], [list(map(text_of, run.words)) for run in runs]
     for run, text in zip(runs, texts, strict=True):
         if run.within is not None:
@@ -73,20 +78,20 @@ def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine
             raise wrong_line(path, run.line, f"it trains again, after line {line}; leave one of them out")
     ends = next((n for n, word in enumerate(words) if _is_program(word)), None)
     if ends is None:
-        both = _arguments(words)
+        both = _arguments(words, named)
         launched = tuple(argument for argument in both if argument.name.replace("-", "_") in _OF_TORCHRUN)
         return CommandLine((), launched, "", tuple(argument for argument in both if argument not in launched), line)
     launch, program = tuple(texts[0][:ends]), texts[0][ends]
-    return CommandLine(launch, _arguments(words[:ends]), program, _arguments(words[ends + 1 :]), line)
+    return CommandLine(launch, _arguments(words[:ends], named), program, _arguments(words[ends + 1 :], named), line)
 
 
-def _training(script: Script, telling: Collection[str]) -> list[ShellCommand]:
+def _training(script: Script, telling: Collection[str], named: re.Pattern[str]) -> list[ShellCommand]:
     """Returns the commands that train; all arguments as one command where a file has these alone, in arrays or not."""
 
     def tells(words: tuple[Word, ...]) -> bool:
         if not words or text_of(words[0]) in _SAYS:
             return False
-        return any(name.partition("=")[0] in telling for name in map(_name, words))
+        return any(_name(word, named).partition("=")[0] in telling for word in words)
 
     bare = [command for command in script.commands if text_of(command.words[0]).startswith("-")]
     runs = [command for command in script.commands if tells(command.words) and command not in bare]
@@ -94,7 +99,7 @@ def _training(script: Script, telling: Collection[str]) -> list[ShellCommand]:
         words = tuple(word for command in bare for word in command.words)
         runs = [ShellCommand(words, bare[0].line, next((command.within for command in bare if command.within), None))]
     if not runs:
-        words = tuple(word for words in script.variables if any(map(_name, words)) for word in words)
+        words = tuple(word for words in script.variables if any(_name(word, named) for word in words) for word in words)
         runs = [ShellCommand(words, next(word[0].line for word in words if word), None)] if tells(words) else []
     return runs
 
@@ -103,16 +108,16 @@ def _is_program(word: Word) -> bool:
     return text_of(word).endswith(".py")
 
 
-def _name(word: Word) -> str:
+def _name(word: Word, named: re.Pattern[str]) -> str:
     """Returns the name of an argument, perhaps with a value behind; empty for another word."""
-    text = text_of(word)
-    return text.lstrip("-") if _NAMED.fullmatch(text) else ""
+    match = named.fullmatch(text_of(word))
+    return match[1] if match else ""
 
 
-def _arguments(words: Iterable[Word]) -> tuple[ShellArgument, ...]:
+def _arguments(words: Iterable[Word], named: re.Pattern[str]) -> tuple[ShellArgument, ...]:
     rows: list[tuple[str, list[str], int, list[Word], bool]] = []
     for word in words:
-        name, equals, value = _name(word).partition("=")
+        name, equals, value = _name(word, named).partition("=")
         if name or not rows:
             rows.append((name, [value] if equals else [], word[0].line if word else 1, [], bool(equals)))
         if not name:

@@ -39,20 +39,26 @@ def import_plan(
     cluster: str | Cluster,
     hosts: int = 1,
     model: Transformer | None = None,
+    config: str = "",
     **priced_by: Any,
 ) -> Imported:
     """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
 
-    The file is a script with Megatron's command line, torchtitan's TOML, DeepSpeed's or Galvatron's JSON, by the
-    runtime's name; the model's sizes are in it if None. `priced_by` are arguments of `PlanEstimator`. Raises ValueError
-    if it can't be read, contradicts itself (says in which line), doesn't fit the cluster, or lacks the model's sizes.
+    The file is a script with Megatron's command line, torchtitan's TOML or Python, MaxText's YAML or script,
+    DeepSpeed's or Galvatron's JSON, by the runtime's name; the model's sizes are in it if None, and `config` names one
+    of several configurations in it. `priced_by` are arguments of `PlanEstimator`. Raises ValueError if it can't be
+    read, contradicts itself (says in which line), doesn't fit the cluster, or lacks the model's sizes.
     """
-    reader = named_target(source).reader
-    if reader is None:
+    target = named_target(source)
+    if target.reader is None:
         readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
         raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
+    if config and "config" not in target.asks:
+        raise ValueError(f"config is {config!r}, but must be left out for {source}, whose files have one configuration")
     machines = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
-    foreign = reader(pathlib.Path(path), machines.num_devices, model)
+    about = {"hosts": len(machines.hosts), "config": config}
+    asked = {name: about[name] for name in target.asks}
+    foreign = target.reader(pathlib.Path(path), machines.num_devices, model, **asked)
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
     plan = foreign.outline.plan(machines, foreign.model)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import fnmatch
 import functools
 import json
 import pathlib
@@ -65,7 +66,7 @@ def _is_off(value: Any) -> bool:
 
 @functools.cache
 def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
-    """Returns a runtime's settings by section and name; the name "*" is of all others of a section."""
+    """Returns a runtime's settings by section and name; one with "*" in it is of all others that it matches."""
     sections: dict[str, dict[str, Setting]] = {}
     with _TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -80,6 +81,13 @@ def settings_of(runtime: str) -> Mapping[str, Mapping[str, Setting]]:
                 )
                 sections.setdefault(row["section"], {}).update(dict.fromkeys(row["names"].split(), setting))
     return sections
+
+
+def setting_of(settings: Mapping[str, Setting], name: str) -> Setting | None:
+    """Returns the setting of a name, or of a pattern that it matches; None where it isn't known."""
+    if name in settings:
+        return settings[name]
+    return next((own for key, own in settings.items() if "*" in key and fnmatch.fnmatchcase(name, key)), None)
 
 
 @final
@@ -107,6 +115,13 @@ class Configuration:
         if not _is_whole(value) or not (value == default or least <= value < _MOST):
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)
+
+    def real(self, name: str) -> float:
+        """Returns a finite number; ValueError for anything else."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
+            raise self.must_be(name, "a number")
+        return float(value)
 
     def tokens(self, name: str, sequence: int | None) -> int:
         """Returns the tokens of a sample: as many as the model may have by a setting, where no fewer are asked for."""
@@ -166,7 +181,7 @@ def checked_settings(
     sections, values, aside = settings_of(runtime), dict[str, Any](), dict[int, list[str]]()
     for place, value in _places(data, sections):
         settings, key, shown = sections[place[-2] if place[1:] else ""], place[-1], ".".join(place)
-        setting = settings.get(key, settings.get("*"))
+        setting = setting_of(settings, key)
         if setting is None:
             raise wrong(place, unknown_setting(shown, key, settings))
         if len(place) == 1 and key in sections and value is not None and not isinstance(value, dict):

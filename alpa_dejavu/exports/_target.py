@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -85,12 +84,12 @@ class Foreign:
     sequence_parallel: bool = True  # whether norms and residuals are divided, where a runtime can choose
 
 
-Reader: TypeAlias = Callable[[pathlib.Path, int, Transformer | None], Foreign]
+Reader: TypeAlias = Callable[..., Foreign]
 """A reader of plans from the configurations of another runtime, of which it runs nothing.
 
 It takes a configuration's path, the number of devices that it runs on, and the sizes of its model where the caller
-knows them, which win over those in the file. It raises ValueError, with the line and what would do, where the file
-can't be read, contradicts itself, or asks for what isn't planned.
+knows them, which win over those in the file; beside these, by name, what its target `asks` for. It raises ValueError,
+with the line and what would do, where the file can't be read, contradicts itself, or asks for what isn't planned.
 """
 
 
@@ -105,3 +104,5 @@ class Target:
     runtime: Runtime | None = None  # what it can run; None: a simulator, which takes what its writer can write
     tried: str = "nothing was tried with the real thing"  # a sentence on what was tried with the real thing
     reader: Reader | None = None  # the reader of its configurations; None: they aren't read
+    # What the reader has to know besides: "hosts", how many there are; "config", the name of one of several in a file.
+    asks: tuple[str, ...] = ()

@@ -41,8 +41,8 @@ _ALL = (
         "local clusters of CPU devices run such scripts",
     ),
     *(
-        Target(name, release, _outlined(name, files), RUNTIMES[name], tried, reader)
-        for name, release, files, tried, reader in (
+        Target(name, release, _outlined(name, files), RUNTIMES[name], tried, *read)
+        for name, release, files, tried, *read in (
             (
                 "megatron", megatron.RELEASE, megatron.megatron_files, "its own argument parser and validation, of "
                 "megatron-core 0.19.2 on a CPU, took such scripts; no step was run", megatron.read_megatron,
@@ -51,6 +51,7 @@ _ALL = (
                 "torchtitan", torchtitan.RELEASE, torchtitan.torchtitan_files,
                 f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch "
                 "2.13.0's pipelining ran the schedules; no step of torchtitan was run", torchtitan.read_torchtitan,
+                ("config",),
             ),
             (
                 "deepspeed", deepspeed.RELEASE, deepspeed.deepspeed_files,
@@ -62,8 +63,11 @@ _ALL = (
                 f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
                 galvatron.read_galvatron,
             ),
-            ("maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run", None),
-            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run", None),
+            (
+                "maxtext", maxtext.RELEASE, maxtext.maxtext_files, f"{_RULES}; MaxText itself wasn't run",
+                maxtext.read_maxtext, ("hosts",),
+            ),
+            ("jaxpp", jaxpp.RELEASE, jaxpp.jaxpp_files, f"{_RULES}; JaxPP itself wasn't run"),
         )
     ),
     Target(

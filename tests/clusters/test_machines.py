@@ -246,7 +246,8 @@ def test_an_unknown_machine_is_one_line_with_near_names(name, near):
     planned = CliRunner().invoke(main, ["plan", "--model", "gpt-125m", "--batch", "8", "--cluster", name])
     assert (planned.exit_code, planned.stdout) == (1, "")
     assert planned.stderr.startswith(f"Error: there is no machine '{name}'")
-    assert planned.stderr.endswith("`alpa-dejavu machines` lists all that are known, or give the path of a JSON file\n")
+    remedy = "`alpa-dejavu machines` lists all that are known, or give the path of a JSON or YAML file\n"
+    assert planned.stderr.endswith(remedy)
     assert planned.stderr.count("\n") == 1
 
 

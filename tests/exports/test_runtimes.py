@@ -119,10 +119,11 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
         if name in READ:
             folder = tmp_path_factory.mktemp("read")
             written_to = export(plan, name, folder, model=model)
-            paths = [path for kind in (".sh", ".json", ".py") for path in written_to if path.suffix == kind]
-            foreign = TARGETS[name].reader(paths[0], outline.num_devices, None if name == "megatron" else model)
-            # torchtitan's one stage runs micro-batches one after the other, under whatever schedule.
-            alone = name == "torchtitan" and outline.pipeline == 1 and outline.chunks == 1
+            paths = [path for kind in (".sh", ".json", ".py", ".yml") for path in written_to if path.suffix == kind]
+            has_sizes = name in ("megatron", "maxtext")
+            foreign = TARGETS[name].reader(paths[0], outline.num_devices, None if has_sizes else model)
+            # One stage of theirs runs micro-batches one after the other, under whatever schedule.
+            alone = name in ("torchtitan", "maxtext") and outline.pipeline == 1 and outline.chunks == 1
             assert foreign.outline == (dataclasses.replace(outline, schedule="1f1b") if alone else outline)
             assert foreign.model == model
 

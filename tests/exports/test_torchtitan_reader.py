@@ -144,12 +144,12 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ("seq_len = 4096", "seq_len = 4096.5", "line 14: training.seq_len is 4096.5, but must be a whole number"),
         ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),
         ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
-        ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
+        ('"8B"', '"9B"', "line 6: the sizes of 'llama3' '9B' aren't known; give --model"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = ["fp6"]', r"line 7: model.converters is \['fp6'\], but must be"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = [["float8"]]', "line 7: model.converters is .* must be one of"),
         ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
-        ("enable = true", "enable = true\ncomponents = ['model']", "line 25: compile.components is .*, but must be"),
+        ("enable = true", "enable = true\ncomponents = ['all']", "line 25: compile.components is .*, but must be"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
         ("[job]", "[job", "this isn't TOML: .*line 1"),
         ("lr = 3e-4", f"lr = {'[' * 5000}", "this isn't TOML: it is too deep"),
@@ -183,12 +183,13 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
     ("old", "new", "said"),
     [
         ("import pathlib", "import pathlib\nconfig.x = 1", "line 12: it may change what is planned; leave it out"),
-        ("    spec = model_spec()", "    spec = other()", r"line \d+: it may change what is planned"),
-        ("local_batch_size=16", "local_batch_size=len([1])", r"line \d+: 'len\(\[1\]\)' is decided as it runs"),
-        ("training=TrainingConfig(", "training=mine(", "training isn't made by one of Trainer.Config"),
+        ("    spec = model_spec()", "    other()", r"line \d+: it may change what is planned"),
+        ("local_batch_size=16", "local_batch_size=len([1])", r"line \d+: 'len\(...\)' is decided as it runs"),
+        ("training=TrainingConfig(", "training=mine(", "training isn't made by one of TrainingConfig"),
         ("training=TrainingConfig(", "training=TrainingConfig(*x, ", "it has arguments without names"),
         ("def config()", "def config(", r"line \d+: this isn't Python: "),
-        ("return Trainer.Config", "return Other", "has 0 functions that return a Trainer.Config, but must have one"),
+        ("return Trainer.Config", "return Other", "config doesn't return a Trainer.Config that is written out"),
+        ("-> Trainer.Config", "-> Other", "has no function that returns a Trainer.Config; give the file of one"),
         ("steps=100", f"steps={'-' * 100_000}1", "this isn't Python that is read: it is too deep"),
     ],
 )
@@ -214,6 +215,74 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert (second.remat, second.again) == (("layer",), (16,))
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
     assert none.remat == ("none",)
+
+
+OLD = """\
+[model]
+name = "llama2"
+flavor = "13B"
+norm_type = "rmsnorm"
+
+[optimizer]
+name = "AdamW"
+fused = true
+
+[training]
+batch_size = 8
+seq_len = 4096
+warmup_steps = 200
+data_parallel_degree = 4
+tensor_parallel_degree = 2
+compile = true
+
+[experimental]
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1f1b"
+pipeline_parallel_split_points = ["layers.18"]
+pipeline_parallel_microbatches = 4
+
+[float8]
+enable_float8_linear = true
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+"""
+
+
+def test_a_job_of_2024_has_its_degrees_elsewhere(tmp_path):
+    foreign = read(tmp_path, OLD, 16)
+    outline = foreign.outline
+    assert (outline.batch, outline.num_micro_batches, outline.micro_batch) == (32, 4, 2)
+    assert (outline.data_parallel, outline.tensor_parallel, outline.blocks) == (4, 2, (18, 22))
+    assert outline.schedule == "1f1b"
+    assert (outline.zero, outline.again) == (2, (9, 11))
+    assert (foreign.model.num_blocks, foreign.model.hidden, foreign.model.precision) == (40, 5120, "float8")
+    assert foreign.priced_by == {}
+    assert read(tmp_path, OLD.replace("pipeline_parallel_microbatches = 4\n", ""), 16).outline.num_micro_batches == 2
+    with pytest.raises(ValueError, match="line 14: the degrees' product is 32, but must be"):
+        read(tmp_path, OLD.replace("data_parallel_degree = 4", "data_parallel_degree = 8"), 16)
+    with pytest.raises(ValueError, match=r"line 19: experimental.pipeline_parallel_degree is beside parallelism"):
+        read(tmp_path, f"{OLD}[parallelism]\npipeline_parallel_degree = 2\n", 16)
+    context = OLD.replace("[experimental]\n", "[experimental]\ncontext_parallel_degree = 2\n")
+    assert read(tmp_path, context, 32).outline.context_parallel == 2
+    loss = OLD.replace("compile = true", "enable_loss_parallel = false")
+    with pytest.raises(ValueError, match=r"line 16: parallelism.enable_loss_parallel is False, which isn't planned"):
+        read(tmp_path, loss, 16)
+
+
+def test_what_is_priced_otherwise_is_told(tmp_path):
+    backend = f"{TENSOR}\nexpert_parallel_comm_backend = 'deepep'"
+    assert changed(tmp_path, TENSOR, backend).otherwise == ()  # there are no experts
+    (told,) = changed(tmp_path, TENSOR, f"{backend}\nexpert_parallel_degree = 4").otherwise
+    assert told.endswith("expert_parallel_comm_backend deepep is priced as standard, whose all-to-alls take longer")
+    (model,) = changed(tmp_path, "enable = true", 'enable = true\ncomponents = ["model"]').otherwise
+    assert model.startswith("compile.components has no loss, so it is priced as the runtime torchtitan")
+    assert f"{4 * 4 * 4096 * 128256 / 2 / 2**30:.2f} GiB more" in model
+    assert not changed(tmp_path, TENSOR, f"{TENSOR}\nenable_sequence_parallel = false").sequence_parallel
+    names = {"8B_flex": 32, "1B": 16, "8B_varlen": 32, "debugmodel": 6}
+    for flavor, blocks in names.items():
+        assert changed(tmp_path, '"8B"', f'"{flavor}"').model.num_blocks == blocks
 
 
 DEEPSEEK = """\

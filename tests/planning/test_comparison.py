@@ -4,11 +4,14 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
+import statistics
 
 import numpy as np
 import pytest
 
 from alpa_dejavu._util.json_file import read_checked
+from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given._orders import changes
@@ -46,7 +49,7 @@ CLUSTERS = [made_up("tight", 2e5, 0.5), made_up("roomy", 1e6), made_up("unpriced
 
 @functools.cache
 def compared():
-    return compare(trained, CLUSTERS, steps=100, **ASKED)
+    return compare(trained, CLUSTERS, savings=SAVINGS, steps=100, **ASKED)
 
 
 def alone(cluster, saving):
@@ -170,6 +173,100 @@ def test_unlike_devices_are_drawn_independently():
     share = max(found.order("none").before[0])
     assert 0.5 < share < 0.7  # half a standard deviation apart would be 0.69
     assert found.order("none").is_before(*found.clusters) is None
+
+
+def renamed(cluster, name, factor=1.0):
+    """The same hosts, with devices of a name that isn't known, so many times as fast by their data sheet."""
+    device = cluster.hosts[0].device
+    rates = {dtype: factor * rate for dtype, rate in device.flop_per_s.items()}
+    own = dataclasses.replace(
+        device, name=name, flop_per_s=rates, vector_flop_per_s=factor * device.vector_flop_per_s,
+        memory_bytes_per_s=factor * device.memory_bytes_per_s, kernel_s=device.kernel_s / factor,
+    )  # fmt: skip
+    hosts = tuple(dataclasses.replace(host, device=own) for host in cluster.hosts)
+    return dataclasses.replace(cluster, name=name, hosts=hosts, machine="")
+
+
+KNOWN = named_cluster("p4d.24xlarge")
+GPT = {"model": "gpt-350m", "batch": 64, "micro_batches": 1, "runtime": "megatron"}
+
+
+def told(other, known=KNOWN, **asked):
+    """A known machine beside another, and how probably that one is the sooner by their own grounds, and by sheets."""
+    found = compare(clusters=[known, other], **{**GPT, **asked})
+    first, second = (found.cell(name, "remat+ZeRO").figures for name in found.clusters)
+    shares = []
+    for one_s in (first.expected_step_s, first.common_s or first.expected_step_s):
+        sigma = [math.log(high / low) / (2 * 1.645) for low, high in (first.interval_s, second.interval_s)]
+        away = math.log(one_s / second.expected_step_s) / math.hypot(*sigma)
+        shares.append(statistics.NormalDist().cdf(away))
+    order = found.order("remat+ZeRO")
+    return found, order.before[order.clusters.index(other.name)][order.clusters.index(known.name)], shares
+
+
+def test_the_same_hardware_under_another_name_is_neither_sooner_nor_later():
+    """By data sheets a step is shorter than kernels make it; as if alike, the unknown name would win."""
+    found, before, (as_if_alike, _) = told(renamed(KNOWN, "ours"))
+    known, ours = (found.cell(name, "remat+ZeRO").figures for name in found.clusters)
+    assert (known.ground, ours.ground) == ("models of GPUs' kernels", "data sheets")
+    assert known.common_s == pytest.approx(ours.expected_step_s, rel=1e-6)
+    assert ours.common_s is None
+    assert ours.expected_step_s < known.expected_step_s
+    assert as_if_alike > 0.65
+    assert before == pytest.approx(0.5, abs=0.05)
+    assert found.order("remat+ZeRO").is_before(*found.clusters) is None
+
+
+@pytest.mark.parametrize("factor", [0.2, 0.5, 2.0, 6.0])
+def test_unlike_grounds_are_as_sure_as_the_less_sure_of_two_reckonings(factor):
+    """By hand: normal logarithms with each side's interval, on either ground; what frameworks are off is in common."""
+    _, before, shares = told(renamed(KNOWN, "ours", factor))
+    hand = sorted((*shares, 0.5))[1]
+    assert before == pytest.approx(hand, abs=0.12)
+    assert (before > 0.5) == (factor > 1)
+    assert (max(before, 1 - before) >= 0.9) == (factor in (0.2, 6.0))
+
+
+def test_a_calibration_beside_none_is_compared_without_it_as_well():
+    """Of two machines alike but for their name in Ray, one is calibrated, as a fifth slower than is known."""
+    device = KNOWN.hosts[0].device
+    slow = dataclasses.replace(device, memory_bytes_per_s=device.memory_bytes_per_s / 1.2)
+    calibration = Calibration("ours", "made up", "2026-05-01", devices={device.name: slow})
+    other = named_cluster("p4de.24xlarge")
+    found = compare(clusters=[KNOWN, other], calibration=calibration, **GPT)
+    calibrated, fitted = (found.cell(name, "remat+ZeRO").figures for name in found.clusters)
+    assert (calibrated.ground, fitted.ground) == ("the calibration ours", "models of GPUs' kernels")
+    alone = [compare(clusters=[KNOWN, other], **GPT).cell(name, "remat+ZeRO").figures for name in found.clusters]
+    assert fitted.expected_step_s == alone[1].expected_step_s
+    assert calibrated.common_s == pytest.approx(alone[0].expected_step_s, rel=1e-6)
+    nobody = dataclasses.replace(calibration, devices={"nobody": dataclasses.replace(slow, name="nobody")})
+    with pytest.raises(ValueError, match="the calibration ours knows 'nobody' only"):
+        compare(clusters=[KNOWN, other], calibration=nobody, **GPT)
+
+
+@pytest.mark.parametrize("cluster", ["dgx-b200", "dgx-h100"])
+def test_grounds_that_are_alike_are_told_as_they_are(cluster):
+    """A V100 is measured, and these are fitted to other generations, all by one kind of models."""
+    found = compare(clusters=["p3.16xlarge", cluster], **GPT)
+    assert {cell.figures.common_s for cell in found.cells} == {None}
+    assert found.order("remat+ZeRO").is_before(f"1 x {cluster}", "1 x p3.16xlarge") is True
+
+
+def test_a_cpu_is_measured_and_far_behind():
+    found = compare("gpt-125m", ["local-cpu", "p3.16xlarge"], batch=8, micro_batches=1, layers=2)
+    assert found.cell("1 x local-cpu", "remat+ZeRO").figures.ground == "measurements of this machine"
+    assert found.order("remat+ZeRO").is_before("1 x p3.16xlarge", "1 x local-cpu") is True
+
+
+def test_one_unknown_machine_among_known_ones_leaves_their_order_as_it_is():
+    """It is ranked as if its data sheet were as far off as theirs."""
+    found = compare(clusters=["p3.16xlarge", KNOWN, renamed(KNOWN, "ours", 1.01)], **GPT)
+    own = {name: found.cell(name, "remat+ZeRO").figures for name in found.clusters}
+    ratios = [figures.expected_step_s / figures.common_s for figures in own.values() if figures.common_s]
+    figures = {name: figures.expected_step_s for name, figures in own.items()}
+    figures["ours"] *= math.sqrt(math.prod(ratios))
+    assert len(ratios) == 2
+    assert found.order("remat+ZeRO").clusters == tuple(sorted(figures, key=figures.get))
 
 
 def test_layers_that_are_given_are_compared_as_they_are():

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from alpa_dejavu import clusters, layers, sharding
-from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
@@ -297,8 +297,9 @@ def test_alike_hosts_of_a_plan_are_looked_at_too():
         estimate(MODEL, example_cluster(2), Run(4), given_stages(dataclasses.replace(PLAN, stages=meshes)))
 
 
-def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(monkeypatch):
-    whole = two_and_two()
-    monkeypatch.setattr("alpa_dejavu.clusters.named_cluster", lambda path, *_: whole)
+@pytest.mark.parametrize("name", ["unlike.json", "unlike.yaml"])
+def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(tmp_path, name):
+    whole, path = two_and_two(), tmp_path / name
+    write_cluster(whole, path)
     on_some = example_plan(stages=(stage((0, 2), hosts=("a",)), stage((3, 3), hosts=("d",))), cluster="unlike")
-    assert cluster_of_plan(on_some, "unlike.json") is whole
+    assert cluster_of_plan(on_some, str(path)) == whole

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util import units
@@ -20,13 +20,23 @@ from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
+from alpa_dejavu.sharding.transformers import execution
 
 _FLAVORS: Final = {
+    ("llama3", "debugmodel"): "transformer:hidden=256,blocks=6,heads=16,vocabulary=2048,sequence=2048,feed_forward=768,"
+    "rotary_base=500000,rotary_scaling=8.0",
+    **{("llama2", size): f"llama-{size.lower()}" for size in ("7B", "13B", "70B")},
+    **{("llama3", size): f"llama-3.2-{size.lower()}" for size in ("1B", "3B")},
     **{("llama3", size): f"llama-3.1-{size.lower()}" for size in ("8B", "70B", "405B")},
-    **{("qwen3", size): f"qwen3-{size.lower()}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B")},
-    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "671B"): "deepseek-v3",
+    **{("qwen3", size): f"qwen3-{size.lower()}"
+       for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")},
+    ("deepseek_v3", "16B"): "deepseek-v2-lite", ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    **{("gpt_oss", size): f"gpt-oss-{size}" for size in ("20b", "120b")},
 }  # fmt: skip
 """Models and flavors, by the names that their sizes are known by."""
+_KERNELS = re.compile(r"_(flex|varlen)(_attn)?$")
+"""How names of flavors end that differ in the kernel of attention alone."""
 _CONVERTERS: Final = {
     f"{prefix}{kind}": precision
     for prefix in ("", "quantize.linear.", "quantize.dense.")
@@ -38,12 +48,16 @@ _GROUPED: Final = {"quantize.dense": "quantize.moe"}
 _LOADED = ("zb_h1", "v_half", "v_min")
 """Schedules that the CSV alone has."""
 _SPLIT = re.compile(r"layers\.(\d{1,6})")
-_EAGER_LOGIT_BYTES, _FUSED_LOGIT_BYTES = 14.0, 4.0
+_EAGER_LOGIT_BYTES = 14.0
 """Of each logit: in half precision, and thrice in single precision (itself, its logarithm, its gradient), where nothing
-is fused; and what the runtime "fsdp" is priced with."""
+is fused."""
 _DIVISION = "parallelism."
 _ROTATES = f"{_DIVISION}context_parallel_rotate_method"
 _ASYNC = (f"{_DIVISION}enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
+_GEMMS, _FURTHER = "model.tp_gemm_backend", "model.num_mtp_layers"
+_EXCHANGES = (f"{_DIVISION}expert_parallel_comm_backend", "model.moe_comm_backend")
+_ROUNDS: Final = f"{_DIVISION}pipeline_parallel_microbatches"
+_HIDES: Final = f"{_DIVISION}pipeline_parallel_expert_parallel_overlap"
 _EACH_EXPERT = f"{_DIVISION}expert_tensor_parallel_degree"
 _DEGREES: Final = {
     "context_parallel": f"{_DIVISION}context_parallel_degree",
@@ -51,33 +65,52 @@ _DEGREES: Final = {
 }  # fmt: skip
 
 
-def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-    """Returns the plan that a configuration says, whose precision, and sequence if it has one, a given model gets."""
-    config = read_settings(path)
-    config.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
-    sizes = _sizes(config, model)
-    outline = _outline(config, num_devices, sizes.num_blocks, path)
-    otherwise: tuple[str, ...] = ()
+def read_torchtitan(
+    path: pathlib.Path, num_devices: int, model: Transformer | None = None, config: str = ""
+) -> Foreign:
+    """Returns the plan that a configuration says, whose precision, and sequence if it has one, a given model gets.
+
+    `config` is the name of the function in Python that returns it, where there are several.
+    """
+    settings = read_settings(path, config)
+    settings.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
+    sizes = _sizes(settings, model)
+    outline = _outline(settings, num_devices, sizes.num_blocks, path)
+    otherwise = tuple(_otherwise(settings, outline))
+    divided = outline.tensor_parallel == 1 or settings.flag(f"{_DIVISION}enable_sequence_parallel", True)
+    parts = settings.get("compile.components", ["model", "loss"])
+    compiled = settings.flag("compile.enable") or settings.flag("training.compile")
+    if compiled and parts not in (["model", "loss"], ["loss", "model"], ["model"], ["loss"]):
+        raise settings.must_be("compile.components", '["model", "loss"], or one of them')
+    runtime = "torchtitan" if compiled and "model" in parts else "fsdp"
+    if not compiled or "loss" not in parts:
+        logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
+        more = units.size((_EAGER_LOGIT_BYTES - execution(runtime).logit_bytes) * logits)
+        why = "compile.components has no loss" if compiled else "compile.enable isn't true"
+        otherwise += (
+            f"{why}, so it is priced as the runtime {runtime}, whose loss is fused: one that isn't takes up to {more} "
+            "more on each device of the last stage",
+        )
+    priced_by = {"runtime": runtime} if runtime == "fsdp" else {}
+    return Foreign(outline, sizes, settings.ignored, priced_by, otherwise, divided)
+
+
+def _otherwise(config: Configuration, outline: Outline) -> Iterator[str]:
+    """Yields what of a configuration is priced otherwise."""
     waits = [name for name in _ASYNC if config.flag(name)]
+    waits += [_GEMMS] if config.one_of(_GEMMS, ("default", "dist_gemm"), "default") != "default" else []
     if waits and outline.tensor_parallel > 1:
-        otherwise += (f"{waits[0]} is priced as if products waited for what tensor-parallel devices exchange",)
+        yield f"{waits[0]} is priced as if products waited for what tensor-parallel devices exchange"
     rotates = config.one_of(_ROTATES, ("allgather", "alltoall"), "allgather")
     if outline.context_parallel > 1 and rotates == "alltoall":
-        otherwise += (f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden",)
-    parts = config.get("compile.components", ["model", "loss"])
-    compiled = config.flag("compile.enable") or config.flag("training.compile")
-    if compiled and parts == ["loss"]:
-        return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
-    if parts not in (["model", "loss"], ["loss", "model"]):
-        raise config.must_be("compile.components", '["model", "loss"] or ["loss"]')
-    if compiled:
-        return Foreign(outline, sizes, config.ignored, otherwise=otherwise)
-    logits = outline.micro_batch * sizes.sequence * sizes.vocabulary / outline.tensor_parallel
-    otherwise += (
-        "compile.enable isn't true, so it is priced as the runtime fsdp, whose loss is fused: one that isn't takes up "
-        f"to {units.size((_EAGER_LOGIT_BYTES - _FUSED_LOGIT_BYTES) * logits)} more on each device of the last stage",
-    )
-    return Foreign(outline, sizes, config.ignored, {"runtime": "fsdp"}, otherwise)
+        yield f"{_ROTATES} alltoall is priced as allgather, which sends as much, and less hidden"
+    for name in _EXCHANGES:
+        exchange = config.one_of(name, ("standard", "deepep", "hybridep", "minimal_async_ep"), "standard")
+        if outline.expert_parallel > 1 and exchange != "standard":
+            yield f"{name} {exchange} is priced as standard, whose all-to-alls take longer"
+    hides = config.flag(_HIDES, True) and outline.schedule == "dualpipe_v"
+    if hides and outline.expert_parallel > 1:
+        yield f"{_HIDES} is priced as if all-to-alls weren't hidden behind another micro-batch"
 
 
 def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
@@ -85,12 +118,13 @@ def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
     if model is None:
-        name, flavor = config.get("model.name", "llama3"), config.get("model.flavor", "")
-        sizes = transformer_size(_FLAVORS.get((str(name), str(flavor)), ""))
+        name, flavor = str(config.get("model.name", "")), str(config.get("model.flavor", ""))
+        sizes = transformer_size(_FLAVORS.get((name, _KERNELS.sub("", flavor)), ""))
         if sizes is None:
             why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
             raise config.wrong("model.flavor", why)
-        return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=0, precision=precision))
+        further = config.number(_FURTHER, 0, least=0)
+        return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=further, precision=precision))
     kept = sequence if "training.seq_len" in config else model.sequence
     return _narrowed(config, dataclasses.replace(model, sequence=kept, precision=precision, gather=""))
 
@@ -99,6 +133,7 @@ def _narrowed(config: Configuration, model: Transformer) -> Transformer:
     """Returns a model with the products in 8 bits that converters make of half precision."""
     key = "model.converters"
     names = config.get(key) or []
+    names = names or (["float8"] if config.flag("float8.enable_float8_linear") else [])
     names = [names] if isinstance(names, str) else [*map(str, names)] if isinstance(names, list) else ["?"]
     linear = [name for name in names if name in _CONVERTERS]
     parts = [name.rpartition(".") for name in linear]
@@ -135,9 +170,12 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int, path: pat
     if ranks == 1:
         count, rest = divmod(batch, local * replicas)
     else:
-        count, rest = divmod(local, config.number(f"{_DIVISION}pipeline_parallel_microbatch_size", 1))
-        rest = rest or batch - local * replicas
         blocks = _blocks(config, num_blocks, ranks)
+        count, rest = divmod(local, config.number(f"{_DIVISION}pipeline_parallel_microbatch_size", 1))
+        if _ROUNDS in config:
+            count = config.number(_ROUNDS, 0, least=0) or len(blocks)
+            rest = local % count
+        rest = rest or batch - local * replicas
         schedule = _schedule(config, len(blocks) // ranks, len(blocks), count, path)
     if rest or not count:
         whole = "a multiple of" if ranks == 1 else "cut into whole micro-batches, and be all of"
@@ -205,7 +243,7 @@ def _spread(config: Configuration, num_blocks: int, ranks: int) -> tuple[int, ..
     )
     whole = num_blocks + before + behind
     per_stage = config.number(f"{_DIVISION}pipeline_parallel_layers_per_stage", 0)
-    single = config.get(f"{_DIVISION}pipeline_parallel_schedule", "1F1B") in ("1F1B", "GPipe")
+    single = str(config.get(f"{_DIVISION}pipeline_parallel_schedule", "1F1B")).lower() in ("1f1b", "gpipe")
     stages = -(-whole // per_stage) if per_stage else ranks * (1 if single else 2)
     if stages > whole:
         return ()
@@ -233,7 +271,10 @@ def _schedule(config: Configuration, chunks: int, stages: int, count: int, path:
             "micro-batches; give one of these, or a schedule by its name",
         )  # fmt: skip
     names = {other: schedule for schedule, other in NAMES.items()}
-    name = config.one_of(key, names, "1F1B")
+    plain = str(config.get(key, "1F1B")).replace("_", "").lower()  # PyTorch doesn't mind how they are written
+    name = next((name for name in names if name.lower() == plain), "")
+    if not name:
+        raise config.must_be(key, f"one of {', '.join(names)}", "1F1B")
     wanted = {"Interleaved1F1B": range(2, 10**6), "ZBVZeroBubble": (2,), "DualPipeV": (2,)}.get(name, (1,))
     if chunks not in wanted:
         why = f"{key} is {name}, which can't have {chunks} stages on each rank; change the stages or the schedule"

@@ -26,6 +26,7 @@ from alpa_dejavu._util.format_fields import (
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.plans.stage_rows import parallelism_text
 from alpa_dejavu.problem import ZERO_NAMES, Plan
 
 
@@ -113,7 +114,11 @@ class Figures:
     stages: Count
     micro_batches: Count
     uses: Names  # what its stages do to keep less: "remat", "ZeRO-1", "ZeRO-3", "offload"
-    calibration: Words  # the calibration that its seconds are predicted by; empty: none, but data sheets
+    parallelism: Words  # its degrees of parallelism, ZeRO and recomputation, in the field's words
+    ground: Words  # what predicts its seconds: a calibration, models of GPUs' kernels, data sheets, or this machine
+    # The expected step of the same plan on the ground that all clusters of the order have in common; None: its own is.
+    common_s: SecondsAboveZero | None
+    price_from: Names  # where the hourly prices are from, as the files of the machines and clusters say it
     # footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
     footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
     training: Needed[
@@ -145,8 +150,12 @@ class Cell:
         return self.cluster, self.saving
 
 
-def figures(planned: PlanningResult, steps: int | None) -> Figures:
-    """Returns the figures of a plan, and with a number of steps those of a training."""
+def figures(
+    planned: PlanningResult, steps: int | None, ground: str, common: PlanningResult | None, price_from: tuple[str, ...]
+) -> Figures:
+    """Returns the figures of a plan by a ground, and with a number of steps those of a training; `common` is the same
+    plan on the ground that all clusters of the order have in common, None if that is its own.
+    """
     plan, sure = planned.plan, planned.confidence
     shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
     for footing in footings(planned.table, planned.space, planned.choices, planned.run):
@@ -162,7 +171,10 @@ def figures(planned: PlanningResult, steps: int | None) -> Figures:
         stages=len(plan.stages),
         micro_batches=plan.num_micro_batches,
         uses=_used_savings(plan),
-        calibration="" if plan.priced_by is None else plan.priced_by.calibration,
+        parallelism=parallelism_text(plan),
+        ground=ground,
+        common_s=None if common is None else common.plan.expected_s,
+        price_from=price_from,
         footings=tuple(RestsOn(name, share, weighted[name] / share) for name, share in largest_first),
         training=None if steps is None else whole_run(planned, steps),
     )

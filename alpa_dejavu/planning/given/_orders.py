@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, final
 
@@ -13,7 +14,7 @@ from alpa_dejavu._util.dataclass_format import Needed
 from alpa_dejavu._util.format_fields import Names, Share, Text, listed, stated
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
-from alpa_dejavu.planning.given._cells import Cell
+from alpa_dejavu.planning.given._cells import Cell, Figures
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, alone
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
@@ -78,28 +79,61 @@ def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[OrderC
                 break
 
 
-def orders(cells: Sequence[Cell], draws: Mapping[Place, FloatArray]) -> Iterator[Order]:
-    """Yields the clusters' order for each measure and saving, by joint draws of the seconds of cells with figures."""
+def orders(
+    cells: Sequence[Cell], own_draws: Mapping[Place, FloatArray], common_draws: Mapping[Place, FloatArray]
+) -> Iterator[Order]:
+    """Yields the clusters' order for each measure and saving, by joint draws of the seconds of cells with figures: each
+    by its own ground, and all by the one that they have in common.
+
+    Clusters on unlike grounds are before each other for as far as that is so on their own grounds and on the common
+    one, of whose errors each ground has others: data sheets promise more than fitted models do.
+    """
     for measure, saving in itertools.product(MEASURES, dict.fromkeys(cell.saving for cell in cells)):
-        own = [cell for cell in cells if cell.saving == saving]
-        figures = {cell.cluster: pair for cell in own if (pair := _per_second(cell, measure)) is not None}
-        drawn = {name: rate * draws[name, saving] for name, (_, rate) in figures.items()}
-        ranked = ordered(figures, key=lambda name: figures[name][0])
-        yield Order(
-            saving, measure, tuple(ranked),
-            tuple(tuple(_share_before(drawn[a], drawn[b]) for b in ranked) for a in ranked),
-            tuple(cell.cluster for cell in own if not cell.fits),
-        )  # fmt: skip
+        of_saving = [cell for cell in cells if cell.saving == saving]
+        figures = {cell.cluster: cell.figures for cell in of_saving if cell.figures is not None}
+        rates = {name: rate for name in figures if (rate := _per_second(figures[name], measure)) is not None}
+        drawn, common = (
+            {name: rate * draws[name, saving] for name, rate in rates.items()} for draws in (own_draws, common_draws)
+        )
+        longer = _longer(list(figures.values()))
+        ranked = ordered(rates, key=lambda name: rates[name] * _ranked_s(figures[name], longer))
+        rows = []
+        for first, second in itertools.product(ranked, ranked):
+            share = _share_before(drawn[first], drawn[second])
+            if figures[first].ground != figures[second].ground:
+                share = _less_sure(share, _share_before(common[first], common[second]))
+            rows.append(share)
+        before = tuple(tuple(rows[n : n + len(ranked)]) for n in range(0, len(rows), len(ranked) or 1))
+        yield Order(saving, measure, tuple(ranked), before, tuple(cell.cluster for cell in of_saving if not cell.fits))
 
 
-def _per_second(cell: Cell, measure: str) -> tuple[float, float] | None:
-    """Returns the cell's figure, and so much of it for each second of the step; None if it isn't known."""
-    if cell.figures is None:
-        return None
-    step_s, price = cell.figures.expected_step_s, cell.figures.price
+def _longer(figures: Sequence[Figures]) -> float:
+    """Returns how many times as long steps take by better grounds as by the common one: the geometric mean of plans
+    that are priced by both.
+    """
+    ratios = [own.expected_step_s / own.common_s for own in figures if own.common_s is not None]
+    return statistics.geometric_mean(ratios) if ratios else 1.0
+
+
+def _ranked_s(figures: Figures, longer: float) -> float:
+    """Returns the seconds that a step is ranked by, as if those on the common ground were as far off as others'."""
+    return figures.expected_step_s * (longer if figures.common_s is None else 1.0)
+
+
+def _per_second(figures: Figures, measure: str) -> float | None:
+    """Returns how much a second of a step counts; None if that isn't known."""
     if measure == "seconds":
-        return step_s, 1.0
-    return None if price is None else (price, price / step_s)
+        return 1.0
+    return None if figures.price is None else figures.price / figures.expected_step_s
+
+
+def _less_sure(share: float, other: float) -> float:
+    """Returns the one of two probabilities that is nearer to a half; a half if they are on unlike sides of it.
+
+    >>> _less_sure(0.95, 0.7), _less_sure(0.2, 0.1), _less_sure(0.95, 0.3)
+    (0.7, 0.2, 0.5)
+    """
+    return sorted((share, other, 0.5))[1]
 
 
 def _share_before(first: FloatArray, second: FloatArray) -> float:
@@ -113,16 +147,16 @@ def stages_alone(planned: PlanningResult) -> Candidate:
     return alone(Candidate(costs, Slicing(planned.choices, 0.0, 0.0, 0, 0.0), simulated_s=planned.timeline.step_s))
 
 
-def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:
+def joint_draws(plans: Mapping[Place, Candidate], grounds: Mapping[Place, str]) -> dict[Place, FloatArray]:
     """Returns the seconds of each cell's step in joint draws of how far off predictions may be. Plans on the same
-    devices by the same calibration, which `rest_on` names, err together; others independently.
+    devices by the same ground err together; others have in common what frameworks and divided layers are off.
     """
     alike: dict[Hashable, list[Place]] = {}
     for place, plan in plans.items():
         devices = frozenset(host.device.name for host in plan.cluster.hosts)
-        alike.setdefault((devices, rest_on[place]), []).append(place)
+        alike.setdefault((devices, grounds[place]), []).append(place)
     seconds: dict[Place, FloatArray] = {}
     for seed, places in enumerate(alike.values()):
-        steps = drawn_steps([plans[place] for place in places], _DRAWS, seed=seed)
+        steps = drawn_steps([plans[place] for place in places], _DRAWS, seed=seed, across=0)
         seconds |= {place: np.asarray(steps[:, n]) for n, place in enumerate(places)}
     return seconds

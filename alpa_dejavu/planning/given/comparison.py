@@ -5,6 +5,7 @@
 
 In: a model, a batch, and clusters. Out: a `Comparison`: a `Cell` for each cluster and `Saving`, which is the plan that
 `plan_model` finds there, or why there is none; the order of the clusters, with how sure it is; and where it changes.
+Clusters whose seconds rest on unlike grounds, as a calibration and data sheets, are compared on the lower one, too.
 """
 
 from __future__ import annotations
@@ -15,20 +16,32 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, final
 
 from alpa_dejavu._util.dataclass_format import Stored, data_of, typed_dict_of
 from alpa_dejavu._util.format_fields import WHOLE, Count, Names, Words, listed, stated
 from alpa_dejavu._util.phases import phases_of
-from alpa_dejavu.calibration import Calibration, check_choice
-from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.calibration import NONE, Calibration, check_choice
+from alpa_dejavu.clusters import named_cluster, price_sources
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.planning.by_name import plan_model
 from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, SavingData, figures, savings_data
-from alpa_dejavu.planning.given._orders import MEASURES, Order, OrderChange, changes, joint_draws, orders, stages_alone
+from alpa_dejavu.planning.given._orders import (
+    MEASURES,
+    Order,
+    OrderChange,
+    Place,
+    changes,
+    joint_draws,
+    orders,
+    stages_alone,
+)
+from alpa_dejavu.planning.given.plan_estimate import estimate
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
+from alpa_dejavu.planning.search.given_stages import given_stages
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, NoPlanError
@@ -79,7 +92,7 @@ def compare(
     clusters: Sequence[str | Cluster],
     batch: int,
     *,
-    savings: Sequence[Saving] = SAVINGS,
+    savings: Sequence[Saving] = SAVINGS[-1:],
     steps: int | None = None,
     layers: int | None = None,
     micro_batches: int | None = None,
@@ -91,17 +104,19 @@ def compare(
     attention: str = "",
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Comparison:
-    """Returns what a step of a model takes and costs on each of several clusters, by each way to keep less in memory.
+    """Returns what a step of a model takes and costs on each of several clusters, by ways to keep less in memory.
 
     Each cell has the plan that `plan_model`, whose options these are, finds with the saving's. There must be two
-    clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`. With `steps` cells say the hours
-    and price of a training. Raises ValueError for what can't be planned anywhere; what hinders only some is told by
-    their cells.
+    clusters: each a machine type, "2 x p3.16xlarge", a file's path, or a `Cluster`. A calibration is taken where it
+    knows the devices. With `steps` cells say the hours and price of a training. Raises ValueError for what can't be
+    planned anywhere; what hinders only some is told by their cells.
     """
     one_of("compare", "objective", objective, ("time", "price"))
     check_sizes(batch, layers, micro_batches)
-    check_choice(calibration, "auto", communication)
+    chosen = check_choice(calibration, "auto", communication)
     flags, named = _named(clusters)
+    prices_from = {b.name: price_sources(a) if isinstance(a, str) else () for a, b in zip(clusters, named, strict=True)}
+    grounds = _grounds(named, chosen)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     ways = {cluster.name: attention_on(cluster, runtime or "", attention) for cluster in named}
     by_way = {
@@ -113,38 +128,99 @@ def compare(
     _ = source.training  # a model that there isn't is told before anything is planned
     ask = functools.partial(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
-        communication=communication, calibration=calibration, runtime=runtime, overlap=overlap, attention=attention,
+        communication=communication, runtime=runtime, overlap=overlap, attention=attention,
     )  # fmt: skip
-    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
+    cells, own, common = list[Cell](), dict[Place, Candidate](), dict[Place, Candidate]()
     for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
-        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
-        own = sources[cluster.name]
-        alone = own.anew() if isinstance(own, TracedModel) else own
-        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
-        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
-            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
-        cells.append(cell)
-        if plan is not None:
-            plans[cell.place] = plan
+        cell = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
+        of_model, ground = sources[cluster.name], grounds[cluster.name]
+        alone = of_model.anew() if isinstance(of_model, TracedModel) else of_model
+        choices: dict[str, Any] = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
+        try:
+            with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
+                planned = ask(alone, cluster, calibration=ground.calibration, **choices)
+        except NoPlanError as error:
+            cells.append(dataclasses.replace(cell, why_not=str(error), fits=False, remedies=error.remedies))
+        except ValueError as error:
+            cells.append(dataclasses.replace(cell, why_not=str(error)))
+        else:
+            lower = _on_common_ground(planned, cluster, communication, grounds)
+            own[cell.place] = stages_alone(planned)
+            common[cell.place] = own[cell.place] if lower is None else stages_alone(lower)
+            of_cell = figures(planned, steps, ground.name, lower, prices_from[cluster.name])
+            cells.append(dataclasses.replace(cell, figures=of_cell))
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
     if len(hindered) == len(cells):
         raise ValueError(hindered[0])
-    rest_on = {cell.place: cell.figures.calibration for cell in cells if cell.figures is not None}
+    names = {place: grounds[place[0]].name for place in own}
+    draws = joint_draws(own, names)
+    common_draws = joint_draws(common, dict.fromkeys(names, "")) if _unlike(grounds) else draws
     return Comparison(
         source.name, batch, steps, tuple(cluster.name for cluster in named), tuple(savings), tuple(cells),
-        tuple(orders(cells, joint_draws(plans, rest_on))),
+        tuple(orders(cells, draws, common_draws)),
     )  # fmt: skip
 
 
-def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) -> tuple[Cell, Candidate | None]:
-    """Returns a cell with the figures of the plan that is found, and that plan; or with why there is none."""
+@final
+@dataclasses.dataclass(frozen=True)
+class _Ground:
+    """A ground that predictions of plans on a cluster rest on, with the level of what is known of its hardware."""
+
+    name: str
+    level: int
+    calibration: Calibration | Literal["none"] | None = None  # as `plan_model` takes it
+
+
+_SHEETS, _KERNELS = _Ground("data sheets", 0), _Ground("models of GPUs' kernels", 1)
+_IN_PART = _Ground("data sheets, and models of GPUs' kernels", 0)
+_MEASURED = _Ground("measurements of this machine", 2)
+
+
+def _grounds(clusters: Sequence[Cluster], chosen: Calibration | Literal["none"] | None) -> dict[str, _Ground]:
+    """Returns by the names of clusters what predicts their seconds. A calibration is taken where it knows the devices,
+    or everywhere if it knows those of none, so that plans tell what is wrong.
+    """
+    grounds = {cluster.name: _ground(cluster, chosen) for cluster in clusters}
+    if isinstance(chosen, Calibration):
+        ground = _Ground(f"the calibration {chosen.name}", 2, chosen)
+        grounds |= dict.fromkeys([cluster.name for cluster in clusters if _applies(chosen, cluster)] or grounds, ground)
+    return grounds
+
+
+def _ground(cluster: Cluster, chosen: Calibration | Literal["none"] | None) -> _Ground:
+    if cluster.shared:
+        return _MEASURED
+    if chosen == NONE:
+        return dataclasses.replace(_SHEETS, calibration="none")
+    gpus = [gpu_of(host.device.name) is not None for host in cluster.hosts]
+    return _KERNELS if all(gpus) else _IN_PART if any(gpus) else _SHEETS
+
+
+def _applies(calibration: Calibration, cluster: Cluster) -> bool:
     try:
-        planned = ask()
-    except NoPlanError as error:
-        return dataclasses.replace(cell, why_not=str(error), fits=False, remedies=error.remedies), None
-    except ValueError as error:
-        return dataclasses.replace(cell, why_not=str(error)), None
-    return dataclasses.replace(cell, figures=figures(planned, steps)), stages_alone(planned)
+        calibration.applied_to(cluster)
+    except ValueError:
+        return False
+    return True
+
+
+def _unlike(grounds: Mapping[str, _Ground]) -> bool:
+    return len({ground.name for ground in grounds.values()}) > 1
+
+
+def _on_common_ground(
+    planned: PlanningResult, cluster: Cluster, communication: str, grounds: Mapping[str, _Ground]
+) -> PlanningResult | None:
+    """Returns a plan as it is priced by the best of what is known of all clusters' hardware; None if it is already."""
+    common = _SHEETS if min(ground.level for ground in grounds.values()) == _SHEETS.level else _KERNELS
+    own, plan, costs = grounds[cluster.name], planned.plan, planned.table.stage_costs
+    if not _unlike(grounds) or own.name in (common.name, _MEASURED.name):
+        return None
+    assert costs is not None, "a table that was priced keeps its prices"
+    return estimate(
+        planned.model, cluster, planned.run, given_stages(plan), name=plan.model or "", batch=plan.batch,
+        communication=communication, calibration="none" if common is _SHEETS else None, runtime=costs.models.runtime,
+    )  # fmt: skip
 
 
 def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Cluster]]:

@@ -193,8 +193,9 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     machine type is known or given, or such hosts can't have the plan's devices.
     """
     from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.clusters.cluster_file import is_cluster_file
 
-    if machine is not None and machine.endswith(".json"):
+    if machine is not None and is_cluster_file(machine):
         listed = named_cluster(machine)
         if len(listed.hosts) > 1 and plan.devices_of_hosts.keys() <= {host.name for host in listed.hosts}:
             return listed

@@ -13,7 +13,7 @@ from alpa_dejavu.planning.search.uncertainty._confidence import (
 )
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
-from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, ON_ANY_GPU, KnowsInterval, assumed_spread
 from alpa_dejavu.planning.search.uncertainty._steps import (
     StageDraws,
     closed_form,
@@ -26,8 +26,8 @@ from alpa_dejavu.planning.search.uncertainty._steps import (
 from alpa_dejavu.planning.search.uncertainty._table_draws import errors_after, errors_of, meet, redrawn, with_past_runs
 
 __all__ = [
-    "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread", "closed_form",
-    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "entry_seconds", "errors_after", "errors_of",
-    "interval", "layer_draws", "meet", "most_useful", "numbered_errors", "redrawn", "resolved_stage", "step_draws",
-    "with_past_runs",
+    "CLASSES", "ON_ANY_GPU", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread",
+    "closed_form", "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "entry_seconds", "errors_after",
+    "errors_of", "interval", "layer_draws", "meet", "most_useful", "numbered_errors", "redrawn", "resolved_stage",
+    "step_draws", "with_past_runs",
 ]  # fmt: skip

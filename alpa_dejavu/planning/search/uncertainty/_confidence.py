@@ -39,11 +39,17 @@ def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Erro
 
 
 def drawn_steps(
-    candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None, seed: int = 0
+    candidates: Sequence[Candidate],
+    count: int = DRAWS,
+    errors: Errors | None = None,
+    seed: int = 0,
+    across: int | None = None,
 ) -> FloatArray:
-    """Returns the seconds of candidates' steps in joint draws, (count, candidates), on clusters of the same devices."""
+    """Returns the seconds of candidates' steps in joint draws, (count, candidates), on clusters of the same devices;
+    draws of the same `across` have in common what errs alike on other devices.
+    """
     errors = numbered_errors(candidates, errors)
-    return step_draws(candidates, errors, errors.drawn(count, seed))
+    return step_draws(candidates, errors, errors.drawn(count, seed, across))
 
 
 def numbered_errors(candidates: Sequence[Candidate], errors: Errors | None = None) -> Errors:

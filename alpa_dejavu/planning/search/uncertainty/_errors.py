@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
-from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, ON_ANY_GPU, RUNTIME, Spreads
 
 _NUM_STEPS, _DAMPING = 40, 0.5
 
@@ -75,13 +75,18 @@ class Errors:
         """Returns the factors from predicted to actual seconds where each error is at its mean, as a single draw."""
         return self._factors(self.mean[None])
 
-    def drawn(self, count: int, seed: int = 0) -> Factors:
+    def drawn(self, count: int, seed: int = 0, across: int | None = None) -> Factors:
         """Returns `count` joint draws of the factors, in pairs whose errors are opposite. What frameworks are off is
-        drawn last: where it is known to be nothing, draws are as without it.
+        drawn last: where it is known to be nothing, draws are as without it. What errs alike on other devices, too, is
+        the same in draws of the same `across`, a seed.
         """
         rng, pairs = np.random.default_rng(seed), (count + 1) // 2
         half = rng.standard_normal((pairs, len(self.mean) - 1))
         half = np.insert(half, RUNTIME, rng.standard_normal(pairs), axis=1)
+        if across is not None:
+            for number, share in ON_ANY_GPU.items():
+                alike = np.random.default_rng((across, number)).standard_normal(pairs)
+                half[:, number] = np.sqrt(share) * alike + np.sqrt(1 - share) * half[:, number]
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
 

@@ -43,7 +43,8 @@ nearly all of it since they take longer than a data sheet says."""
 ALPHA_BETA = {"within hosts": 0.61, "between hosts": 0.34}
 """The spread of the alpha-beta model on the machine file's links, likewise; a mesh, or a group size, left out in turn.
 From Alpa's profile of collectives on p3.16xlarge."""
-DIVIDED = math.hypot(0.080, 0.095)
+_DIVIDED_OF_GPU, _DIVIDED_OF_LAYER = 0.080, 0.095
+DIVIDED = math.hypot(_DIVIDED_OF_GPU, _DIVIDED_OF_LAYER)
 """The spread of what stages on several devices take besides (thinner products, waiting for each other), for each
 doubling of their devices: a GPU's, left out in turn, and a layer's own. From Sailor's profiles of layers on 1 to 8
 devices of seven GPUs."""
@@ -52,6 +53,10 @@ OWN_IN_PLANS, DIVIDED_ALIKE = 0.5, 0.8
 layer has on every mesh, however it is divided there. Refitted by `benchmarks/confidence.py --refit`: the widest with
 which measured plans are right as often as is said, of GPTs, layers of OPT and GPT-Neo on four GPUs, and kernels on
 three."""
+ON_ANY_GPU = {DOUBLINGS: (_DIVIDED_OF_LAYER / DIVIDED) ** 2, RUNTIME: 0.8}
+"""The shares of the variance of errors that a model has in common on unlike GPUs under one training framework. Of what
+several devices take it is the layer's own part. Of what frameworks are off it is fitted to 36 pairs of published steps,
+of one model by one framework on unlike GPUs: were errors independent, they would differ by 1.6 times as much."""
 UNMEASURED = math.log(2) / REACH_90
 """The spread of what nobody measured (launches, sends): within a factor of two with 90 %."""
 _COMMON_SHARE = 0.5

@@ -1,4 +1,4 @@
-"""MaxText as a target: a YAML of settings over its own defaults."""
+"""A plan as the YAML of MaxText's settings over its own defaults."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from alpa_dejavu.problem import Plan
 
 _QUANTIZATIONS = {"float8": "fp8", "mxfp8": "te_mxfp8"}
 RELEASE = "MaxText 0.2.5"
+AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
+"""Axes of devices, from those that are next to each other to those that are furthest away."""
 
 
 def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
@@ -33,7 +35,7 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }
     parts = {
-        "The model, by the sizes that were planned for.": _model(sizes),
+        "The model, by the sizes that were planned for.": model_settings(sizes),
         "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
         "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, and those of context and experts share "
         "parameters, too; else they are on the data axis, as are groups of which each has the whole.":
@@ -55,7 +57,8 @@ def _value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _model(sizes: Transformer) -> dict[str, Any]:
+def model_settings(sizes: Transformer) -> dict[str, Any]:
+    """Returns the settings that say a model's sizes and how it is trained."""
     latent, width = sizes.latent_rank > 0, sizes.feed_forward
     if sizes.shared_feed_forward % width:
         raise ValueError(
@@ -79,13 +82,15 @@ def _model(sizes: Transformer) -> dict[str, Any]:
         "logits_via_embedding": sizes.tied,
         "dtype": "float32" if sizes.precision == "float32" else "bfloat16",
         **({"quantization": _QUANTIZATIONS[sizes.precision]} if sizes.precision in _QUANTIZATIONS else {}),
+        **({"attention_bias": True} if sizes.biases == "qkv" else {}),
+        **({"use_qk_norm": True} if sizes.qk_norm else {}),
         **({"opt_type": sizes.optimizer} if sizes.optimizer not in ("adamw", "adam") else {}),
     }
     if latent:
         settings |= {
             "attention_type": "mla", "q_lora_rank": sizes.query_rank, "kv_lora_rank": sizes.latent_rank,
             "qk_nope_head_dim": sizes.head_size, "qk_rope_head_dim": sizes.rotary_size, "v_head_dim": sizes.value_size,
-            "base_moe_mlp_dim": width, "first_num_dense_layers": sizes.dense_blocks,
+            "first_num_dense_layers": sizes.dense_blocks,
             "shared_experts": sizes.shared_feed_forward // width, "routed_bias": sizes.router_bias,
         }  # fmt: skip
         settings |= {"mtp_num_layers": sizes.predicted} if sizes.predicted else {}
@@ -95,17 +100,19 @@ def _model(sizes: Transformer) -> dict[str, Any]:
             "rope_type": "llama3.1", "rope_use_scale": True,
         }  # fmt: skip
     if sizes.num_experts:
-        settings |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
+        settings |= {
+            "num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token, "base_moe_mlp_dim": width,
+        }  # fmt: skip
         settings |= {"capacity_factor": sizes.capacity, "sparse_matmul": False} if sizes.capacity else {}
     return settings | ({} if sizes.rotary else {"trainable_position_size": sizes.sequence})
 
 
 def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
-    """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
+    """Axes within hosts and between them."""
     settings: dict[str, Any] = {
         f"{net}_{name}_parallelism": 1
         for net in ("ici", "dcn")
-        for name in ("data", "fsdp", "context", "expert", "tensor", "pipeline")
+        for name in AXES
     }
     shared = (outline.sharded or outline.data_parallel) if outline.zero == 3 else 1
     sizes = {
@@ -116,7 +123,8 @@ def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
         "data": outline.data_parallel // shared,
         "pipeline": outline.pipeline,
     }
-    for name, size in sizes.items():
+    for name in AXES:
+        size = sizes[name]
         inside = next(n for n in range(min(size, per_host), 0, -1) if size % n == 0 and per_host % n == 0)
         settings[f"ici_{name}_parallelism"], settings[f"dcn_{name}_parallelism"] = inside, size // inside
         per_host //= inside
