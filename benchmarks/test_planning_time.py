@@ -344,17 +344,25 @@ def drawn(results: Mapping[str, Any], fits: Mapping[str, Mapping[str, float]], f
     """Draws the seconds over each number, on logarithmic axes, into an SVG file."""
     from matplotlib.figure import Figure as Picture
 
-    picture = Picture(figsize=(10.0, 3.4), layout="constrained")
-    for axes, what in zip(picture.subplots(1, len(fits), sharey=True, squeeze=False)[0], fits, strict=True):
-        for kind, mark in (("cold", "o-"), ("warm", "s--")):
-            points = {float(number): _median(row, kind, figure) for number, row in results[what].items()}
-            shown = {number: s for number, s in points.items() if s is not None}
-            label = f"{kind}, to the power {fits[what][kind]:.2f}"
-            axes.loglog(list(shown), list(shown.values()), mark, label=label)
-        axes.set_xlabel(what)
-        axes.legend(frameon=False)
-    picture.supylabel("seconds of planning")
-    picture.savefig(file, format="svg", metadata={"Date": None})
+    sys.path.append(str(ROOT / "examples"))
+    from demo.pictures import draw, in_style, log_scale, save
+
+    every: list[float] = []
+    with in_style():
+        picture = Picture(figsize=(10.0, 3.4), layout="constrained")
+        for axes, what in zip(picture.subplots(1, len(fits), sharey=True, squeeze=False)[0], fits, strict=True):
+            drawn: dict[str, list[tuple[float, float]]] = {}
+            for kind in ("cold", "warm"):
+                medians = [(float(number), _median(row, kind, figure)) for number, row in results[what].items()]
+                label = f"{kind}, to the power {fits[what][kind]:.2f}"
+                drawn[label] = [(number, planning_s) for number, planning_s in medians if planning_s is not None]
+            draw(axes, drawn, ("{:g}".format, None))
+            axes.set_xlabel(what)
+            every += [planning_s for points in drawn.values() for _, planning_s in points]
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
+        log_scale(axes, "y", every, seconds)
+        picture.supylabel("time of planning")
+    save(picture, file)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from alpa_dejavu.training.initialization import Initialized, Progress, parallel_
 from alpa_dejavu.training.initialization.rules import KNOWN as RULES
 from alpa_dejavu.training.initialization.starts import KNOWN as STARTS
 from digits.model import Digits, digits, init_and_step
-from digits.plots import smoothed, steps_to, write_plots
+from digits.plots import plots_page, smoothed, steps_to
 
 DEMO_IMAGES = 500
 
@@ -44,9 +44,9 @@ def main() -> None:
     target = float(smoothed(runs[1].losses)[-1])
     steps = {count: steps_to(result.losses, target) for count, result in runs.items()}
     _say(data, runs, steps, target)
-    if arguments.plots is not None:
-        for path in write_plots(runs[arguments.num_workers], steps, arguments.plots):
-            print(f"Wrote {path}")
+    if arguments.html is not None:
+        write_whole(arguments.html, plots_page(runs[arguments.num_workers], steps))
+        print(f"Wrote {arguments.html}")
     if arguments.json is not None:
         content = {"target_loss": target, "runs": [_as_json(data, n, runs[n], steps[n]) for n in sorted(runs)]}
         write_whole(arguments.json, json.dumps(content, indent=1) + "\n")
@@ -120,9 +120,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--no-ray", "--no_ray", action="store_true", help="all in this process")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what came out")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write three pages of plots")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page of plots")
     arguments = parser.parse_args()
-    _check_paths(parser, arguments.json, arguments.plots)
+    for option, path in (("--json", arguments.json), ("--html", arguments.html)):
+        if path is not None:
+            _check_path(parser, option, path)
     return arguments
 
 
@@ -139,23 +141,14 @@ def _truth(text: str) -> bool:
     return known[text.lower()]
 
 
-def _check_paths(parser: argparse.ArgumentParser, json_file: Path | None, plots: Path | None) -> None:
-    """Makes the folder of plots; what can't be written is refused before anything is trained."""
-    if plots is not None:
-        try:
-            plots.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            parser.error(f"--plots {plots} can't be made: {error.strerror}; give another folder")
-    if json_file is not None:
-        try:
-            check_folder(json_file)
-        except ValueError as error:
-            parser.error(f"--json {error}")
-        if json_file.is_dir():
-            parser.error(f"--json {json_file} can't be written: it is a folder; name a file in it")
-        folder = json_file.absolute().parent
-        if not os.access(folder, os.W_OK):
-            parser.error(f"--json {json_file} can't be written: {folder} is read-only; give another path")
+def _check_path(parser: argparse.ArgumentParser, option: str, path: Path) -> None:
+    """Refuses what can't be written before anything is trained."""
+    try:
+        check_folder(path)
+    except ValueError as error:
+        parser.error(f"{option} {error}")
+    if path.is_dir():
+        parser.error(f"{option} {path} can't be written: it is a folder; name a file in it")
 
 
 if __name__ == "__main__":

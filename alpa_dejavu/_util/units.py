@@ -28,6 +28,7 @@ _LONG = ((_YEARS, 1e8), (_DAYS, 3.6e6), (Unit("hours", 3600.0), 3600.0), (SECOND
 """Units of time, each with the seconds from which it is taken: of what takes any time, and of what takes long."""
 _LARGER = tuple(Unit(f"{prefix}iB", 2.0**power) for prefix, power in zip("YZEPT", range(80, 30, -10), strict=True))
 _SMALLER = (GIBIBYTES, Unit("MiB", 2.0**20))
+_KIBIBYTES = Unit("KiB", 2.0**10)
 _PREFIXES = (
     ("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0),
 )  # fmt: skip
@@ -91,7 +92,8 @@ def unit_of_bytes(most: float) -> Unit:
     >>> unit_of_bytes(3e6).name
     'MiB'
     """
-    return next((unit for unit in (*_LARGER, *_SMALLER) if abs(most) >= unit.value), Unit("bytes", 1.0))
+    smaller = *_SMALLER, _KIBIBYTES
+    return next((unit for unit in (*_LARGER, *smaller) if abs(most) >= unit.value), Unit("bytes", 1.0))
 
 
 def exact_bytes(value: float) -> str:

@@ -20,9 +20,7 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration._fit_host_memory import found_host_memory, host_places, host_probes
-from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, next_measurement, predicted_s
 from alpa_dejavu.calibration.bench import (
     BETWEEN,
     HOST_MEMORY,
@@ -35,6 +33,8 @@ from alpa_dejavu.calibration.bench import (
     ProbePlace,
 )  # fmt: skip
 from alpa_dejavu.calibration.database import DatabaseData
+from alpa_dejavu.calibration.fit_database import fit_database, fit_products
+from alpa_dejavu.calibration.fit_links import LinkModel, fit_sends, next_measurement, predicted_s
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.calibration.parts import Fit, MeasuredLink
 from alpa_dejavu.costs.communication import MEASURED

@@ -13,6 +13,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.commands import Command, CommandGroup, option
 from alpa_dejavu.cli.convert import convert, is_database, show_database
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
@@ -31,25 +32,27 @@ def calibration() -> None:
 
 @calibration.command(
     cls=Command,
-    examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --plots plots"),
+    examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --html here.html"),
     rests_on="Each row names its origin: measurements, or a data sheet.",
 )
 @click.argument("choice", metavar="FILE")
 @option(
-    "--plots",
-    type=click.Path(path_type=pathlib.Path, file_okay=False),
-    metavar="DIR",
-    help="Write a page for each operator, collective and kind of link to this folder.",
+    "--html",
+    "html_path",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Write a page with what was measured, the fits, and maps of links.",
 )
-def show(choice: str, plots: pathlib.Path | None) -> None:
+def show(choice: str, html_path: pathlib.Path | None) -> None:
     """Prints a calibration, or a converted profiling database."""
     from alpa_dejavu.calibration import chosen_calibration
 
+    check_outputs(html_path)
     if is_database(choice):
-        show_database(choice, plots)
+        show_database(choice, html_path)
         return
     content = chosen_calibration(choice)
-    to = console()
+    to = console(takes_stdout(html_path))
     to.print(f"{content.name}, of {content.date}: {content.origin}")
     for table in (_devices, _links, host_link_table, host_memory_table, _fits, _collectives, _figures):
         shown = table(content)
@@ -64,15 +67,16 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
         to.print("what it doesn't know:")
     for sentence in content.missing:
         to.print(f"- {sentence}")
-    if plots is not None:
-        with working(f"drawing into {plots}"):
-            from alpa_dejavu.calibration.plots import draw
+    if html_path is not None:
+        with working(f"drawing {html_path}"):
+            from alpa_dejavu.report.calibration_page import calibration_page
 
             records = pathlib.Path(f"{choice}.measurements.jsonl")
-            written = draw(content, plots, records if records.is_file() else None)
-        to.wrote(written)
-        if not written:
-            to.print("wrote no picture: nothing in it has a curve")
+            page = calibration_page(content, records if records.is_file() else None)
+        if page:
+            to.wrote(write_output(html_path, page))
+        else:
+            to.print("wrote no page: nothing in it has a curve")
 
 
 def _devices(measured: Calibration) -> Table:

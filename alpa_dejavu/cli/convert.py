@@ -11,7 +11,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.commands import Command, option
-from alpa_dejavu.cli.files import check_outputs
+from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import Table, new_table
@@ -108,19 +108,19 @@ def is_database(choice: str) -> bool:
     return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
 
 
-def show_database(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints what is in a converted database, and plots it, with what is fitted to it, into a folder if given."""
+def show_database(choice: str, html_path: pathlib.Path | None) -> None:
+    """Prints what is in a converted database, and writes a page on it, with what is fitted to it, if asked."""
     from alpa_dejavu.calibration.database import read_database
 
     database_data = read_database(pathlib.Path(choice))
-    to = console()
+    to = console(takes_stdout(html_path))
     to.print(f"converted from {database_data['origin']}")
     to.print(database_table(database_data))
     for line in left_out_lines(database_data):
         to.print(line)
-    if plots is not None:
-        with working(f"fitting, and drawing into {plots}"):
-            from alpa_dejavu.calibration.database_plots import draw_database
+    if html_path is not None:
+        with working(f"fitting, and drawing {html_path}"):
+            from alpa_dejavu.report.calibration_page import database_page
 
-            written = draw_database(database_data, plots)
-        to.wrote(written)
+            page = database_page(database_data)
+        to.wrote(write_output(html_path, page))

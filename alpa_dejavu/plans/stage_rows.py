@@ -302,7 +302,6 @@ _SHARES = (
 )
 _HIDDEN = Column("hidden", _hidden, True)
 _MEMORY = _spanned("memory", lambda row: row.stage.memory_bytes, units.size)
-_LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
 _HEADROOM = Column("headroom", lambda row: _headroom([row]), of_many=_headroom)
 _OFFLOAD = Column("offload", lambda row: row.stage.offloaded.text if row.stage.offloaded.any else "", False)
 _OF_HOST = Column("of the host", _host_bytes)
@@ -322,8 +321,8 @@ LEAVE = (
 )  # fmt: skip
 """The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (
-    *_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
-    _OF_HOST, *_BESIDE,
+    *_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM, _DRAWN, *_SHARES, _HIDDEN, _OFFLOAD, _OF_HOST,
+    *_BESIDE,
 )  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""
 PROFILED = (

@@ -4,7 +4,10 @@ In: a `PlanningResult`, or a plan with its simulated step.
 Out: a page that opens without network, events for Perfetto, and rows of what each device, link and layer weighs.
 """
 
-from alpa_dejavu.report._charts import finished
-from alpa_dejavu.report._page import html_report, serving_report, template
+from alpa_dejavu.report._page import Section, html_report, render, sections_page, serving_report
+from alpa_dejavu.report._style import PALETTE, SCALE, add_curve, color_of, finished, log_axis
 
-__all__ = ["finished", "html_report", "serving_report", "template"]
+__all__ = [
+    "PALETTE", "SCALE", "Section", "add_curve", "color_of", "finished", "html_report", "log_axis", "render",
+    "sections_page", "serving_report",
+]  # fmt: skip

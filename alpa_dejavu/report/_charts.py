@@ -1,41 +1,25 @@
-"""Charts of memory over time and of layers, and the style that all charts have in common."""
+"""Charts of memory over time and of layers, and the timeline as data."""
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
 from alpa_dejavu.problem import MeshConfig, StagePlan
+from alpa_dejavu.report._style import COLORS, finished
 from alpa_dejavu.simulation.step import Timeline
 
-COLORS = {"forward": "#5b8def", "backward": "#1f9e89", "collective": "#f2a33a", "limit": "#d1495b"}
-
-
-def finished(figure: go.Figure, height: int) -> dict[str, Any]:
-    """Returns a plotly figure as plain JSON data, in the report page's style and of the given height."""
-    figure.update_layout(
-        template="plotly_white",
-        height=height,
-        margin={"l": 70, "r": 20, "t": 40, "b": 55},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#1f2933"},
-        hoverlabel={"align": "left"},
-    )
-    data: dict[str, Any] = json.loads(figure.to_json())
-    data["layout"].pop("template", None)
-    return data
-
-
+_NUMBERED = 16
+"""How many stages have their number in the chart of layers, on narrow pages, too."""
 _POINTS = 800
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 
@@ -43,16 +27,15 @@ _POINTS = 800
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
     """Returns a chart of each stage's memory and limit over a step, as plotly's JSON data."""
     figure = go.Figure()
-    shown_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
-    names = lane_names(timeline)
-    colors = sample_colorscale("Viridis", [0.9 * n / max(len(names) - 1, 1) for n in range(len(names))])
-    for n, (name, color) in enumerate(zip(names, colors, strict=True)):
+    unit = units.unit_of_seconds(timeline.step_s)
+    shown_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4~r}} {unit.name}"
+    for n, name in enumerate(lane_names(timeline)):
         times, num_bytes = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
-            x=times.astype(np.float32),
+            x=(times / unit.value).astype(np.float32),
             y=(num_bytes / units.GIBIBYTES.value).astype(np.float32),
             mode="lines",
-            line={"shape": "hv", "color": color, "width": 1.6},
+            line={"shape": "hv"},
             name=name,
             meta=n,
             hovertemplate=f"{name}: {shown_at}<extra></extra>",
@@ -64,9 +47,10 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
             annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
         )
-    figure.update_xaxes(title=f"time in the step ({units.SECONDS.name})", range=[0, timeline.step_s])
+    figure.update_xaxes(title=f"time in the step ({unit.name})", range=[0, timeline.step_s / unit.value])
     figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
-    return finished(figure, 380)
+    figure.update_layout(showlegend=False)
+    return finished(figure, 350)
 
 
 def fullest_stage(timeline: Timeline) -> int:
@@ -117,29 +101,27 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
     for name, values in seconds.items():
         figure.add_bar(
             y=values,
-            name=name,
+            name="collectives" if name == "collective" else name,
             marker={"color": COLORS[name]},
-            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} {units.MILLISECONDS.name}<extra></extra>",
+            hovertemplate=f"layer %{{x}}: {name} %{{y:.4~r}} {units.MILLISECONDS.name}<extra></extra>",
         )
+    every = math.ceil(len(planned.plan.stages) / _NUMBERED)
     for n, stage in enumerate(planned.plan.stages):
         first, last = stage.layers
         figure.add_vrect(
             x0=first - 0.5,
             x1=last + 0.5,
-            fillcolor="#94a3b8" if n % 2 else "#e2e8f0",
+            fillcolor="#94a3b8" if n % 2 else "rgba(0,0,0,0)",
             opacity=0.25,
             line_width=0,
             layer="below",
-            annotation={"text": str(n), "font": {"size": 11, "color": "#52606d"}},
+            annotation={"text": str(n) if n % every == 0 else "", "font": {"size": 11}},
             annotation_position="top",
         )
-    legend = {"traceorder": "normal", "orientation": "h", "y": 1.06, "yanchor": "bottom", "x": 0}
-    figure.update_layout(barmode="stack", legend=legend)
+    figure.update_layout(barmode="stack")
     figure.update_xaxes(title="layer (shades: stages)")
     figure.update_yaxes(title=f"one micro-batch ({units.MILLISECONDS.name})")
-    data = finished(figure, 390)
-    data["layout"]["margin"]["t"] = 70
-    return data
+    return finished(figure, 360)
 
 
 def lanes(timeline: Timeline) -> dict[str, Any]:

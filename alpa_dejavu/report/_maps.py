@@ -1,22 +1,23 @@
-"""The cost table as a heat map: for each submesh all ranges of layers, and which of them are the plan's stages."""
+"""Maps of colours: the cost table, with all ranges of layers for each submesh, and the links from host to host."""
 
 from __future__ import annotations
 
 import collections
+import html
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from alpa_dejavu._util import units
-from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
-from alpa_dejavu.problem import Cluster, StagePlan
-from alpa_dejavu.report._charts import COLORS, finished
+from alpa_dejavu.problem import Cluster, Link, StagePlan
+from alpa_dejavu.report._style import COLORS, SCALE, finished, log_axis
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
@@ -45,12 +46,12 @@ def cost_map(planned: PlanningResult) -> dict[str, Any]:
         }
         for s, submesh in enumerate(submeshes)
     ]
-    menu = {"buttons": buttons, "active": shown, "x": 0.0, "xanchor": "left", "y": 1.16, "yanchor": "bottom"}
-    figure.update_layout(updatemenus=[menu], legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"})
-    figure.update_xaxes(title="last layer", constrain="domain", zeroline=False)
-    figure.update_yaxes(title="first layer", autorange="reversed", scaleanchor="x", constrain="domain", zeroline=False)
-    data = finished(figure, 620)
-    data["layout"]["margin"]["t"] = 130
+    menu = {"buttons": buttons, "active": shown, "x": 0.0, "xanchor": "left", "y": 1.2, "yanchor": "bottom"}
+    figure.update_layout(updatemenus=[menu])
+    figure.update_xaxes(title="last layer", zeroline=False)
+    figure.update_yaxes(title="first layer", autorange="reversed", zeroline=False)
+    data = finished(figure, 540)
+    data["layout"]["margin"]["t"] = 110
     return data
 
 
@@ -60,13 +61,14 @@ def _map(planned: PlanningResult, submesh: int) -> dict[str, Any]:
     best = np.argmin(costs, axis=2)
     least = np.take_along_axis(costs, best[..., None], axis=2)[..., 0]
     named = np.array([_config(config) for config in configs])
+    unit = units.unit_of_seconds(float(np.max(least, where=np.isfinite(least), initial=0.0)))
     return {
-        "z": [[None if np.isinf(x) else x / units.MILLISECONDS.value for x in row] for row in least.tolist()],
-        "text": named[best].tolist(),
-        "colorscale": "YlGnBu",
-        "colorbar": {"title": {"text": units.MILLISECONDS.name}, "thickness": 14},
+        "z": [[None if np.isinf(x) else float(f"{x / unit.value:.5g}") for x in row] for row in least.tolist()],
+        "text": np.where(np.isinf(least), "", named[best]).tolist(),
+        "colorscale": SCALE,
+        "colorbar": {"title": {"text": unit.name}, "thickness": 14, "exponentformat": "none"},
         "hoverongaps": False,
-        "hovertemplate": f"layers %{{y}} to %{{x}}: %{{z:.4g}} {units.MILLISECONDS.name}<br>%{{text}}<extra></extra>",
+        "hovertemplate": f"layers %{{y}} to %{{x}}: %{{z:.4~r}} {unit.name}<br>%{{text}}<extra></extra>",
     }
 
 
@@ -101,8 +103,8 @@ def _marks(fields: Mapping[tuple[Any, Any], str], name: str, hover: str, **marke
 
 
 _HEIGHT, _ROW = 420, 26
-_ORANGE = "#ff7f0e"
-"""Seen on all colours of the map."""
+_NUMBERED_HOSTS = 12
+"""Up to so many hosts there is room for figures in the map."""
 _Field = tuple[str, str]
 """The names of a host that sends and of one that receives."""
 
@@ -123,14 +125,44 @@ def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
     side = min(max(240 // len(names), 14), 56)
     for name, fields, symbol, color, size in (
         ("within stage", inside, "square-open", COLORS["limit"], side),
-        ("from stage", between, "circle-open", _ORANGE, 0.7 * side),
+        ("from stage", between, "circle-open", COLORS["transfer"], 0.7 * side),
     ):
         texts = {field: f"{name} {', '.join(users)}" for field, users in fields.items()}
         marker = {"symbol": symbol, "color": color, "size": size, "line": {"width": 3}}
         legend = "within stages" if fields is inside else "from stage to stage"
         figure.add_scatter(**_marks(texts, legend, "%{y} to %{x}: %{text}", **marker))
-    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     return finished(figure, max(_HEIGHT, _ROW * len(names) + 140))
+
+
+def link_map(
+    hosts: Sequence[str], links: Sequence[Sequence[Link | None]], field: str = "bytes_per_s"
+) -> go.Figure:
+    """Returns a heat map of a field of the links from host to host, "bytes_per_s" or "latency_s", where `links[a][b]`
+    goes from host a to b; None is a blank field. Colours go by logarithms, since slow links differ from fast ones by
+    factors.
+    """
+    text = units.byte_rate if field == "bytes_per_s" else units.seconds
+    values = [[None if link is None else float(getattr(link, field)) for link in row] for row in links]
+    scale = log_axis([value for row in values for value in row if value], text)
+    names = list(map(html.escape, hosts))
+    figure = go.Figure(go.Heatmap(
+        x=names,
+        y=names,
+        z=[[None if value is None or value <= 0 else math.log10(value) for value in row] for row in values],
+        text=[["" if value is None else text(value) for value in row] for row in values],
+        customdata=[
+            [f", over {', '.join(link.shares)}" if link and link.shares else "" for link in row] for row in links
+        ],
+        texttemplate="%{text}" if len(hosts) <= _NUMBERED_HOSTS else None,
+        hovertemplate="%{y} to %{x}: %{text}%{customdata}<extra></extra>",
+        colorscale=SCALE,
+        reversescale=field == "latency_s",
+        colorbar={"tickvals": list(map(math.log10, scale["tickvals"])), "ticktext": scale["ticktext"], "thickness": 14},
+        hoverongaps=False,
+    ))  # fmt: skip
+    axis = {"type": "category", "zeroline": False}
+    figure.update_layout(xaxis={"title": "to", **axis}, yaxis={"title": "from", "autorange": "reversed", **axis})
+    return figure
 
 
 def _unlike(cluster: Cluster) -> bool:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import base64
+import collections
+import dataclasses
 import functools
 import gzip
-import html
+import json
+import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from typing import Any, final
 
 import jinja2
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning.inference import Phase, ServingPlan
 from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report import _tables as tables
 from alpa_dejavu.report._charts import fullest_stage, lane_names, lanes, layer_costs, memory_chart
 from alpa_dejavu.report._maps import cost_map, link_chart
+from alpa_dejavu.report._style import COLORS, color_of
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -40,10 +46,12 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
             )
     links = link_chart(planned)
     charts = {"costs": cost_map(planned), "layers": layer_costs(planned)} | ({} if links is None else {"links": links})
-    return template("page.html.j2").render(
+    return render(
+        "page.html.j2",
         title=f"{model_title(plan.model)} on {plan.cluster}",
         facts=tables.facts(planned, measured),
         notes=tables.notes(plan),
+        sureness=_sureness(planned),
         whole=None if steps is None else tables.whole_table(planned, steps),
         stage_table=tables.stage_table(planned, measured),
         runners_up=tables.runner_up_rows(planned),
@@ -53,9 +61,11 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
         origins=tables.origins(planned),
         lanes={name: lanes(timeline) for name, timeline in timelines.items()},
         lane_names=[
-            f"<b>{name}</b><br>{html.escape(_place(stage))}"
+            (name, name_ranges(stage.hosts), units.counted(stage.submesh.num_devices, "device"))
             for name, stage in zip(lane_names(planned.timeline), plan.on_submeshes, strict=True)
         ],
+        legend=_legend(planned.timeline),
+        blocking=planned.timeline.blocking,
         memory=memory_chart(planned.timeline),
         memory_parts=tables.memory_rows(plan),
         memory_stages=lane_names(planned.timeline),
@@ -64,20 +74,79 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
     )
 
 
-def _place(stage: StagePlan) -> str:
-    first, *others = stage.hosts
-    more = f" and {len(others)} more" if others else ""
-    return f"{first}{more}, {units.counted(stage.submesh.num_devices, 'device')}"
+def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
+    """Returns what the card on uncertainty shows: the step's interval, how sure the choice is, and the grounds of both;
+    None where nothing was drawn.
+    """
+    sure = planned.confidence
+    if sure is None:
+        return None
+    low, high = sure.interval_s
+    facts = [("expected step", units.seconds(sure.expected_step_s)),
+             ("90 % interval", f"{units.seconds(low)} to {units.seconds(high)}")]  # fmt: skip
+    if sure.candidates > 1:
+        facts.append(("sure of the choice", f"{100 * sure.probability:.0f} %"))
+        compared = f": {sure.compared}" if sure.compared else ""
+        facts.append(("that it is within 5 % of", f"the best of {sure.candidates} plans{compared}"))
+    facts.append(("interval from", sure.spread_from))
+    parts = tables.grounds(planned)
+    shares = collections.defaultdict[str, float](float)
+    for part in parts:
+        shares[part.rests_on] += part.share
+    largest_first = sorted(shares.items(), key=lambda item: -item[1])
+    return {
+        "facts": facts,
+        "bar": [(f"{name}: {100 * share:.0f} %", color_of(n), 100 * share)
+                for n, (name, share) in enumerate(largest_first)],
+        "grounds": tables.ground_rows(parts),
+    }  # fmt: skip
 
 
-def template(name: str) -> jinja2.Template:
-    """Returns a page's template by the name of its file; whatever it is given is escaped."""
+def _legend(timeline: Timeline) -> list[tuple[str, str]]:
+    """Returns the kinds of tasks that a timeline may show, each with the name of its colour."""
+    kinds = [("forward", "forward"), ("backward", "backward")]
+    kinds += [("backward by weights", "weight")] if timeline.schedule.splits else []
+    kinds += [("collectives", "collective"), ("transfer", "transfer")]
+    kinds += [("held up by a transfer", "held")] if timeline.blocking else []
+    return [*kinds, ("update", "update"), ("bubble", "empty")]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A section of a page: its title, sentences about it, a chart if it has one, and tables."""
+
+    title: str
+    about: str
+    chart: Mapping[str, Any] | None = None
+    tables: Sequence[Mapping[str, Any]] = ()  # each with "heads" and "rows", texts
+
+
+def sections_page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
+    """Returns an HTML page of sections, which opens without network; names are escaped, but for those in charts."""
+    charts = {f"chart-{n}": section.chart for n, section in enumerate(sections) if section.chart is not None}
+    return render("sections.html.j2", title=title, lead=lead, facts=facts, sections=sections, charts=charts)
+
+
+def render(name: str, **shown: Any) -> str:
+    """Returns a page of a template by the name of its file; whatever it is given is escaped."""
     files = resources.files("alpa_dejavu.report")
     loader = jinja2.FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals["packed_plotly"] = _packed_plotly
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
-    return environment.get_template(name)
+    environment.globals |= {"packed_plotly": _packed_plotly, "packed": _packed_data, "colors": COLORS}
+    environment.filters["parts"] = _parts
+    return environment.get_template(name).render(**shown)
+
+
+def _parts(title: str) -> list[str]:
+    """Returns the parts between which a narrow page may break a title: those of its names that are too long for it."""
+    parts = re.split(r"(\s+)", title)
+    return [part for name in parts for part in (_PARTS_OF_NAME.split(name) if len(name) > _LONG else [name])]
+
+
+def _packed_data(**data: Any) -> str:
+    """Returns what a page's scripts draw as JSON, gzipped and in base64, which needs no escaping."""
+    return _packed(json.dumps(data, separators=(",", ":"), allow_nan=False).encode())
 
 
 @functools.cache
@@ -85,11 +154,16 @@ def _packed_plotly() -> str:
     """Returns plotly.js, gzipped and in base64: 1.9 MB in place of 4.7 MB."""
     from plotly.offline import get_plotlyjs
 
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return _packed(get_plotlyjs().encode())
 
 
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+_LONG, _PARTS_OF_NAME = 24, re.compile(r"(?<=[/_:,.=-])(?=\w)")
 _PARTS = (
-    ("computing", "forward"), ("cache", "backward"), ("collectives", "collectives"), ("transfers", "transfer"),
+    ("computing", "forward"), ("cache", "backward"), ("collectives", "collective"), ("transfers", "transfer"),
     ("waiting", "update"),
 )  # fmt: skip
 """The parts of a phase, each with the class of its colour in the page's style."""
@@ -99,11 +173,14 @@ def serving_report(plan: ServingPlan) -> str:
     """Returns an HTML page about a plan for inference, which opens without network or scripts; names are escaped."""
     heads, *rows = phase_rows(plan)
     phases = ("first token", plan.first_token), ("each next token", plan.next_token)
-    return template("serving.html.j2").render(
+    facts = plan_facts(plan)
+    return render(
+        "serving.html.j2",
         title=f"Inference of {model_title(plan.model)} on {plan.cluster}",
-        facts=plan_facts(plan),
-        table={"heads": heads, "rows": rows},
-        legend=_PARTS,
+        facts=[fact for fact in facts if fact[0] != "note"],
+        notes=[text for name, text in facts if name == "note"],
+        data={"heads": heads, "rows": rows, "kept": heads[:3]},
+        legend=[(name, f"var(--{color})") for name, color in _PARTS],
         bars=[(name, units.seconds(phase.seconds), _shares(phase)) for name, phase in phases],
     )
 
@@ -112,7 +189,7 @@ def _shares(phase: Phase) -> list[tuple[str, str, float]]:
     """Returns the name with its seconds, the colour and the percentage of each part of a phase that takes any time."""
     seconds = [getattr(phase, f"{name}_s") for name, _ in _PARTS]
     return [
-        (f"{name}: {units.seconds(part)}", color, 100 * part / phase.seconds)
+        (f"{name}: {units.seconds(part)}", f"var(--{color})", 100 * part / phase.seconds)
         for (name, color), part in zip(_PARTS, seconds, strict=True)
         if part > 0
     ]

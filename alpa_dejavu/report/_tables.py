@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import re
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 import numpy as np
+from typing_extensions import NotRequired
 
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.given.figures import first_facts
+from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.planning.result import PlanningResult, joined_runners_up
 from alpa_dejavu.planning.search.runtimes import runtimes_text
@@ -34,6 +39,7 @@ class ReportTable(TypedDict):
 
     heads: list[str]
     rows: list[list[str]]
+    kept: NotRequired[Sequence[str]]  # the heads of the columns that a narrow page shows unasked
 
 
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
@@ -45,7 +51,6 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
     return [
         *first,
         *([] if measured is None else [("measured step", units.seconds(measured.step_s))]),
-        *([] if plan.confidence is None else plan.confidence.facts),
         ("model FLOP of a step", units.flop(planned.model_flop)),
         ("schedule", plan.schedule.replace("_", " ")),
         ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
@@ -73,7 +78,21 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> ReportTab
         for n, (stage, on) in enumerate(zip(planned.plan.stages, timeline.schedule.device_of, strict=True))
     ]  # fmt: skip
     columns = known_columns(REPORTED, rows)
-    return {"heads": [column.name for column in columns], "rows": folded_cells(columns, rows)}
+    kept = "stage", "layers", "compute", "memory", "measured to predicted"
+    return {"heads": [column.name for column in columns], "rows": folded_cells(columns, rows), "kept": kept}
+
+
+def grounds(planned: PlanningResult) -> Sequence[Footing]:
+    """Returns what a plan's predicted seconds rest on; nothing of a plan whose table keeps no prices."""
+    if planned.table.stage_costs is None:
+        return ()
+    return footings(planned.table, planned.space, planned.choices, planned.run)
+
+
+def ground_rows(parts: Sequence[Footing]) -> ReportTable:
+    """Returns a table of what each kind of work rests on, its share of the seconds, and how far off it may be."""
+    rows = [[part.work, part.rests_on, f"{100 * part.share:.0f} %", f"{100 * part.spread:.0f} %"] for part in parts]
+    return {"heads": ["work", "rests on", "share", "spread"], "rows": rows}
 
 
 def memory_rows(plan: Plan) -> ReportTable:
@@ -88,7 +107,7 @@ def memory_rows(plan: Plan) -> ReportTable:
 def whole_table(planned: PlanningResult, steps: int) -> ReportTable:
     """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
     run = whole_run(planned, steps)
-    sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
+    sent = [(f"sent from {a} to {b}", units.traffic(num_bytes)) for a, b, num_bytes in sent_rows(run)]
     return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
 
 
@@ -101,7 +120,8 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
         slower = other.plan.step_s / planned.plan.step_s - 1
         change = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
         rows.append([ranks, plan_text(other.plan), units.seconds(other.plan.step_s), change, other.why])
-    return {"heads": ["rank", "plan", "step", "slower by", "why it loses"], "rows": rows}
+    heads = ["rank", "plan", "step", "slower by", "why it loses"]
+    return {"heads": heads, "rows": rows, "kept": ("rank", "step", "why it loses")}
 
 
 def sensitivity_rows(plan: Plan) -> ReportTable:
@@ -116,7 +136,7 @@ def sensitivity_rows(plan: Plan) -> ReportTable:
         for what, together in alike(sensitivities(plan))
     ]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
-    return {"heads": heads, "rows": rows}
+    return {"heads": heads, "rows": rows, "kept": heads[:2]}
 
 
 def layer_rows(planned: PlanningResult) -> ReportTable:
@@ -135,7 +155,19 @@ def layer_rows(planned: PlanningResult) -> ReportTable:
         for n, layer in enumerate(planned.model.layers)
     ]  # fmt: skip
     heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward", "mean ± deviation"]
-    return {"heads": heads, "rows": rows}
+    runs = [list(run) for _, run in itertools.groupby(rows, lambda row: [_NUMBERS.sub("", row[1]), *row[2:]])]
+    folded = [[_ends(row[0] for row in run), _ends(row[1] for row in run), *run[0][2:]] for run in runs]
+    return {"heads": heads, "rows": folded, "kept": ("layer", "stage", "forward", "kept for backward")}
+
+
+_NUMBERS = re.compile(r"\d+|\(.*\)")
+"""What differs in the names of alike layers and stages: numbers, and where they are."""
+
+
+def _ends(names: Iterable[str]) -> str:
+    """Returns the first and the last of several names as a text; the only one as it is."""
+    first, *others = dict.fromkeys(names)
+    return f"{first}-{others[-1]}" if others and first.isdecimal() else " to ".join([first, *others[-1:]])
 
 
 def planning_rows(plan: Plan) -> ReportTable:
@@ -153,9 +185,11 @@ def origins(planned: PlanningResult) -> ReportTable:
         rates = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in device.flop_per_s.items())
         memory = f"{units.size(device.memory_bytes)} at {units.byte_rate(device.memory_bytes_per_s)}"
         rows.append([f"{device.name} ({names[device.name]} hosts)", f"{rates}; {memory}", device.origin or "not said"])
+    places = collections.defaultdict[str, list[str]](list)
     for where, link in _links(planned.cluster).items():
-        text = f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"
-        rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])
+        places[f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"].append(where)
+    cluster = f"the cluster {planned.cluster.name}"
+    rows += [[f"links {'; '.join(among)}", text, cluster] for text, among in places.items()]
     rows.append(["step time", units.seconds(planned.timeline.step_s), "event simulation of Alpa's order of tasks"])
     return {"heads": ["what", "figures", "where from"], "rows": rows}
 

@@ -1,5 +1,5 @@
 // The slider over a run's virtual time: rows of workers, and in words what each does at the chosen moment.
-const KIND_COLORS = ["#5b8def", "#b05cc6", "#d1495b"];
+const KIND_COLORS = ["--forward", "--transfer", "--limit"];
 const COMPUTING = 0, SENDING = 1, FAILED = 2;
 
 // What each worker does at a moment: whether it computes or has failed, and whom it sends to.
@@ -28,25 +28,38 @@ function inView(run, moment, parts) {
   return [from, from + size];
 }
 
+// A worker's name: its number and its host.
+function named(run, worker) {
+  return shortened(`${worker}: ${run.hosts[worker]}`, 22);
+}
+
+function namesWidth(canvas) {
+  return Math.min(130, canvas.clientWidth / 3);
+}
+
 function drawLanes(canvas, run, moment, parts) {
   const [from, to] = inView(run, moment, parts), workers = run.hosts.length, scale = window.devicePixelRatio || 1;
-  const row = Math.min(Math.max(Math.floor(420 / workers), 3), 26), width = canvas.clientWidth, height = row * workers;
+  const row = Math.min(Math.max(Math.floor(420 / workers), 3), 26), whole = canvas.clientWidth, height = row * workers;
   canvas.style.height = `${height}px`;
-  canvas.width = width * scale; canvas.height = height * scale;
-  const style = getComputedStyle(canvas), color = name => style.getPropertyValue(name).trim();
-  const context = canvas.getContext("2d"), x = time => width * (time - from) / (to - from);
+  canvas.width = whole * scale; canvas.height = height * scale;
+  const context = canvas.getContext("2d"), left = namesWidth(canvas), width = whole - left;
+  const x = time => width * (time - from) / (to - from);
   context.scale(scale, scale);
+  // Where rows are too low for a name each, every second, third ... one has its name.
+  context.fillStyle = color("--ink"); context.font = "11px system-ui, sans-serif"; context.textBaseline = "middle";
+  for (let n = 0; n < workers; n += Math.ceil(13 / row)) context.fillText(named(run, n), 0, (n + 0.5) * row, left - 6);
+  context.translate(left, 0);
   const gap = row > 5 ? 2 : row > 3 ? 1 : 0;
   context.fillStyle = color("--empty");
   const known = Math.max(x(Math.min(run.knownSeconds, to)), 0);
   for (let n = 0; n < workers; n++) context.fillRect(0, n * row, known, row - gap);
   for (const kind of [COMPUTING, SENDING, FAILED]) {
-    context.fillStyle = KIND_COLORS[kind];
+    context.fillStyle = color(KIND_COLORS[kind]);
     for (let n = 0; n < run.worker.length; n++) {
       if (run.kind[n] !== kind || run.stop[n] < from || run.start[n] > to) continue;
-      const thin = kind === SENDING ? (row - gap) / 3 : row - gap, left = x(Math.max(run.start[n], from));
+      const thin = kind === SENDING ? (row - gap) / 3 : row - gap, begin = x(Math.max(run.start[n], from));
       const top = run.worker[n] * row + (row - gap - thin);
-      context.fillRect(left, top, Math.max(x(Math.min(run.stop[n], to)) - left, 0.6), thin);
+      context.fillRect(begin, top, Math.max(x(Math.min(run.stop[n], to)) - begin, 0.6), thin);
     }
   }
   context.fillStyle = color("--ink");
@@ -70,12 +83,12 @@ function showScrubber(runs) {
       return row;
     }));
     const count = test => states.filter(test).length;
-    const said = `${now.toPrecision(4)} s: ${count(one => one.computes)} compute, ${count(one => one.to.length)} send, ` +
+    const said = `${seconds(now)}: ${count(one => one.computes)} compute, ${count(one => one.to.length)} send, ` +
       `${count(one => inWords(one) === "waits")} wait, ${count(one => one.failed)} have failed`;
-    find("said").textContent = now > run().knownSeconds ? `${now.toPrecision(4)} s: not recorded` : said;
+    find("said").textContent = now > run().knownSeconds ? `${seconds(now)}: not recorded` : said;
     slider.setAttribute("aria-valuetext", find("said").textContent);
-    const known = run().knownSeconds < run().endSeconds ? ` Only the first ${run().knownSeconds.toPrecision(4)} s are recorded.` : "";
-    find("known").textContent = `Seed ${run().seed}, ${run().endSeconds.toPrecision(4)} s, ended by: ${run().end}.${known}`;
+    const known = run().knownSeconds < run().endSeconds ? ` Only the first ${seconds(run().knownSeconds)} are recorded.` : "";
+    find("known").textContent = `Seed ${run().seed}, ${seconds(run().endSeconds)}, ended by: ${run().end}.${known}`;
   };
   const stop = () => { clearInterval(timer); timer = null; play.textContent = "play"; };
   play.onclick = () => {
@@ -90,7 +103,8 @@ function showScrubber(runs) {
   };
   canvas.onclick = event => {
     const [from, to] = inView(run(), moment(), parts());
-    slider.value = most * (from + (to - from) * event.offsetX / canvas.clientWidth) / run().endSeconds;
+    const left = namesWidth(canvas), share = Math.max(0, event.offsetX - left) / (canvas.clientWidth - left);
+    slider.value = most * (from + (to - from) * share) / run().endSeconds;
     show();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

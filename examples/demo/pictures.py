@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-__all__ = ["curves", "save", "strip"]
+from alpa_dejavu.report import PALETTE, SCALE, log_axis
 
-_FEW_DECADES = 3
-"""On a logarithmic axis that is shorter, 2 and 5 are written beside the powers of ten."""
+__all__ = ["curves", "draw", "in_style", "log_scale", "save", "strip"]
+
+_INK, _LINE = "#1f2933", "#e1e6ec"
+_STYLE = {
+    "axes.prop_cycle": cycler(color=PALETTE), "axes.edgecolor": "#52606d", "axes.labelcolor": _INK,
+    "axes.spines.right": False, "axes.spines.top": False, "grid.color": _LINE, "legend.frameon": False,
+    "svg.fonttype": "none", "text.color": _INK, "xtick.color": _INK, "ytick.color": _INK,
+}  # fmt: skip
+"""The style of the pages of reports."""
+Text = Callable[[float], str]
+
+
+def in_style() -> AbstractContextManager[None]:
+    """Returns a context in which figures are made, and saved, in the style of the pages of reports."""
+    return matplotlib.rc_context(_STYLE)
 
 
 def curves(
@@ -22,7 +38,7 @@ def curves(
     across: str,
     up: str,
     drawn: Mapping[str, Sequence[tuple[float, float]]],
-    log: tuple[bool, bool] = (True, True),
+    texts: tuple[Text | None, Text | None] = ("{:g}".format, "{:g}".format),
 ) -> Figure:
     """Returns curves with a legend.
 
@@ -31,24 +47,35 @@ def curves(
         across: what the axis from left to right is, with its unit.
         up: what the other one is.
         drawn: by name the points, x and y, in the order in which they are joined; one alone is a dot.
-        log: whether the axis across is logarithmic, and the one up.
+        texts: of the axis across, and of the one up, the text of a tick; None: it isn't logarithmic.
     """
-    figure = Figure(figsize=(9.5, 5.25), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel=across, ylabel=up)
+    with in_style():
+        figure = Figure(figsize=(9.5, 5.25), layout="constrained")
+        axes = figure.add_subplot(title=title, xlabel=across, ylabel=up)
+        draw(axes, drawn, texts)
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def draw(
+    axes: Axes, drawn: Mapping[str, Sequence[tuple[float, float]]], texts: tuple[Text | None, Text | None]
+) -> None:
+    """Draws curves as `curves` does, on given axes."""
     for name, points in drawn.items():
         if points:
             axes.plot(*zip(*points, strict=True), "o-", label=name, markersize=4)
-    axes.set(xscale="log" if log[0] else "linear", yscale="log" if log[1] else "linear")
-    for axis, is_log in zip((axes.xaxis, axes.yaxis), log, strict=True):
-        if is_log:
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < low * 10**_FEW_DECADES else (1,)))
-            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            axis.set_minor_locator(NullLocator())
-    axes.grid(color="#dddddd")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", frameon=False)
-    return figure
+    for name, text, place in zip("xy", texts, (0, 1), strict=True):
+        if text is not None:
+            log_scale(axes, name, [point[place] for points in drawn.values() for point in points], text)
+    axes.grid(visible=True)
+
+
+def log_scale(axes: Axes, axis: str, values: Sequence[float], text: Text) -> None:
+    """Makes the axis "x" or "y" logarithmic, with ticks for all values, which other axes that share it may have."""
+    axes.set(**{f"{axis}scale": "log"})
+    ticks, scale = log_axis(values, text), getattr(axes, f"{axis}axis")
+    scale.set_ticks(ticks["tickvals"], ticks["ticktext"])
+    scale.set_minor_locator(NullLocator())
 
 
 def strip(title: str, across: str, up: str, frames: Sequence[tuple[str, NDArray[np.float64]]]) -> Figure:
@@ -58,24 +85,25 @@ def strip(title: str, across: str, up: str, frames: Sequence[tuple[str, NDArray[
         title: above them.
         across: what columns are.
         up: what rows are.
-        frames: names, and values of one shape (rows, columns) from 0 (white) to 1 (dark).
+        frames: names, and values of one shape (rows, columns) from 0 (pale) to 1 (dark).
     """
-    figure = Figure(figsize=(11.75, 3.5), layout="constrained")
-    figure.suptitle(title)
-    figure.supxlabel(across, fontsize="medium")
-    figure.supylabel(up, fontsize="medium")
-    for axes, (name, values) in zip(figure.subplots(1, len(frames), sharey=True), frames, strict=True):
-        rows, columns = values.shape
-        # Both are counted from 1.
-        ends = (0.5, columns + 0.5, rows + 0.5, 0.5)
-        axes.imshow(values, cmap="Blues", vmin=0, vmax=1, extent=ends, aspect="auto", interpolation="nearest")
-        axes.set_title(name, fontsize="small")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    with in_style():
+        figure = Figure(figsize=(11.75, 3.5), layout="constrained")
+        figure.suptitle(title)
+        figure.supxlabel(across, fontsize="medium")
+        figure.supylabel(up, fontsize="medium")
+        for axes, (name, values) in zip(figure.subplots(1, len(frames), sharey=True), frames, strict=True):
+            rows, columns = values.shape
+            # Both are counted from 1.
+            ends = (0.5, columns + 0.5, rows + 0.5, 0.5)
+            axes.imshow(values, cmap=SCALE, vmin=0, vmax=1, extent=ends, aspect="auto", interpolation="nearest")
+            axes.set_title(name, fontsize="small")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure as SVG, without a date or ids drawn by chance; text stays text."""
-    with matplotlib.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
+    with in_style(), matplotlib.rc_context({"svg.hashsalt": path.name}):
         figure.savefig(path, dpi=150, metadata={"Date": None})

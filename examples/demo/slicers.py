@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs.runtime import CostModels
@@ -111,7 +112,7 @@ def runtimes(problems: Iterable[SlicingProblem], programs: dict[str, Solve]) -> 
         fitting = {n: solve for n, solve in programs.items() if problem.num_layers <= MOST_LAYERS.get(n, 10**9)}
         for name, answer in answers(problem, fitting).items():
             points[name].append((problem.num_layers, answer.seconds))
-    return curves("How long slicers take, once compiled", "layers", "seconds", points)
+    return curves("Times of slicers", "layers", "time, once compiled", points, ("{:g}".format, units.seconds))
 
 
 def costs_over_time(problem: SlicingProblem, efforts: Mapping[str, Sequence[Solve]]) -> Figure:
@@ -122,8 +123,8 @@ def costs_over_time(problem: SlicingProblem, efforts: Mapping[str, Sequence[Solv
         name: [(a.seconds, 100 * (a.cost_s / least - 1)) for a in row if math.isfinite(a.cost_s)]
         for name, row in found.items()
     }
-    title = f"What slicers find in which time: {problem.num_layers} layers on {problem.num_devices} devices"
-    return curves(title, "seconds", "cost above the least, %", drawn, log=(True, False))
+    title = f"Plans of slicers: {problem.num_layers} layers on {problem.num_devices} devices"
+    return curves(title, "time", "cost above the least, %", drawn, (units.seconds, None))
 
 
 def anneal(problem: SlicingProblem) -> Figure:
@@ -137,7 +138,7 @@ def anneal(problem: SlicingProblem) -> Figure:
         raise ValueError("there is nothing to anneal: some layer is in no stage that the problem offers")
     rounds = np.unique(np.rint(np.linspace(0, len(trace.assignment) - 1, SHOWN)).astype(int)).tolist()
     frames = [
-        (f"round {n + 1}, T = {1e3 * trace.temperature_s[n]:.3g} ms", np.clip(trace.assignment[n].T, 0.0, 1.0))
+        (f"round {n + 1}, T = {units.seconds(trace.temperature_s[n])}", np.clip(trace.assignment[n].T, 0.0, 1.0))
         for n in rounds
     ]
-    return strip("With what probability a layer is in a stage, as gradient anneals", "layer", "stage", frames)
+    return strip("Layers in stages, as gradient anneals", "layer", "stage", frames)

@@ -1,18 +1,20 @@
-"""Pictures of a race of candidates, as pages that open in a browser."""
+"""A page with pictures of a race of candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
+from alpa_dejavu.report import Section, add_curve, color_of, finished, log_axis, sections_page
 from alpa_dejavu.training.initialization import Curve, Initialized
 
 SMOOTHED_STEPS = 20
+_HEIGHT = 420
 
 
 def smoothed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -30,65 +32,69 @@ def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
     return int(found[0]) + 1 if found.size else None
 
 
-def write_plots(result: Initialized, steps_by_workers: Mapping[int, int | None], folder: Path) -> list[Path]:
-    """Three pages: the curves, steps to a target by workers, and where candidates began and ended."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {"curves": _curves(result), "workers": _workers(steps_by_workers), "weights": _weights(result)}
-    paths = []
-    for name, figure in figures.items():
-        path = folder / f"{name}.html"
-        figure.write_html(path, include_plotlyjs="directory")
-        paths.append(path)
-    return paths
+def plots_page(result: Initialized, steps_by_workers: Mapping[int, int | None]) -> str:
+    """A page with the curves, the steps to a target by workers, and where candidates began and ended."""
+    about = f"Means of {SMOOTHED_STEPS} steps, to where each was dropped (crosses); dotted lines are rungs."
+    sections = [
+        Section("Losses of candidates", about, _curves(result)),
+        Section("Steps per worker", "Until the loss is that of one worker at its end.", _workers(steps_by_workers)),
+        Section("Weights of candidates", "Starts (open) and ends (filled), by their principal components.",
+                _weights(result)),
+    ]  # fmt: skip
+    facts = [("chosen", f"candidate {result.chosen}"), ("steps", str(result.steps))]
+    lead = "Training begins from several starts; the best goes on."
+    return sections_page("A race of candidates", lead, facts, sections)
 
 
-def _curves(result: Initialized) -> go.Figure:
-    figure = go.Figure(layout={"template": "plotly_white", "title": "Loss of each candidate, to where it was dropped"})
+def _curves(result: Initialized) -> dict[str, Any]:
+    figure = go.Figure()
     for curve in result.curves:
         if not curve.losses.size:
             continue
-        steps = 1 + np.arange(len(curve.losses))
-        losses = smoothed(curve.losses)
-        figure.add_scatter(
-            x=steps, y=losses, name=f"candidate {curve.number}", hovertext=curve.why,
-            line={"width": 3 if curve.number == result.chosen else 1},
-        )  # fmt: skip
+        steps, losses = 1 + np.arange(len(curve.losses)), smoothed(curve.losses)
+        name, color = f"candidate {curve.number}", color_of(curve.number)
+        add_curve(figure, name, steps.tolist(), losses.tolist(), color=color, hovertext=curve.why)
         if curve.dropped_step is not None:
             figure.add_scatter(
-                x=steps[-1:], y=losses[-1:], mode="markers", marker={"symbol": "x", "size": 9, "color": "#444"},
-                hovertext=f"candidate {curve.number}: {curve.why}", showlegend=False,
+                x=steps[-1:], y=losses[-1:], mode="markers", marker={"symbol": "x", "size": 9, "color": color},
+                hovertext=f"{name}: {curve.why}", showlegend=False, legendgroup=name,
             )  # fmt: skip
     for rung in result.rungs:
         figure.add_vline(rung, line={"dash": "dot", "color": "#999"})
-    figure.update_xaxes(title=f"step (dotted: rungs; crosses: dropped; means of {SMOOTHED_STEPS} steps)", type="log")
-    figure.update_yaxes(title="training loss", type="log")
-    return figure
+    every = [float(loss) for curve in result.curves for loss in smoothed(curve.losses)]
+    longest = max((len(curve.losses) for curve in result.curves), default=1)
+    figure.update_xaxes(title="step", **log_axis([1, longest], "{:g}".format))
+    figure.update_yaxes(title="training loss", **log_axis(every, "{:g}".format))
+    return finished(figure, _HEIGHT)
 
 
-def _workers(steps_by_workers: Mapping[int, int | None]) -> go.Figure:
+def _workers(steps_by_workers: Mapping[int, int | None]) -> dict[str, Any]:
     workers = sorted(steps_by_workers)
-    figure = go.Figure(layout={"template": "plotly_white", "title": "Steps per worker to what one worker reaches"})
-    figure.add_bar(x=[str(count) for count in workers], y=[steps_by_workers[count] for count in workers])
-    figure.update_xaxes(title="workers, each with a start of its own")
-    figure.update_yaxes(title="steps until the loss is that of one worker at its end")
-    return figure
+    figure = go.Figure()
+    steps = [steps_by_workers[count] for count in workers]
+    figure.add_bar(x=[str(count) for count in workers], y=steps, marker={"color": color_of(0)})
+    figure.update_xaxes(title="workers, each with a start of its own", type="category")
+    figure.update_yaxes(title="steps")
+    return finished(figure, _HEIGHT)
 
 
-def _weights(result: Initialized) -> go.Figure:
+def _weights(result: Initialized) -> dict[str, Any]:
     """Where candidates began and ended, in the two directions in which they differ most."""
     curves = [curve for curve in result.curves if _began_and_ended(curve)]
-    figure = go.Figure(layout={"template": "plotly_white", "title": "Weights of candidates: PCA of starts and ends"})
+    figure = go.Figure()
     if len(curves) > 1:
         rows = np.array([weights for curve in curves for weights in (curve.started, curve.ended)])
         points = PCA(2, svd_solver="full").fit_transform(rows).reshape(len(curves), 2, 2)
         for curve, (begin, end) in zip(curves, points, strict=True):
+            color = color_of(curve.number)
             figure.add_scatter(
                 x=[begin[0], end[0]], y=[begin[1], end[1]], name=f"candidate {curve.number}", mode="lines+markers",
-                marker={"symbol": ["circle-open", "circle"], "size": 10}, hovertext=["start", curve.why],
+                line={"color": color}, marker={"symbol": ["circle-open", "circle"], "size": 10, "color": color},
+                hovertext=["start", curve.why],
             )  # fmt: skip
-    figure.update_xaxes(title="first component (open: start, filled: end)")
+    figure.update_xaxes(title="first component")
     figure.update_yaxes(title="second component")
-    return figure
+    return finished(figure, _HEIGHT)
 
 
 def _began_and_ended(curve: Curve) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import logging
+import re
 
 import pytest
 import ray
@@ -11,13 +12,14 @@ from click.testing import CliRunner
 
 from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import prices, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_links import ENOUGH, LinkModel, fit_sends, predicted_s
 from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, CollectiveProbe, PipelineProbe, ProbePlace
 from alpa_dejavu.calibration.calibrate import calibrate
+from alpa_dejavu.calibration.fit_links import ENOUGH, LinkModel, fit_sends, predicted_s
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency
 from measured_cluster import LINK, PRIOR, TRUE_LINK, MadeUp, cluster_of, kept, measure
+from pages import page_data
 
 NOTHING = {"device_spread": {"A100-SXM-80GB": {"step_s": 0.1}}, "host_memory": {}}
 
@@ -237,15 +239,26 @@ def test_what_was_measured_is_drawn_beside_the_fit(tmp_path):
     path = tmp_path / "here.json"
     write_calibration(found, path)
     kept_at = (tmp_path / "c.json.measurements.jsonl").rename(f"{path}.measurements.jsonl")
-    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
+    asked = ["calibration", "show", str(path), "--html", str(tmp_path / "here.html")]
+    result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in kept_at.read_text(encoding="utf-8").splitlines()[1:]]
-    collectives = {row["probe"]["name"].replace("_", "-") for row in rows if row["what"] == "collectives"}
-    wanted = {f"{name}-within-hosts.html" for name in collectives}
-    assert len(wanted) > 2
-    assert wanted <= {page.name for page in (tmp_path / "pictures").iterdir()}
+    page = (tmp_path / "here.html").read_text(encoding="utf-8")
+    charts = dict(zip(re.findall("<h2>(.*?)</h2>", page), page_data(page)["charts"].values(), strict=True))
+    for name in {row["probe"]["name"] for row in rows if row["what"] == "collectives"}:
+        shown = charts[f"{name.replace('_', '-')} within hosts"]["data"]
+        points = {(x, y) for trace in shown if trace["mode"] == "markers"
+                  for x, y in zip(trace["x"], trace["y"], strict=True)}  # fmt: skip
+        assert points == {(row["probe"]["num_bytes"], row["seconds"]["run_s"]) for row in rows
+                          if row["probe"].get("name") == name}  # fmt: skip
+        lines = [trace for trace in shown if trace["mode"] == "lines" and "fill" not in trace]
+        for trace in lines:
+            probe = CollectiveProbe(name, int(trace["x"][0]), 2, 1, False)
+            assert trace["y"][0] == pytest.approx(predicted_s(probe, found.links[0].link, 2))
+    sends = [trace for trace in charts["Sends within hosts"]["data"] if trace["name"] == "measured"]
+    assert len(sends[0]["x"]) == sum(row["what"] == "pipelines" for row in rows)
     kept_at.write_text(kept_at.read_text(encoding="utf-8").replace('"run_s": ', '"run_s": -', 1), encoding="utf-8")
-    result = CliRunner().invoke(main, ["calibration", "show", str(path), "--plots", str(tmp_path / "pictures")])
+    result = CliRunner().invoke(main, asked)
     assert (result.exit_code, "must be a finite number above 0" in result.output) == (1, True)
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import pickle
+import re
 import sys
 import types
 
@@ -14,14 +15,15 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.calibration import Calibration, read_calibration, write_calibration
-from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
 from alpa_dejavu.calibration.database import converted, read_database
-from alpa_dejavu.calibration.database_plots import draw_database
+from alpa_dejavu.calibration.fit_database import fit_database, fit_products
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
 from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators
+from alpa_dejavu.report.calibration_page import database_page
+from pages import page_data
 
 GROUPS = ((0, 1, 2, 3),)
 PAIRS = ((0, 1), (2, 3))
@@ -93,13 +95,13 @@ def test_a_good_database_is_converted_and_read_back(tmp_path, result_class):
     for one, other in zip(again["meshes"][0]["series"], mesh["series"], strict=True):
         assert one["seconds"] == pytest.approx(other["seconds"], rel=1e-8)
         assert one | {"seconds": []} == other | {"seconds": []}
-    plots = tmp_path / "plots"
-    shown = CliRunner().invoke(main, ["calibration", "show", str(output), "--plots", str(plots)])
+    page = tmp_path / "database.html"
+    shown = CliRunner().invoke(main, ["calibration", "show", str(output), "--html", str(page)])
     assert shown.exit_code == 0, shown.output
     assert "all_gather" in shown.stdout
-    assert {path.name for path in plots.glob("database-*.html")} == {
-        f"database-{name}.html" for name in ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "dot")
-    }
+    assert set(re.findall("<h2>(.*?)</h2>", page.read_text(encoding="utf-8"))) == {
+        "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "matrix products",
+    }  # fmt: skip
 
 
 def test_rows_that_cannot_be_right_are_apart_with_their_reason(tmp_path, result_class):
@@ -337,12 +339,15 @@ def test_pictures_of_a_database_say_how_far_its_fits_are_off(tmp_path, result_cl
     result.dot_cost_dict[((), "f16")] = [(2**power, 1e-6 + 2**power / 1e12) for power in range(20, 34)]
     result.all_reduce_cost_dict[(GROUPS, "f32")].insert(0, (0, 1e-4))
     found = database_of(tmp_path, result)
-    pages = {page.name: page.read_text(encoding="utf-8") for page in draw_database(found, tmp_path / "plots")}
-    assert "products in float16: " in pages["database-dot.html"]
-    assert "each size left out in turn" in pages["database-dot.html"]
-    assert "all collectives within hosts: " in pages["database-all-reduce.html"]
-    assert "each group size left out in turn" in pages["database-all-reduce.html"]
-    assert "fit, 1x4, 2 x 2, f32" in pages["database-all-reduce.html"]
+    page = database_page(found)
+    sections = dict(re.findall(r"<h2>(.*?)</h2>\n<p>(.*?)</p>", page))
+    assert sections["matrix products"].startswith("products in float16: ")
+    assert "each size left out in turn" in sections["matrix products"]
+    assert sections["all-reduce"].startswith("all collectives within hosts: ")
+    assert "each group size left out in turn" in sections["all-reduce"]
+    charts = dict(zip(re.findall("<h2>(.*?)</h2>", page), page_data(page)["charts"].values(), strict=True))
+    names = {trace["name"] for trace in charts["all-reduce"]["data"]}
+    assert {"fit, 1x4, 2 x 2, f32", "measured, 1x4, 2 x 2, f32"} <= names
 
 
 def test_what_is_known_can_not_be_misused(tmp_path):

@@ -41,6 +41,7 @@ from alpa_dejavu.costs.communication import Links
 from alpa_dejavu.problem import Link, host_kinds
 from alpa_dejavu.testing import example_cluster
 from made_up import measured
+from pages import page_data
 
 GIGABIT = 1e9 / 8
 
@@ -389,14 +390,15 @@ def test_the_command_writes_what_the_planner_takes(tmp_path, made_up_ray):
     assert "host-0 to host-3, and others" in result.output
     found = read_calibration(output)
     assert host_kinds(applied(found, 4)) == (0, 0, 0, 1)
-    plots = tmp_path / "plots"
-    shown = command("calibration", "show", output, "--plots", plots)
+    page = tmp_path / "here.html"
+    shown = command("calibration", "show", output, "--html", page)
     assert shown.exit_code == 0, shown.output
     assert "link from host to host" in shown.output
-    assert {path.name for path in plots.iterdir()} == {"host-rates.html", "host-latencies.html", "plotly.min.js"}
-    page = (plots / "host-rates.html").read_text()
-    assert "host-3" in page
-    assert "heatmap" in page
+    rates, latencies = page_data(page.read_text())["charts"].values()
+    assert rates["data"][0]["type"] == latencies["data"][0]["type"] == "heatmap"
+    assert "host-3" in rates["data"][0]["x"]
+    units = {text.split()[1] for row in rates["data"][0]["text"] for text in row if text}
+    assert units == {"MB/s", "GB/s"}
     # It keeps what is in the file.
     write_calibration(dataclasses.replace(measured(), host_links=None), output)
     assert command("calibrate", "--links", "--output", output).exit_code == 0

@@ -5,9 +5,9 @@ import dataclasses
 
 import numpy as np
 
-from alpa_dejavu.calibration._fit_links import predicted_s
 from alpa_dejavu.calibration.bench import CollectiveProbe, HostProbe, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate import calibrate, identity
+from alpa_dejavu.calibration.fit_links import predicted_s
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Device, Link
 

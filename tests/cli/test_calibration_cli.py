@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.plans.plan_file import read_plan
 from made_up import fitted, measured
+from pages import own_text, page_data
 
 
 def shown(*args):
@@ -43,22 +45,26 @@ def test_measured_figures_are_shown_with_their_spread(tmp_path):
     assert "memory, measured: peak 3 times, 0.98 to 1.05 of the count, in 3 groups under another framework" in lines
 
 
+def titles(path):
+    return re.findall(r"<h2>(.*?)</h2>", path.read_text())
+
+
 def test_pictures_of_every_operator_collective_and_link(tmp_path):
     path = tmp_path / "mine.json"
     write_calibration(measured(), path)
-    result = shown(path, "--plots", tmp_path / "links")
+    result = shown(path, "--html", tmp_path / "links.html")
     assert result.exit_code == 0, result.output
-    assert {file.name for file in (tmp_path / "links").iterdir()} == {"links.html", "plotly.min.js"}
+    assert titles(tmp_path / "links.html") == ["Sends within hosts", "Sends between hosts"]
     device = named_cluster("p3.16xlarge").hosts[0].device
     devices = {device.name: dataclasses.replace(device, memory_bytes=16e9)}
     write_calibration(dataclasses.replace(fitted(), devices=devices, device_spread={}, products={}), path)
-    result = shown(path, "--plots", tmp_path / "deep" / "v100")
+    result = shown(path, "--html", tmp_path / "v100.html")
     assert result.exit_code == 0, result.output
-    files = {file.name for file in (tmp_path / "deep" / "v100").iterdir()}
-    assert {"all-gather.html", "all-reduce.html"} < files
-    page = (tmp_path / "deep" / "v100" / "all-reduce.html").read_text()
-    assert "16 in two hosts" in page
-    assert "http" not in page.split('src="')[1].split('"')[0]
+    assert {"all-gather on 2 x p3.16xlarge", "all-reduce on 2 x p3.16xlarge"} < set(titles(tmp_path / "v100.html"))
+    page = (tmp_path / "v100.html").read_text()
+    names = [trace["name"] for trace in page_data(page)["charts"]["chart-0"]["data"]]
+    assert "16 in two hosts" in names
+    assert "://" not in own_text(page)
 
 
 @pytest.mark.parametrize(("given", "said"), [("v10", "there is no calibration 'v10'"), ("broken.json", "isn't JSON")])
@@ -136,5 +142,6 @@ def test_a_plan_travels_there_and_back(config, tmp_path):
 def test_a_calibration_without_curves_says_so(tmp_path):
     path = tmp_path / "mine.json"
     write_calibration(dataclasses.replace(measured(), links=()), path)
-    result = shown(path, "--plots", tmp_path / "plots")
-    assert "wrote no picture" in result.output
+    result = shown(path, "--html", tmp_path / "page.html")
+    assert "wrote no page" in result.output
+    assert not (tmp_path / "page.html").exists()

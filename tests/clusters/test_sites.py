@@ -376,6 +376,7 @@ def test_hosts_that_share_a_cpu_are_all_used_since_the_others_would_not_be_faste
 
 def test_a_report_shows_which_hosts_a_submesh_stands_for():
     from alpa_dejavu.report import html_report
+    from pages import page_data
 
     where = two_and_two(devices=1)
     given = [
@@ -383,9 +384,11 @@ def test_a_report_shows_which_hosts_a_submesh_stands_for():
         for n, names in enumerate((("c", "d"), ("b", "a")))
     ]
     page = html_report(estimate(MODEL, where, RUN, given))
-    assert "2 x 1 like c, d (in the plan)" in page
-    assert "2 x 1 like b, a (in the plan)" in page
-    assert "link among a and 1 alike" in page
+    (menu,) = page_data(page)["charts"]["costs"]["layout"]["updatemenus"]
+    labels = [button["label"] for button in menu["buttons"]]
+    assert "2 x 1 like c, d (in the plan)" in labels
+    assert "2 x 1 like b, a (in the plan)" in labels
+    assert "among a and 1 alike" in page
 
 
 def test_what_does_not_fit_is_told_of_the_devices_that_have_most():

@@ -1,6 +1,7 @@
 """The parts of the examples."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +17,8 @@ from demo.pictures import curves, save, strip
 from demo.slicers import Answer, costs_over_time, runtimes
 from demo.text import batches, standard_library
 from demo.training import Job, create_state, largest_relative_difference, train_on_one_device
-from digits.plots import smoothed, steps_to, write_plots
+from digits.plots import plots_page, smoothed, steps_to
+from pages import page_data
 
 
 def test_the_difference_is_that_of_the_worst_tensor() -> None:
@@ -54,13 +56,12 @@ def test_smoothed_losses_are_means_of_what_came_before():
     assert steps_to(losses, -1.0) is None
 
 
-def test_plots_show_where_candidates_were_dropped(tmp_path):
-    paths = write_plots(made(), {1: 50, 2: None}, tmp_path / "plots")
-    assert [path.name for path in paths] == ["curves.html", "workers.html", "weights.html"]
-    curves = paths[0].read_text(encoding="utf-8")
+def test_plots_show_where_candidates_were_dropped():
+    curves, workers, weights = map(json.dumps, page_data(plots_page(made(), {1: 50, 2: None}))["charts"].values())
     assert "candidate 1: place 2 of 3" in curves
     assert "candidate 2" not in curves, "it has no step"
-    assert "candidate 2" in paths[2].read_text(encoding="utf-8")
+    assert '"x": ["1", "2"]' in workers
+    assert "candidate 2" in weights
 
 
 @pytest.fixture
@@ -102,11 +103,10 @@ def test_the_first_command_line_trains_with_one_worker_and_with_two(example, mon
 
 def test_what_cannot_be_written_is_refused_before_anything_is_trained(example, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(example, "digits", lambda most: pytest.fail("something is trained"))
-    (tmp_path / "a_file").write_text("", encoding="utf-8")
     for option, path, said in [
         ("--json", tmp_path / "no" / "out.json", f"there is no folder {tmp_path / 'no'}; make it first"),
         ("--json", tmp_path, "it is a folder; name a file in it"),
-        ("--plots", tmp_path / "a_file" / "plots", "can't be made: Not a directory; give another folder"),
+        ("--html", tmp_path, "it is a folder; name a file in it"),
     ]:
         monkeypatch.setattr(sys, "argv", ["006", option, str(path)])
         with pytest.raises(SystemExit):

@@ -1,12 +1,9 @@
 """Scenario files: what they may say, what is refused with its line, and what runs of them say and write."""
 
 import dataclasses
-import html.parser
 import json
 import pathlib
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -27,10 +24,10 @@ from alpa_dejavu.playground.scenarios import (
     write_runs,
 )
 from alpa_dejavu.playground.topology import RandomPeers
+from pages import WIDTHS, Page, browsed, browser, laid_out, own_text, page_data
 from scenario_texts import check_refused, read
 
 ROOT = pathlib.Path(__file__).parents[2]
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 EXAMPLES = sorted((ROOT / "examples" / "playground").glob("*.yaml"))
 GUIDE = (ROOT / "docs" / "guides" / "playground-scenarios.md").read_text(encoding="utf-8")
 ALONE = """\
@@ -213,36 +210,13 @@ def test_a_file_of_runs_that_is_wrong_is_said_with_its_line(runs, tmp_path, chan
         read_runs(tmp_path / "runs.json")
 
 
-class Page(html.parser.HTMLParser):
-    """The tags, the ids, and the rows of the tables."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.rows, self._cell = [], [], False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag == "tr":
-            self.rows.append([])
-        self._cell = tag in ("td", "th")
-
-    def handle_data(self, data):
-        if self._cell and data.strip():
-            self.rows[-1].append(data)
-
-
-def constant(page, name):
-    return json.loads(re.search(rf"^const {name} = (.*);$", page, re.MULTILINE)[1])
-
-
 @pytest.fixture(scope="module")
 def page(runs):
     return runs_page(runs)
 
 
 def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
-    own, parsed = re.sub(r'(<script type="text/plain" id="plotly">)[\w+/=]*', r"\1", page), Page(page)
+    own, parsed = own_text(page), Page(page)
     assert len(own) < len(page) - 1e6
     assert "http://" not in own
     assert "https://" not in own
@@ -256,20 +230,18 @@ def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
     assert all("aria-label" in attributes for tag, attributes in parsed.tags if attributes.get("role") == "img")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@browser
 def test_a_browser_draws_the_curves_and_the_slider_without_a_word_of_complaint(page, tmp_path):
-    file = tmp_path / "runs.html"
-    file.write_text(page, encoding="utf-8")
-    made = subprocess.run(
-        [
-            BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-            "--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom", file.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=600, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in made.stderr
-    assert made.stdout.count('class="js-plotly-plot"') == 6
-    assert "0.000 s: 8 compute, 0 send, 0 wait, 0 have failed" in made.stdout
+    drawn, complaints = browsed(tmp_path, page)
+    assert complaints == []
+    assert drawn.count('class="chart js-plotly-plot"') == 6
+    assert "0 s: 8 compute, 0 send, 0 wait, 0 have failed" in drawn
+
+
+@browser
+def test_nothing_is_wider_than_the_page_nor_lies_on_something_else(page, tmp_path):
+    layouts = laid_out(tmp_path, {"runs": page})
+    assert {key: row["faults"] for key, row in layouts.items()} == {("runs", width): [] for width in WIDTHS}
 
 
 def test_several_are_told_apart_and_what_users_named_is_escaped(runs):
@@ -279,9 +251,9 @@ def test_several_are_told_apart_and_what_users_named_is_escaped(runs):
     )
     page = runs_page(runs, other)
     assert evil not in page
-    # The plots' library, what unpacks it, and the page's own.
-    assert sum(tag == "script" for tag, _ in Page(page).tags) == 3
+    # The plots' library, what unpacks it, the data, and the page's own.
+    assert sum(tag == "script" for tag, _ in Page(page).tags) == 4
     assert [one.name for one in compared([runs, other])][-2:] == [
         "guide: gossip (topology random (peers 3))", f"{evil}: {evil}",
     ]  # fmt: skip
-    assert all("<script" not in trace["name"] for trace in constant(page, "CHARTS")["loss-bytes"]["data"])
+    assert all("<script" not in trace["name"] for trace in page_data(page)["charts"]["loss-bytes"]["data"])

@@ -26,11 +26,12 @@ _END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "
 
 
 class TextTable(NamedTuple):
-    """A table of texts: a title, and of each column its head."""
+    """A table of texts: a title, of each column its head, and which columns narrow pages show unasked."""
 
     title: str
     heads: Sequence[str]
     rows: list[list[str]]
+    kept: Sequence[str]
 
 
 def tables(every: Sequence[Compared]) -> list[TextTable]:
@@ -38,10 +39,11 @@ def tables(every: Sequence[Compared]) -> list[TextTable]:
     with one for each exchange and condition, unless there is none, of when they were violated.
     """
     violated = [row for exchange in every for row in _condition_rows(exchange)]
-    shown = [TextTable("At the end", _END, [_end_row(exchange) for exchange in every])]
+    shown = [TextTable("At the end", _END, [_end_row(exchange) for exchange in every], (_END[0], *_END[2:4]))]
     if any(exchange.target for exchange in every):
-        shown.insert(0, TextTable("Time to the target", _TARGET, [_target_row(exchange) for exchange in every]))
-    return [*shown, TextTable("Conditions", _CONDITIONS, violated)] if violated else shown
+        rows = [_target_row(exchange) for exchange in every]
+        shown.insert(0, TextTable("Time to the target", _TARGET, rows, _TARGET[:3]))
+    return [*shown, TextTable("Conditions", _CONDITIONS, violated, _CONDITIONS)] if violated else shown
 
 
 def details(every: Sequence[Compared]) -> list[str]:
@@ -113,7 +115,6 @@ def _text(value: Interval, as_text: Callable[[float], str]) -> str:
 
 
 _HEIGHT = 300
-_AXES = {"seconds": "virtual seconds", "steps": "steps of all workers", "bytes": "bytes sent"}
 
 
 def runs_page(*every: Runs) -> str:
@@ -126,11 +127,12 @@ def runs_page(*every: Runs) -> str:
     Returns:
         HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
     """
-    from alpa_dejavu.report import template
+    from alpa_dejavu.report import color_of, render
 
     exchanges = compared(every)
     seeds = {len(exchange.runs) for exchange in exchanges}
-    return template("runs.html.j2").render(
+    return render(
+        "runs.html.j2",
         title=", ".join(dict.fromkeys(runs.name for runs in every)),
         facts=[
             ("problem", ", ".join(dict.fromkeys(runs.problem or "time alone" for runs in every))),
@@ -142,7 +144,7 @@ def runs_page(*every: Runs) -> str:
         answers=answer_lines(every),
         tables=tables(exchanges),
         notes=[*details(exchanges), NOTE],
-        legend=[(exchange.name, _color(n)) for n, exchange in enumerate(exchanges)],
+        legend=[(exchange.name, color_of(n)) for n, exchange in enumerate(exchanges)],
         charts=_charts(exchanges),
         timelines=_timelines(every, exchanges),
     )
@@ -158,38 +160,32 @@ def _chart(exchanges: Sequence[Compared], measure: str, axis: str) -> dict[str, 
     import numpy as np
     import plotly.graph_objects as go
 
-    from alpa_dejavu.report import finished
+    from alpa_dejavu.report import add_curve, color_of, finished
 
+    shown = [(n, exchange) for n, exchange in enumerate(exchanges) if (measure, axis) in exchange.curves]
+    most = max(float(np.max(exchange.curves[measure, axis].x, initial=0.0)) for _, exchange in shown)
+    title, size = _axis(axis, most)
     figure = go.Figure()
-    for n, exchange in enumerate(exchanges):
-        if (measure, axis) not in exchange.curves:
-            continue
-        curve, name, color = exchange.curves[measure, axis], html.escape(exchange.name), _color(n)
-        if np.isfinite(curve.low).all():
-            figure.add_scatter(
-                x=[*curve.x, *curve.x[::-1]], y=[*curve.high, *curve.low[::-1]], fill="toself", fillcolor=color,
-                opacity=0.15, line={"width": 0}, hoverinfo="skip", name=name, meta=n,
-            )  # fmt: skip
-        figure.add_scatter(
-            x=curve.x.tolist(), y=[value if np.isfinite(value) else None for value in curve.mean.tolist()], name=name,
-            line={"color": color}, mode="lines", meta=n,
-        )  # fmt: skip
+    for n, exchange in shown:
+        curve = exchange.curves[measure, axis]
+        mean = [value if np.isfinite(value) else None for value in curve.mean.tolist()]
+        ends = (curve.low.tolist(), curve.high.tolist()) if np.isfinite(curve.low).all() else None
+        add_curve(figure, html.escape(exchange.name), (curve.x / size).tolist(), mean, ends, color=color_of(n), meta=n)
     figure.update_layout(
-        xaxis={"title": {"text": _AXES[axis]}, "rangemode": "tozero"},
+        xaxis={"title": {"text": title}, "rangemode": "tozero"},
         yaxis={"title": {"text": f"held-out {measure}"}},
         showlegend=False,
         hovermode="x unified",
     )
-    chart = finished(figure, _HEIGHT)
-    chart["layout"]["margin"]["t"] = 10  # there is no legend above
-    return chart
+    return finished(figure, _HEIGHT)
 
 
-def _color(n: int) -> str:
-    """Returns the colour of the n-th exchange in all charts."""
-    from plotly.colors import qualitative
-
-    return str(qualitative.D3[n % len(qualitative.D3)])
+def _axis(name: str, most: float) -> tuple[str, float]:
+    """Returns the title of an axis whose figures go up to `most`, and in how many units of it one of its unit is."""
+    if name == "steps":
+        return "steps of all workers", 1.0
+    unit = units.unit_of_seconds(most) if name == "seconds" else units.unit_of_bytes(most)
+    return f"{'virtual time' if name == 'seconds' else 'sent'} ({unit.name})", unit.value
 
 
 def _timelines(every: Sequence[Runs], exchanges: Sequence[Compared]) -> dict[str, Any]:

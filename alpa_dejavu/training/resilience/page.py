@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.report import finished, template
+from alpa_dejavu.report import SCALE, Section, add_curve, color_of, finished, sections_page
 from alpa_dejavu.training.resilience._measure import Point, Resilience
 from alpa_dejavu.training.resilience.bit_map import BitMap
 from alpa_dejavu.training.resilience.critical import ChosenParts
@@ -54,7 +54,7 @@ def stage_rows(plan: Plan, blocks: Mapping[str, Sequence[str]], without: Mapping
     ]  # fmt: skip
 
 
-_HEIGHT, _ROW_HEIGHT = 400, 26
+_HEIGHT, _ROW_HEIGHT, _NUMBERED_BITS = 400, 26, 8
 
 
 def resilience_page(
@@ -74,55 +74,48 @@ def resilience_page(
     """
     about = "Lines are means over masks, bands their 90 % intervals, dotted lines the 5th percentile. Lines of single "
     about += "layers are shown where their names are clicked."
-    charts = {"curves": _curves(figures)}
-    sections = [_section("Judged against the share that is faulty", about, curve_rows(figures), "curves")]
-    for bits in maps:
-        charts[f"bits-{bits.dtype}"] = _heat_map(bits)
-        sections.append(_section(
-            f"Flipped bits of {bits.dtype}", "The points that are lost where a bit is flipped in a share of a layer's "
-            "weights, or in one at least. The highest bit is the sign.", None, f"bits-{bits.dtype}",
-        ))  # fmt: skip
+    points = _table(curve_rows(figures), ("fault", "of", "share", "mean"))
+    sections = [Section("Judged against the share that is faulty", about, _curves(figures), [points])]
+    about = "The points that are lost where a bit is flipped in a share of a layer's weights, or in one at least. The "
+    about += "highest bit is the sign."
+    sections += [Section(f"Flipped bits of {bits.dtype}", about, _heat_map(bits)) for bits in maps]
     if chosen:
         about = "Each row was tried: what the network does without all of its parts together."
-        sections.append(_section("Critical and harmless parts", about, chosen_rows(chosen)))
+        rows = _table(chosen_rows(chosen), ("parts", "loss without them", "accuracy without them"))
+        sections.append(Section("Critical and harmless parts", about, None, [rows]))
     if stages is not None:
         about = "A stage that doesn't answer is skipped: its residual blocks pass their input on."
-        sections.append(_section("Stages of the plan", about, stages))
+        sections.append(Section("Stages of the plan", about, None, [_table(stages, ())]))
     masks = {len(point.judged) for point in figures.points}
-    return template("resilience.html.j2").render(
-        title=f"Resilience of {name}",
-        facts=[(figures.kind, str(figures.units)), ("groups", str(len(figures.groups))),
-               ("without faults", f"{figures.base:.4f}"), ("masks of each point", ", ".join(map(str, sorted(masks))))],
-        sections=sections, charts=charts,
-    )  # fmt: skip
+    facts = [(figures.kind, str(figures.units)), ("groups", str(len(figures.groups))),
+             ("without faults", f"{figures.base:.4f}"), ("masks of each point", ", ".join(map(str, sorted(masks))))]
+    return sections_page(f"Resilience of {name}", _LEAD, facts, sections)  # fmt: skip
 
 
-def _section(title: str, about: str, rows: Rows | None, chart: str = "") -> dict[str, Any]:
-    heads, cells = rows or ((), [])
-    return {"title": title, "said": about, "heads": heads, "rows": cells, "chart": chart}
+_LEAD = "Which parts of a trained network may fail: all figures are measured, under many masks drawn at random."
+
+
+def _table(rows: Rows, kept: Sequence[str]) -> dict[str, Any]:
+    heads, cells = rows
+    return {"heads": heads, "rows": cells, "kept": kept}
 
 
 def _curves(figures: Resilience) -> dict[str, Any]:
     import plotly.graph_objects as go
-    from plotly.colors import qualitative
 
-    figure, colors = go.Figure(), qualitative.D3
+    figure = go.Figure()
     drawn = dict.fromkeys((point.fault, point.group) for point in figures.points)
     for n, (fault, group) in enumerate(drawn):
-        points, color = figures.curve(fault, group), colors[n % len(colors)]
+        points, color = figures.curve(fault, group), color_of(n)
         name = html.escape(f"{fault}, {group}" if group else fault)
         shares = [point.share for point in points]
         bands = [point.interval if len(point.judged) > 1 else (point.mean, point.mean) for point in points]
-        style = {"legendgroup": name, "visible": True if not group else "legendonly"}
-        figure.add_scatter(
-            x=[*shares, *shares[::-1]], y=[*(high for _, high in bands), *(low for low, _ in bands[::-1])],
-            fill="toself", fillcolor=color, opacity=0.2, line={"width": 0}, showlegend=False, hoverinfo="skip",
-            name=name, **style,
-        )  # fmt: skip
-        figure.add_scatter(x=shares, y=[point.mean for point in points], name=name, line={"color": color}, **style)
+        visible = True if not group else "legendonly"
+        low, high = zip(*bands, strict=True)
+        add_curve(figure, name, shares, [point.mean for point in points], (low, high), color=color, visible=visible)
         figure.add_scatter(
             x=shares, y=[point.low for point in points], line={"color": color, "dash": "dot"}, mode="lines",
-            showlegend=False, name=f"{name}, 5th percentile", **style,
+            showlegend=False, name=f"{name}, 5th percentile", legendgroup=name, visible=visible,
         )  # fmt: skip
     figure.update_layout(
         xaxis={"title": {"text": f"share of {html.escape(figures.kind)}"}, "tickformat": ".0%", "rangemode": "tozero"},
@@ -136,10 +129,10 @@ def _heat_map(bits: BitMap) -> dict[str, Any]:
 
     names = [html.escape(group) or "all" for group in bits.groups]
     figure = go.Figure(go.Heatmap(
-        z=(100 * bits.harm).tolist(), y=names, x=list(range(bits.harm.shape[1])), colorscale="Reds", zmin=0,
-        colorbar={"title": {"text": "points"}}, hovertemplate="%{y}, bit %{x}: %{z:.1f} points<extra></extra>",
+        z=(100 * bits.harm).tolist(), y=names, x=list(range(bits.harm.shape[1])), colorscale=SCALE, zmin=0,
+        colorbar={"title": {"text": "points"}, "thickness": 14},
+        hovertemplate="%{y}, bit %{x}: %{z:.1f} points<extra></extra>",
     ))  # fmt: skip
-    figure.update_layout(
-        xaxis={"title": {"text": "bit"}, "dtick": 1}, yaxis={"autorange": "reversed", "automargin": True}
-    )
+    every = 1 if bits.harm.shape[1] <= _NUMBERED_BITS else 4
+    figure.update_layout(xaxis={"title": {"text": "bit"}, "dtick": every}, yaxis={"autorange": "reversed"})
     return finished(figure, 140 + _ROW_HEIGHT * len(names))

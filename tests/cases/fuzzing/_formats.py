@@ -92,7 +92,7 @@ def _instead(name: str, content: bytes) -> tuple[tuple[Placed, ...], ...]:
 
 def outputs_of(command: Sequence[str]) -> tuple[str, ...]:
     """What a command line names to be written."""
-    options = ("--json", "--python", "--html", "--trace", "--order", "--output", "--plots")
+    options = ("--json", "--python", "--html", "--trace", "--order", "--output")
     return tuple(value for option, value in itertools.pairwise(command) if option in options and value)
 
 

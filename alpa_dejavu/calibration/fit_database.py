@@ -10,8 +10,8 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.calibration._fit_links import summary
 from alpa_dejavu.calibration.database import DatabaseData, MeshData, SeriesData, sizes_of
+from alpa_dejavu.calibration.fit_links import summary
 from alpa_dejavu.calibration.parts import Fit
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, PredictedSeconds
 from alpa_dejavu.costs.latency import ProductCurve
