@@ -5,12 +5,13 @@
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
 # make docs             build the site of docs/ into site/, strictly
 # make pages            write the tables and figures of README.md and docs/ again, from the files of their runs
+# make guides           run the blocks of the guides, and write what they print today; 8 minutes
 # make schemas         write the JSON Schemas of files again, from their declared types
 # make figures          fit the figures of kernels, collectives and runtimes again, to ../shared/data; 6 minutes
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check pictures docs pages schemas figures clean
+.PHONY: help install demo test test-all check pictures docs pages guides schemas figures clean
 
 STAMP := .venv/installed
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
@@ -50,6 +51,9 @@ docs: $(STAMP)
 
 pages: $(STAMP)
 	@.venv/bin/python benchmarks/page.py
+
+guides: $(STAMP)
+	@.venv/bin/python benchmarks/guides.py
 
 schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas

@@ -80,7 +80,7 @@ def main() -> None:
         race = ray.remote(num_cpus=1)(parallel_initialize).remote(
             init_fn, make_step(jax.value_and_grad), batches, num_candidates=arguments.candidates,
             budget_steps=arguments.race_steps, rungs=(arguments.race_steps // 2, arguments.race_steps), lanes=1,
-            workers=arguments.workers, average=False,
+            workers=arguments.workers,
         )  # fmt: skip
         # So small a network is better off in one stage; submeshes of one device make it a pipeline.
         option = DejavuStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=((1, 1),))

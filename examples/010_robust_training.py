@@ -35,7 +35,7 @@ def main() -> int:
     arguments = parser.parse_args()
     log = train(arguments.steps, arguments.patience)
     if log.left_out != (WRONG,):
-        print(f"Replicas {log.left_out} are proposed to be left out, but {WRONG} is wrong")
+        print(f"Replicas {', '.join(map(str, log.left_out))} are proposed to be left out, but {WRONG} is wrong")
         return 1
     cluster = named_cluster(MACHINE, 1)
     found = plan_model(WideModel(vocabulary=512, width=128, blocks=2, length=512), cluster, batch=96, layers=3)
@@ -71,7 +71,8 @@ def train(steps: int, patience: int) -> Suspects:
         params, state, value, suspicion, agreement = step(params, state, batch, signs)
         log = log.seen(suspicion, agreement)
         if number % 10 == 9:
-            print(f"step {number + 1}: loss {float(value):.3f}, suspects {log.named or 'none'}")
+            named = f"suspected: {', '.join(f'replica {one}' for one in log.named) or 'none'}"
+            print(f"step {number + 1}: loss {float(value):.3f}, {named}")
     return log
 
 

@@ -50,9 +50,9 @@ def main() -> None:
                 break
         assert isinstance(report, StepReport), "there is a step at least"
         taken_s = time.perf_counter() - start_s
-        print(f"N = {parallel}: {step} steps to a loss of {loss:.3f} in {taken_s:.1f} s; the last one walked "
-              f"over {int(report.walked)} points, cosines of its estimates "
-              f"{[round(float(cosine), 2) for cosine in report.cosines[:-1]]}")  # fmt: skip
+        cosines = ", ".join(f"{float(cosine):.2f}" for cosine in report.cosines[:-1])
+        print(f"N = {parallel}: {step} steps to a loss of {loss:.3f} in {taken_s:.1f} s"
+              + f"; cosines of the last one's estimates: {cosines}" * bool(cosines))  # fmt: skip
         return step
 
     plain = steps(1, OneByOne(digits.loss))

@@ -183,10 +183,16 @@ def _summary(kind: type) -> str:
 def _settings(kind: type) -> str:
     """Returns the settings of a class in brackets, with the values of those that need not be given."""
     settings = [
-        name if parameter.default is inspect.Parameter.empty else f"{name}={parameter.default}"
-        for name, parameter in inspect.signature(kind).parameters.items()
+        f"{name}{_default(parameter.default)}" for name, parameter in inspect.signature(kind).parameters.items()
     ]
     return f" [{', '.join(settings)}]" if settings else ""
+
+
+def _default(value: object) -> str:
+    if value is inspect.Parameter.empty:
+        return ""
+    is_written = isinstance(value, (str, bool, int, float)) and value != float("inf")
+    return f"={value:g}" if is_written and isinstance(value, float) else f"={value}" if is_written else " (optional)"
 
 
 playground.add_command(draw_jobs)

@@ -78,14 +78,17 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
     from alpa_dejavu.planning.given.other_schedules import other_schedules
 
     factor = planned.plan.step_s / planned.plan.uncorrected_s
-    table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), ("runs on", "but"))
-    for schedule in other_schedules(planned):
+    schedules = list(other_schedules(planned))
+    texts = ("runs on", "but")[: 1 + any(schedule.why for schedule in schedules)]
+    table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), texts)
+    for schedule in schedules:
         if schedule.step_s is None or schedule.memory_bytes is None:
             table.add_row(schedule.name, str(schedule.chunks), "", "", "", "", schedule.why)
             continue
         saved = f"{100 * (1 - schedule.step_s / planned.plan.uncorrected_s):.1f} %"
         figures = units.seconds(schedule.step_s * factor), saved, units.size(schedule.memory_bytes)
-        table.add_row(schedule.name, str(schedule.chunks), *figures, " ".join(schedule.runtimes), schedule.why)
+        words = (" ".join(schedule.runtimes), schedule.why)[: len(texts)]
+        table.add_row(schedule.name, str(schedule.chunks), *figures, *words)
     to.print(table)
 
 

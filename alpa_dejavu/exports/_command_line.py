@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from alpa_dejavu._util.json_file import read_text
@@ -48,6 +48,7 @@ class CommandLine(NamedTuple):
     program: str  # the file of the program, which ends in .py; empty: there are arguments alone
     arguments: tuple[ShellArgument, ...]  # the arguments behind it, in their order
     line: int
+    assigned: Mapping[str, int]  # the script's variables, with their lines
 
 
 def command_line_of(
@@ -80,9 +81,11 @@ def command_line_of(
     if ends is None:
         both = _arguments(words, named)
         launched = tuple(argument for argument in both if argument.name.replace("-", "_") in _OF_TORCHRUN)
-        return CommandLine((), launched, "", tuple(argument for argument in both if argument not in launched), line)
+        others = tuple(argument for argument in both if argument not in launched)
+        return CommandLine((), launched, "", others, line, script.assigned)
     launch, program = tuple(texts[0][:ends]), texts[0][ends]
-    return CommandLine(launch, _arguments(words[:ends], named), program, _arguments(words[ends + 1 :], named), line)
+    before, behind = (_arguments(part, named) for part in (words[:ends], words[ends + 1 :]))
+    return CommandLine(launch, before, program, behind, line, script.assigned)
 
 
 def _training(script: Script, telling: Collection[str], named: re.Pattern[str]) -> list[ShellCommand]:

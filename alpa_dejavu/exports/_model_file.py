@@ -145,19 +145,12 @@ def _decoder(config: Configuration, kind: str, sequence: int | None) -> Transfor
         activation=_activation(config, "silu", "hidden_activation", "hidden_act"),
         window=window,
         global_every=every,
-        attention_cap=_number(config, "attn_logit_softcapping"),
-        logit_cap=_number(config, "final_logit_softcapping"),
+        attention_cap=config.real("attn_logit_softcapping", 0.0),
+        logit_cap=config.real("final_logit_softcapping", 0.0),
         predicted=config.number("num_nextn_predict_layers", 0),
         precision=_precision(config),
         **_rotary(config, head or hidden // heads, tokens),
     )  # fmt: skip
-
-
-def _number(config: Configuration, name: str) -> float:
-    value = config.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise config.must_be(name, "a number, or null")
-    return float(value)
 
 
 def _experts(config: Configuration, kind: str, experts: int, wide: int) -> dict[str, Any]:

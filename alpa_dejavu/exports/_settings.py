@@ -116,11 +116,11 @@ class Configuration:
             raise self.must_be(name, f"a whole number of at least {least}", default)
         return int(value)
 
-    def real(self, name: str) -> float:
-        """Returns a finite number; ValueError for anything else."""
-        value = self.get(name)
+    def real(self, name: str, default: float | None = None) -> float:
+        """Returns a finite number, or the default."""
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
-            raise self.must_be(name, "a number")
+            raise self.must_be(name, "a number", default)
         return float(value)
 
     def tokens(self, name: str, sequence: int | None) -> int:

@@ -68,6 +68,7 @@ class Script:
 
     def __init__(self, text: str) -> None:
         self._variables, self.commands = Variables({}), list[ShellCommand]()
+        self.assigned: dict[str, int] = {}  # the variables that are set, also for one command, with their last lines
         self._read(ShellText(text, self._variables, 1, None, 0), 0, None)
 
     def _read(self, text: ShellText, depth: int, outer: Unknown | None) -> None:
@@ -117,6 +118,7 @@ class Script:
             else:
                 words += text.words()
                 declares = bool(words) and text_of(words[0]) in _DECLARES
+        self.assigned |= dict.fromkeys((value.name for value in assigned), line)
         conditional = before in _ON_CONDITION or operator in ("|", "|&")
         if declares or not words:
             self._set(assigned, words, conditional, line)

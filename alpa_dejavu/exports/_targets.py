@@ -103,7 +103,11 @@ def export(
     """
     target, folder = to if isinstance(to, Target) else named_target(to), pathlib.Path(output)
     if target.runtime is not None:
-        if why := "; ".join(map(str, hindrances(plan, target.name, target.runtime))):
+        reasons: dict[str, list[str]] = {}
+        for hindrance in hindrances(plan, target.name, target.runtime):
+            reasons.setdefault(hindrance.remedy, []).append(hindrance.why)
+        if reasons:
+            why = "; ".join(f"{', '.join(whys)}; {remedy}" for remedy, whys in reasons.items())
             raise ValueError(f"{target.name} can't run the plan: {why}")
         if model is not None and (untrained := target.runtime.why_not_trained(model.text)):
             raise ValueError(f"{target.name} can't train the model: {untrained}")

@@ -219,7 +219,7 @@ def _offload(config: Configuration) -> Offload:
             if stage < least:
                 raise config.wrong(name, f"{key} is with ZeRO stage {stage}, but must be with {least} or above")
             places.add(device)
-            shares[key] = float(config.get(f"{name}.ratio", 1.0))
+            shares[key] = config.real(f"{name}.ratio", 1.0)
     activations = float(bool(config.get("activation_checkpointing.cpu_checkpointing")))
     if not shares and not activations:
         return NO_OFFLOAD

@@ -257,8 +257,17 @@ def change(values: list[T], value: T, ends: bool) -> None:
 
 def stalled(waits: Mapping[int, Sequence[Hashable]]) -> str:
     """Returns the end of a run in which nothing goes on, though workers wait for messages with some tags."""
-    waited = {number: [*tags] for number, tags in waits.items()}
-    return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waited}"
+    waiting: dict[str, list[str]] = {}
+    for number, tags in waits.items():
+        for tag in tags:
+            waiting.setdefault(" ".join(map(str, _parts(tag)[:2])), []).append(str(number))
+    told = "; ".join(f"{', '.join(numbers)} for {words}" for words, numbers in waiting.items())
+    return f"stalled: nothing is under way any more, but these workers wait: {told}"
+
+
+def _parts(tag: Hashable) -> list[Hashable]:
+    """The words and numbers of a tag, of which the first two name a message and its step."""
+    return [word for part in tag for word in _parts(part)] if isinstance(tag, tuple) else [tag]
 
 
 class Exchange(abc.ABC):

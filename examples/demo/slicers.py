@@ -82,7 +82,7 @@ def alpas(name: str) -> Solve:
 
     def solve(problem: SlicingProblem) -> Answer:
         shapes = tuple((1, int(size)) for size in problem.submesh_sizes)
-        costs, room = np.ascontiguousarray(problem.costs_s), np.minimum(problem.followers, 4096)
+        costs, room = np.ascontiguousarray(problem.costs_s), np.asarray(np.minimum(problem.followers, 4096))
         size = problem.num_devices, problem.num_micro_batches, shapes
         started = time.perf_counter()
         if name == "training_dp":

@@ -16,8 +16,6 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.given.comparison import SAVINGS
 from alpa_dejavu.planning.result import price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
-from guides import ROOT
-from terminal import shown
 
 MODULE = """\
 import jax
@@ -132,16 +130,6 @@ def test_what_cannot_be_is_refused_before_anything_is_planned(folder, words, sai
     assert done.exit_code == 1
     assert said in done.stderr
     assert done.stdout == ""
-
-
-@pytest.mark.slow
-def test_the_guide_shows_what_is_printed():
-    page = (ROOT / "docs" / "guides" / "compare-machines.md").read_text(encoding="utf-8")
-    block = re.search(r"^```\n[$] alpa-dejavu (.*?)\n```$", page, flags=re.MULTILINE | re.DOTALL)[1]
-    line, _, told = block.replace("\\\n", " ").partition("\n")
-    ((lines, status),) = shown([(80, shlex.split(line), {})], ROOT)
-    assert status == 0
-    assert told in "\n".join(lines)
 
 
 def test_the_file_can_be_standard_output(folder):

@@ -1,6 +1,5 @@
 """What commands print on a pseudo-terminal: at 80 columns no figure is cut, and at 60 `--wide` shows all the same."""
 
-import os
 import pathlib
 import re
 import shlex
@@ -9,7 +8,6 @@ import pytest
 from rich.cells import cell_len
 
 from alpa_dejavu.plans.plan_file import write_plan
-from guides import shell_commands
 from plans import hardware, stage, whole_plan
 from terminal import shown
 
@@ -50,8 +48,6 @@ QUICK = [
     "replan made.json --without p3.16xlarge-0", "history --history runs.sqlite",
     "playground draw-jobs trace.csv --seed 1", "--help", "plan --help", "playground jobs --help",
 ]  # fmt: skip
-DEVICES = ("profile ", "calibrate ")
-"""What needs a Ray cluster, and is tried where there is one."""
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +103,6 @@ def test_at_sixty_columns_wide_shows_all_figures_and_names(printed, line):
     assert len(words) > 10
     text = "".join("".join(narrow).split())
     assert [word for word in words if len(word) < 24 and word not in text] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", shell_commands())
-def test_at_eighty_columns_commands_of_the_pages_cut_nothing(folder, monkeypatch, line):
-    if any(word in line for word in DEVICES) or "HOST" in line:
-        pytest.skip("it needs a Ray cluster, or the name of a host")
-    root = pathlib.Path(__file__).parents[2]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "examples")]))
-    here = line.replace("examples/", f"{root / 'examples'}/").replace("plan.json", "made.json")
-    ((lines, status),) = shown([(80, shlex.split(here)[1:], {})], folder)
-    assert status == 0, "\n".join(lines)
-    check(lines, 80)
 
 
 @pytest.mark.parametrize("line", [line for line in QUICK if line not in MADE])

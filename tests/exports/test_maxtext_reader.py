@@ -186,6 +186,13 @@ def test_a_script_with_settings(tmp_path):
     with pytest.raises(ValueError, match=r"line 3: 'per_device_batch_size=.*' isn't known"):
         read(tmp_path, 'set -e\n\nfor n in 1 2; do B=$n; done\npython3 train.py base.yml steps=1 '
              "per_device_batch_size=$B\n", name="run.sh")  # fmt: skip
+    for front, line in (("export M_PER_DEVICE_BATCH_SIZE=2\n", 2), ("M_PER_DEVICE_BATCH_SIZE=2 ", 8)):
+        text = SCRIPT.replace("set -e\n", f"{front}\n") if line < 8 else SCRIPT.replace("python3", f"{front}python3")
+        with pytest.raises(ValueError, match=f"line {line}: M_PER_DEVICE_BATCH_SIZE sets per_device_batch_size in"):
+            read(tmp_path, text, name="run.sh")
+    read(tmp_path, SCRIPT.replace("set -e\n", "set -e\nexport M_RUN_NAME=ours\n"), name="run.sh")
+    with pytest.raises(ValueError, match="line 11: 'fast' isn't a setting as name=value; leave it out"):
+        read(tmp_path, SCRIPT.replace("steps=30", "steps=30 fast"), name="run.sh")
     with pytest.raises(ValueError, match="there are no arguments of MaxText's in it; give the script of the run"):
         read(tmp_path, "echo steps=3\n", name="run.sh")
 
@@ -229,6 +236,7 @@ PIPELINE = "dcn_data_parallelism: 1\ndcn_pipeline_parallelism: 2\n"
         ("gradient_accumulation_steps: 0", "gradient_accumulation_steps is 0, but must be a whole number"),
         ("remat_policy: save_qkv_proj", "remat_policy is 'save_qkv_proj', but must be one of full, none"),
         ("remat_policy: custom\nmlpwo: offload", "remat_policy is 'custom', but must be one of"),
+        ("attention: paged", "attention is 'paged', but must be one of dot_product, autoselected"),
         ("quantization: int8", "quantization is 'int8', but must be one of"),
         ("quantization: fp8\ndtype: float32", "dtype is 'float32', but must be bfloat16 beside a quant"),
         ("dtype: float16", "dtype is 'float16', but must be bfloat16 or float32; mend it"),

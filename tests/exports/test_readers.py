@@ -206,6 +206,10 @@ def test_what_zero_2_shares_beside_what_is_priced_is_said(tmp_path):
         ({"train_batch_size": "auto"}, "line 2: train_batch_size is 'auto', but must be a whole number"),
         ({"zero_optimization": {"offload_param": {"device": "tpu"}}}, "offload_param.device is 'tpu'"),
         ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "with ZeRO stage 2, but must be"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": "half"}}},
+            "line 8: zero_optimization.offload_optimizer.ratio is 'half', but must be a number",
+        ),
         ({"tensor_parallel": {"autotp_size": 4}}, "line 12: tensor_parallel.autotp_size is 4, but must be 1"),
         ({"tensor_parallel": {"tp": {"tp_size": 2}}}, "line 13: tensor_parallel.tp.tp_size is 2, but must be 1"),
         (

@@ -10,8 +10,8 @@ import pytest
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Until, simulate
-from alpa_dejavu.playground.exchanges import Gossip, StaleSynchronousServer
-from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
+from alpa_dejavu.playground.exchanges import Gossip, SynchronousServer
+from alpa_dejavu.playground.fault import LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
     RunTarget,
     compared,
@@ -64,18 +64,18 @@ def runs(guide):
 
 
 def test_the_guides_scenario_is_read_as_it_says(guide):
-    assert guide.exchanges["stale-server (bound 4)"] == StaleSynchronousServer(bound=4)
+    assert guide.exchanges["server (backups 1)"] == SynchronousServer(backups=1)
     assert guide.exchanges["gossip (topology random (peers 3))"] == Gossip(RandomPeers(3))
-    assert guide.faults == (SlowDown(3, 4), Crash(5, 0.2), LinkRate((0, 1), 0.5, 0.1, 0.3))
-    assert (guide.until, guide.seeds, guide.looks) == (Until(0.5), (0, 1, 2), 50)
-    assert guide.target == RunTarget("accuracy", 0.5)
+    assert guide.faults == (SlowDown(3, 4), LinkRate((0, 1), 0.5, 0.1, 0.3))
+    assert (guide.until, guide.seeds, guide.looks) == (Until(1.5), (0, 1, 2), 50)
+    assert guide.target == RunTarget("accuracy", 0.8)
     assert (guide.job.batch, guide.job.spread, guide.job.compute_s) == (16, 0.1, 0.01)
     assert len(guide.job.worker_hosts(guide.cluster)) == 8
 
 
 def test_a_run_is_what_simulate_gives(guide, runs):
     run = runs.runs[4]
-    assert (run.exchange, run.seed) == ("stale-server (bound 4)", 1)
+    assert (run.exchange, run.seed) == ("server (backups 1)", 1)
     way = guide.exchanges[run.exchange]
     again = simulate(guide.job, guide.cluster, way, faults=guide.faults, until=guide.until, seed=1, looks=guide.looks)
     assert again.same(run.history)
@@ -169,7 +169,7 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
         values = [np.interp(curve.x[n], history.sent_bytes, history.accuracy) for history in histories]
         assert (curve.mean[n], curve.high[n]) == pytest.approx((np.mean(values), Interval.of(values).high))
     reached_s = [
-        next((s for s, accuracy in zip(h.time_s, h.accuracy, strict=True) if accuracy >= 0.5), None) for h in histories
+        next((s for s, accuracy in zip(h.time_s, h.accuracy, strict=True) if accuracy >= 0.8), None) for h in histories
     ]
     assert found.reached == sum(one is not None for one in reached_s) > 0
     assert found.to_target["seconds"] == Interval.of([one for one in reached_s if one is not None])

@@ -99,14 +99,6 @@ def test_blocks_of_python_are_python(page):
         ast.parse(block)
 
 
-@pytest.mark.parametrize("name", ["guides/write-a-slicer.md", "concepts/playground.md"])
-def test_what_a_page_adds_passes_its_suite(name):
-    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    (suited,) = [block for block in blocks if re.search(r"^check_", block, flags=re.MULTILINE)]
-    exec(compile(suited, name, "exec"), {"__name__": "page"})
-
-
 def test_tables_and_figures_are_those_of_their_runs(capsys):
     assert fill_pages(["--check"]) == 0, capsys.readouterr()
 

@@ -23,6 +23,8 @@ _REMAT: Final = {
     "full": "layer", "none": "none", "minimal": "none", "minimal_with_context": "none", "minimal_flash": "none",
 }  # fmt: skip
 """A compiler that keeps products alone, as `minimal` has it, is what a plan without recomputation is priced with."""
+_ATTENTION: Final = ("dot_product", "autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax")
+"""Kernels of attention, of which the first keeps its scores."""
 _TILES: Final = "num_vocab_tiling"
 _LAYERS, _REPEATS = "num_layers_per_pipeline_stage", "num_pipeline_repeats"
 _ROUNDS, _ACCUMULATED, _SHARE = "num_pipeline_microbatches", "gradient_accumulation_steps", "per_device_batch_size"
@@ -36,7 +38,8 @@ def read_maxtext(path: pathlib.Path, num_devices: int, model: Transformer | None
     config = read_settings(path)
     sizes = model_sizes(config, model)
     outline = _outline(config, _axes(config, num_devices, hosts, sizes), sizes)
-    attention = {"attention": "plain"} if config.get("attention") == "dot_product" else {}
+    plain = config.one_of("attention", _ATTENTION) == _ATTENTION[0]
+    attention = {"attention": "plain"} if plain else {}
     return Foreign(outline, sizes, config.ignored, attention, tuple(_otherwise(config, outline, sizes)))
 
 

@@ -59,7 +59,6 @@ class _SettingAt:
     value: Any
     path: pathlib.Path
     line: int | None
-    remedy: str = ""
 
 
 def _chain(path: pathlib.Path, depth: int = 0) -> dict[str, _SettingAt]:
@@ -87,11 +86,20 @@ def _based_on(base: _SettingAt, depth: int = 0) -> dict[str, _SettingAt]:
 def _of_script(path: pathlib.Path) -> dict[str, _SettingAt]:
     """Returns the settings of the command that trains; those of the YAML that it names stand behind them."""
     written: dict[str, _SettingAt] = {}
-    for argument in command_line_of(path, _TELLING, PLAIN_NAMED, "MaxText").arguments:
+    command = command_line_of(path, _TELLING, PLAIN_NAMED, "MaxText")
+    for name, line in command.assigned.items():
+        key = name.removeprefix("M_").lower()
+        setting = setting_of(_SETTINGS, key) if name.startswith("M_") else None
+        if setting is not None and setting.use != "aside":
+            raise wrong_line(path, line, f"{name} sets {key} in MaxText; write {key}=... among the settings instead")
+    for argument in command.arguments:
         if not argument.name:
             for name in [value for value in argument.values if value.endswith((".yml", ".yaml"))][:1]:
                 written = _based_on(_SettingAt(name, path, argument.line)) | written
             continue
+        if len(argument.values) > 1:
+            why = f"{short(argument.values[1])} isn't a setting as name=value; leave it out"
+            raise wrong_line(path, argument.line, why)
         setting = setting_of(_SETTINGS, argument.name)
         if argument.unknown is not None and (argument.unknown.flow or setting is None or setting.use != "aside"):
             shown = short(f"{argument.name}={argument.value}")

@@ -392,7 +392,7 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
 
 
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
-    first = plan.stages[0]
+    first, told = plan.stages[0], set[str]()
     for n, stage in enumerate(plan.stages):
         meshes = [
             (on.submesh.num_devices, tuple(on.logical_mesh), on.offloaded, *(getattr(on, name) for name in DEGREES))
@@ -403,7 +403,8 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
             (limits.unlike_remat, first.remat_text != stage.remat_text, "remat"),
             (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
         ):
-            if unlike and not allowed:
+            if unlike and not allowed and what not in told:
+                told.add(what)
                 yield Hindrance(f"stages 0 and {n} have unlike {what}", again)
 
 
