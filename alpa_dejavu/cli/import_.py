@@ -13,7 +13,7 @@ from alpa_dejavu.cli.diff import print_difference
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
-from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, hosts_option, pricing_options
+from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, LateChoice, hosts_option, pricing_options
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 
@@ -30,11 +30,10 @@ from alpa_dejavu.cli.working import working
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @option(
-    "--from", "source", required=True,
-    type=click.Choice(("megatron", "torchtitan", "maxtext", "deepspeed", "galvatron")),
+    "--from", "source", type=LateChoice("exports:SOURCES"), required=True,
     help="Framework of the file: a script, TOML, Python, YAML or JSON.",
 )  # fmt: skip
-@option("--config", default="", metavar="NAME", help="Which function, of several in torchtitan's Python.")
+@option("--config", default="", metavar="NAME", help="Function to take, where torchtitan's Python has several.")
 @option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
 @option("--model", group=MODEL, help="Name, config.json, or sizes.  [default: the file's]")
@@ -44,6 +43,8 @@ from alpa_dejavu.cli.working import working
         help="Search the same runtime's best plan, and write it.")  # fmt: skip
 @option("--json", "json_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write the imported plan.")
 @option("--html", "html_path", group=FILES, type=OUTPUT, metavar="FILE", help="Write a report on the imported plan.")
+@option("--optimizer", group=MODEL, rare=True, type=LateChoice("layers.models:OPTIMIZERS"),
+        help="Optimizer, where the file names none.")  # fmt: skip
 @pricing_options
 @collector_paused()
 def import_(
@@ -57,6 +58,7 @@ def import_(
     faster_path: pathlib.Path | None,
     json_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
+    optimizer: str | None,
     **pricing: Any,
 ) -> None:
     """Reads another framework's configuration and predicts its step; nothing in the file is run.
@@ -72,7 +74,7 @@ def import_(
         from alpa_dejavu.planning.given.figures import lacking
         from alpa_dejavu.planning.given.fitting import what_fits
 
-        imported = import_plan(path, source, cluster, hosts, sizes, config, **pricing)
+        imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)
         plan = imported.result.plan
         fits = what_fits(plan, imported.estimator) if lacking(plan) else ""
     print_planned(imported.result, to, "estimated", fits)
@@ -85,7 +87,8 @@ def import_(
             from alpa_dejavu.plans.plan_file import plan_text
 
             pricing["attention"] = pricing["attention"] or ""
-            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=source, **pricing).plan
+            runs_on = "" if plan.priced_by is None else plan.priced_by.runs_on
+            best = plan_model(plan.model, cluster, hosts, plan.batch or 1, runs_on=runs_on, **pricing).plan
         print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
         written += write_output(faster_path, plan_text(best))
     to.wrote(written)

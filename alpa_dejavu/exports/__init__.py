@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from alpa_dejavu.exports._import import Imported, import_plan
     from alpa_dejavu.exports._model_file import read_model
     from alpa_dejavu.exports._target import Files, Foreign, Reader, Target, Writer
-    from alpa_dejavu.exports._targets import TARGETS, export, named_target
+    from alpa_dejavu.exports._targets import SOURCES, TARGETS, export, named_target
 
 __all__ = [
-    "TARGETS", "Files", "Foreign", "Imported", "Reader", "Target", "Writer", "export", "import_plan", "named_target",
-    "read_model",
+    "SOURCES", "TARGETS", "Files", "Foreign", "Imported", "Reader", "Target", "Writer", "export", "import_plan",
+    "named_target", "read_model",
 ]  # fmt: skip
 
 __getattr__, __dir__ = loaded_when_used(
     __name__,
-    dict.fromkeys(("TARGETS", "export", "named_target"), "_targets")
+    dict.fromkeys(("SOURCES", "TARGETS", "export", "named_target"), "_targets")
     | dict.fromkeys(("Files", "Foreign", "Reader", "Target", "Writer"), "_target")
     | {"Imported": "_import", "import_plan": "_import", "read_model": "_model_file"},
 )

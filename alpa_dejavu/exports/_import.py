@@ -7,10 +7,12 @@ import os
 import pathlib
 from typing import Any, final
 
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
-from alpa_dejavu.exports._targets import TARGETS, named_target
+from alpa_dejavu.exports._target import Foreign, Target
+from alpa_dejavu.exports._targets import SOURCES
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.result import PlanningResult
@@ -40,30 +42,35 @@ def import_plan(
     hosts: int = 1,
     model: Transformer | None = None,
     config: str = "",
+    optimizer: str | None = None,
     **priced_by: Any,
 ) -> Imported:
     """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
 
-    The file is a script with Megatron's command line, torchtitan's TOML or Python, MaxText's YAML or script,
-    DeepSpeed's or Galvatron's JSON, by the runtime's name; the model's sizes are in it if None, and `config` names one
-    of several configurations in it. `priced_by` are arguments of `PlanEstimator`. Raises ValueError if it can't be
-    read, contradicts itself (says in which line), doesn't fit the cluster, or lacks the model's sizes.
+    The file is a script with Megatron's command line, NeMo's or Megatron-Bridge's YAML, torchtitan's TOML or Python,
+    MaxText's YAML or script, DeepSpeed's or Galvatron's JSON, by its name in `SOURCES`; the model's sizes are in it if
+    None, and its optimizer where it names one. `config` names one of several configurations in it. `priced_by` are
+    arguments of `PlanEstimator`. Raises ValueError if it can't be read, contradicts itself (says in which line),
+    doesn't fit the cluster, or lacks the model's sizes.
     """
-    target = named_target(source)
-    if target.reader is None:
-        readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
-        raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
+    if source not in SOURCES:
+        readable = f"{', '.join(SOURCES)}, whose configurations can be read"
+        raise ValueError(f"source is {source!r}, but must be one of {readable}{near(source, SOURCES)}")
+    target = SOURCES[source]
     if config and "config" not in target.asks:
         raise ValueError(f"config is {config!r}, but must be left out for {source}, whose files have one configuration")
     machines = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     about = {"hosts": len(machines.hosts), "config": config}
     asked = {name: about[name] for name in target.asks}
+    assert target.reader is not None, "a source has a reader"
     foreign = target.reader(pathlib.Path(path), machines.num_devices, model, **asked)
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
+    foreign = _trained_by(foreign, optimizer, source, target)
+    assert foreign.model is not None, "it was asked for"
     plan = foreign.outline.plan(machines, foreign.model)
-    runtime = source if source in runtime_names() else ALPA.name
-    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
+    runtime = target.name if target.name in runtime_names() else ALPA.name
+    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=target.name, runtime=runtime))
     choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
     described, otherwise = None, foreign.otherwise
     if not foreign.sequence_parallel:
@@ -76,3 +83,19 @@ def import_plan(
     result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
     noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))
     return Imported(dataclasses.replace(result, plan=noted), foreign.ignored, estimator)
+
+
+def _trained_by(foreign: Foreign, optimizer: str | None, source: str, target: Target) -> Foreign:
+    """Returns what a configuration says with the optimizer that is given where it names none."""
+    assert foreign.model is not None, "it was asked for"
+    if optimizer is None:
+        return foreign
+    if foreign.trained_by not in ("", optimizer):
+        raise ValueError(
+            f"optimizer is {optimizer!r}, but the configuration of {source} names {foreign.trained_by!r}; leave "
+            "--optimizer out, or change the file"
+        )
+    model = dataclasses.replace(foreign.model, optimizer=optimizer)
+    if target.runtime is not None and (why := target.runtime.why_not_trained(model.text)):
+        raise ValueError(f"{target.name} can't train the model: {why}")
+    return dataclasses.replace(foreign, model=model)

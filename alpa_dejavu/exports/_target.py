@@ -82,6 +82,7 @@ class Foreign:
     priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
     otherwise: tuple[str, ...] = ()  # sentences on what is priced otherwise than it runs, and by how much
     sequence_parallel: bool = True  # whether norms and residuals are divided, where a runtime can choose
+    trained_by: str = ""  # the optimizer that the configuration names; empty: it names none
 
 
 Reader: TypeAlias = Callable[..., Foreign]

@@ -7,9 +7,10 @@ sharding/transformers/_execution.py) of its own are optional. A simulator needs 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
@@ -78,6 +79,12 @@ _ALL = (
 )  # fmt: skip
 TARGETS = {target.name: target for target in _ALL}
 """The runtimes and simulators that plans can be written for."""
+SOURCES: Mapping[str, Target] = {
+    **{target.name: target for target in _ALL if target.reader is not None},
+    "nemo": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_nemo),
+    "megatron-bridge": dataclasses.replace(TARGETS["megatron"], reader=megatron.read_megatron_bridge),
+}
+"""The targets whose configurations are read, by what these are called: Megatron's are of several formats."""
 
 
 def named_target(name: str) -> Target:

@@ -112,7 +112,8 @@ def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | No
     )  # fmt: skip
     overlaps = config.get(f"{_ZERO}.overlap_comm", config.get(f"{_ZERO}.stage") == 3)
     priced_by = {} if overlaps else {"overlap": "none"}
-    return Foreign(outline, sizes, config.ignored, priced_by, tuple(_otherwise(config, outline, sizes)))
+    otherwise = tuple(_otherwise(config, outline, sizes))
+    return Foreign(outline, sizes, config.ignored, priced_by, otherwise, trained_by=trained.get("optimizer", ""))
 
 
 def _check_tensor_parallel(config: Configuration, name: str, value: Any) -> None:

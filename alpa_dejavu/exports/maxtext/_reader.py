@@ -40,7 +40,8 @@ def read_maxtext(path: pathlib.Path, num_devices: int, model: Transformer | None
     outline = _outline(config, _axes(config, num_devices, hosts, sizes), sizes)
     plain = config.one_of("attention", _ATTENTION) == _ATTENTION[0]
     attention = {"attention": "plain"} if plain else {}
-    return Foreign(outline, sizes, config.ignored, attention, tuple(_otherwise(config, outline, sizes)))
+    otherwise, by = tuple(_otherwise(config, outline, sizes)), sizes.optimizer if "opt_type" in config else ""
+    return Foreign(outline, sizes, config.ignored, attention, otherwise, trained_by=by)
 
 
 def _axes(config: Configuration, num_devices: int, hosts: int, sizes: Transformer) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ from alpa_dejavu.exports._command_line import (
 from alpa_dejavu.exports._outline import Outline, degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._sizes import precision_of, sizes_of_arguments, training_of
+from alpa_dejavu.exports.megatron._sizes import NUMBERS, precision_of, sizes_of_arguments, training_of
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload, blocks_again
@@ -42,8 +42,24 @@ _STRATEGY: Final = "data-parallel-sharding-strategy"
 _LEVELS: Final = {"no_shard": 0, "optim": 2, "optim_grads": 2, "optim_grads_params": 3}
 _ENDS: Final = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 _COUNTED: Final = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_ROUND: Final = "microbatch-group-size-per-virtual-pipeline-stage"
 _EXCHANGE: Final = "cp-comm-type"
 _GROUPS: Final = "moe-router-group-topk"
+_WIDE: Final = ("num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
+_GRAPHS, _PIECES, _DISPATCHER = "cuda-graph-impl", "tp-comm-overlap", "moe-token-dispatcher-type"
+_LAUNCHED: Final = "as kernels that are launched one by one, without the memory of a graph's own"
+_FUSED: Final = "as fused, which takes less time and memory"
+_PRICED_AS: Final = {
+    "enable-cuda-graph": _LAUNCHED, "external-cuda-graph": _LAUNCHED, "no-bias-gelu-fusion": _FUSED,
+    "no-bias-swiglu-fusion": _FUSED, "no-bias-dropout-fusion": _FUSED, "moe-enable-deepep": "as NCCL's all-to-alls",
+    "moe-shared-expert-overlap": "as if the shared expert waited for all-to-alls",
+    "overlap-moe-expert-parallel-comm": "as if products waited for all-to-alls",
+    "delay-wgrad-compute": "as if products of weights' gradients weren't put off",
+    "no-overlap-p2p-communication": "as if sends between stages could hide", "no-persist-layer-norm": _FUSED,
+    "reuse-grad-buf-for-mxfp8-param-ag": "with a buffer of its own for what is gathered",
+    "fp4-param-gather": "as if weights were gathered in 16 bits",
+}  # fmt: skip
+"""How arguments are priced that runtimes' prices don't know."""
 _PLAIN: Final = ("unfused", "local")
 """Backends of attention that keep its scores."""
 _VIRTUAL: Final = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")
@@ -53,11 +69,32 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
     """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
     line = command_line_of(path, _TELLING)
     config = _configuration(path, line)
-    sizes = sizes_of_arguments(config) if model is None else dataclasses.replace(model, **training_of(config))
     check_processes(path, line, num_devices)
+    return foreign_of(config, num_devices, model)
+
+
+def foreign_of(config: Configuration, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that Megatron's arguments say, wherever they are from. Of a model that is given how it is
+    trained, and the tokens of a sample, are those of the arguments, which mustn't say other sizes.
+    """
+    sizes = sizes_of_arguments(config) if model is None else _trained(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks)
     divided = outline.tensor_parallel == 1 or "sequence-parallel" in config
-    return Foreign(outline, sizes, config.ignored, _priced_by(config), _otherwise(config), divided)
+    return Foreign(
+        outline, sizes, config.ignored, _priced_by(config), _otherwise(config),
+        divided, sizes.optimizer if "optimizer" in config else "",
+    )  # fmt: skip
+
+
+def _trained(config: Configuration, model: Transformer) -> Transformer:
+    """Returns a model that is given as the arguments train it."""
+    sequence = config.number("seq-length", model.sequence)
+    for name, field in NUMBERS.items():
+        value = config.number(name, getattr(model, field))
+        if value != getattr(model, field) and field != "sequence":
+            why = f"--{name} is {value}, but --model has {getattr(model, field)}; give the model of the run"
+            raise config.wrong(name, why)
+    return dataclasses.replace(model, sequence=sequence, **training_of(config))
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -92,13 +129,14 @@ def _configuration(path: pathlib.Path, line: CommandLine) -> Configuration:
     def wrong(name: str, why: str) -> ValueError:
         return wrong_line(path, applied[name].line if name in applied else line.line, why)
 
-    values = {name: _value(argument) if _SETTINGS[name].words else True for name, argument in applied.items()}
+    values = {name: value_of(" ".join(argument.values)) if _SETTINGS[name].words else True
+              for name, argument in applied.items()}  # fmt: skip
     ignored = tuple(f"line {number}: {', '.join(names)}" for number, names in aside.items())
     return Configuration(values, wrong, "--", "; mend it", ignored)
 
 
-def _value(argument: ShellArgument) -> int | str:
-    value = argument.value
+def value_of(value: str) -> int | str:
+    """Returns an argument's value, as a number where it is a whole one."""
     return int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else value
 
 
@@ -132,14 +170,33 @@ def _check(path: pathlib.Path, argument: ShellArgument, strange: Sequence[ShellA
 
 def _otherwise(config: Configuration) -> tuple[str, ...]:
     """Returns what of the command line is priced otherwise."""
-    kind, groups = config.one_of(_EXCHANGE, ("p2p", "allgather", "a2a"), "p2p"), config.number(_GROUPS, 0)
+    groups, experts = config.number(_GROUPS, 0), config.number("expert-model-parallel-size", 1) > 1
+    exchange = " ".join(dict.fromkeys(str(config.get(_EXCHANGE, "p2p")).split()))
+    if not {*exchange.split()} <= {"p2p", "allgather", "all_gather", "a2a", "a2a+p2p"}:
+        raise config.must_be(_EXCHANGE, "p2p, allgather, a2a or a2a+p2p, one for all blocks or each its own")
+    wide = sum(config.number(name, 1, least=0) for name in _WIDE) if "first-last-layers-bf16" in config else 0
+    precision = precision_of(config)
+    dispatcher = config.one_of(_DISPATCHER, ("allgather", "alltoall", "flex"), "allgather")
     sentences = {
-        f"--{_EXCHANGE} {kind} is priced as p2p: keys and values go round a ring":
-            kind != "p2p" and config.number("context-parallel-size", 1) > 1,
+        f"--{_EXCHANGE} {exchange} is priced as p2p: keys and values go round a ring":
+            exchange != "p2p" and config.number("context-parallel-size", 1) > 1,
         f"--{_GROUPS} {groups} is priced as if a token's experts were in any groups: all-to-alls send no more":
-            groups > 0 and config.number("expert-model-parallel-size", 1) > 1,
-    }  # fmt: skip
+            groups > 0 and experts,
+        f"--first-last-layers-bf16: {wide} blocks compute in bf16, but are priced in {precision} as the others":
+            wide > 0 and precision not in ("bfloat16", "float16", "float32"),
+        f"--{_GRAPHS} {config.get(_GRAPHS)} is priced {_LAUNCHED}": config.get(_GRAPHS, "none") != "none",
+        f"--{_PIECES} is priced as if products waited for what tensor-parallel devices exchange":
+            _PIECES in config and not _in_pieces(config) and config.number("tensor-model-parallel-size", 1) > 1,
+        f"--{_DISPATCHER} {dispatcher} is priced as alltoall": dispatcher != "alltoall" and experts,
+    } | {f"--{name} is priced {how}": name in config for name, how in _PRICED_AS.items()}  # fmt: skip
     return tuple(sentence for sentence, applies in sentences.items() if applies)
+
+
+def _in_pieces(config: Configuration) -> bool:
+    """Returns whether products are cut in pieces, between which tensor-parallel devices exchange."""
+    hides = "overlap-grad-reduce" in config or not _FULLY_SHARDED.isdisjoint(config.values)
+    tensor = config.number("tensor-model-parallel-size", 1) > 1 and "sequence-parallel" in config
+    return _PIECES in config and hides and tensor
 
 
 def _priced_by(config: Configuration) -> dict[str, str]:
@@ -154,6 +211,8 @@ def _priced_by(config: Configuration) -> dict[str, str]:
         choices["runtime"] = "nemo"  # the same with gradients in half precision
     if "overlap-grad-reduce" not in config and _FULLY_SHARDED.isdisjoint(config.values):
         choices["overlap"] = "none"
+    elif _in_pieces(config):
+        choices["overlap"] = "tensor"
     return choices
 
 
@@ -174,6 +233,8 @@ def _outline(config: Configuration, num_devices: int, num_blocks: int) -> Outlin
         whole = f"a multiple of {micro * replicas}: --micro-batch-size on {replicas} replicas"
         raise config.must_be("global-batch-size", whole)
     blocks, chunks = _blocks(config, num_blocks, stages)
+    if chunks > 1 and config.number(_ROUND, stages) != stages:
+        raise config.must_be(_ROUND, f"{stages}, the stages of the pipeline, to be planned")
     schedule = "1f1b" if chunks == 1 else "interleaved" if chunks == 2 else f"interleaved_{chunks}"
     count, (remat, share) = batch // micro // replicas, _remat(config, blocks)
     zero = _zero(config) if across > 1 else 0
@@ -297,5 +358,5 @@ def _offload(config: Configuration) -> Offload:
         return NO_OFFLOAD
     try:
         return Offload(optimizer=float(config.get("optimizer-offload-fraction", 1.0)))
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise config.wrong("optimizer-offload-fraction", f"{error}; mend it") from None

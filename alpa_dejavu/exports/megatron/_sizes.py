@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from typing import Any, Final
 
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.layers.models import Transformer
 
-_NUMBERS: Final = {
+NUMBERS: Final = {
     "num-layers": "num_blocks", "hidden-size": "hidden", "num-attention-heads": "num_heads", "seq-length": "sequence",
 }  # fmt: skip
 """The arguments that must be there, with the fields of a transformer that they say."""
@@ -109,11 +110,11 @@ def _with_experts(model: Transformer) -> list[int]:
 
 def sizes_of_arguments(config: Configuration) -> Transformer:
     """Returns the transformer that Megatron's arguments say; ValueError if one is missing or wrong."""
-    for name in _NUMBERS:
+    for name in NUMBERS:
         if name not in config:
             why = f"--{name} is missing, but must be there to know the model; add it, or give --model"
             raise config.wrong(name, why)
-    fields: dict[str, Any] = {field: config.number(name) for name, field in _NUMBERS.items()}
+    fields: dict[str, Any] = {field: config.number(name) for name, field in NUMBERS.items()}
     fields |= {field: config.number(name, 0) for name, field in _COUNTS.items()}
     hidden, blocks, experts = fields["hidden"], fields["num_blocks"], fields["num_experts"]
     # Megatron takes two thirds of the usual width for a gate, in multiples of 64.
@@ -310,6 +311,9 @@ def _repeated(node: ast.expr) -> list[int] | int:
 
 def _number(config: Configuration, name: str, usual: float) -> float:
     try:
-        return float(config.get(name, usual))
-    except ValueError:
-        raise config.must_be(name, "a number") from None
+        value = float(config.get(name, usual))
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise config.must_be(name, "a number")
+    return value

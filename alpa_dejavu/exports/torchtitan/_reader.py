@@ -92,7 +92,8 @@ def read_torchtitan(
             "more on each device of the last stage",
         )
     priced_by = {"runtime": runtime} if runtime == "fsdp" else {}
-    return Foreign(outline, sizes, settings.ignored, priced_by, otherwise, divided)
+    by = "adamw" if "optimizer.name" in settings else ""
+    return Foreign(outline, sizes, settings.ignored, priced_by, otherwise, divided, by)
 
 
 def _otherwise(config: Configuration, outline: Outline) -> Iterator[str]:
