@@ -107,7 +107,7 @@ def memory_rows(plan: Plan) -> ReportTable:
 def whole_table(planned: PlanningResult, steps: int) -> ReportTable:
     """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
     run = whole_run(planned, steps)
-    sent = [(f"sent from {a} to {b}", units.traffic(num_bytes)) for a, b, num_bytes in sent_rows(run)]
+    sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
     return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
 
 

@@ -67,7 +67,7 @@ def test_what_hosts_keep_is_said():
 def test_what_a_row_does_not_know_is_blank():
     (row,) = stage_rows(plan_of(STAGE))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
-        "context", "expert", "shard", "mean ± deviation", "hidden", "computing", "bubbles", "offload", "of the host",
+        "context", "expert", "shard", "mean ± deviation", "computing", "bubbles", "hidden", "offload", "of the host",
         "measured forward", "measured backward", "measured to predicted",
     ]  # fmt: skip
     known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))
