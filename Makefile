@@ -2,7 +2,7 @@
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
 # make test             ruff, mypy, pylint, import-linter, pytest; 16 minutes on 2 cores
 # make test-all         the same with the tests that are marked as slow
-# make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
+# make pictures         draw the pictures of slicers (their seconds are this machine's) and of a report in docs/ again
 # make docs             build the site of docs/ into site/, strictly
 # make pages            write the tables and figures of README.md and docs/ again, from the files of their runs
 # make guides           run the blocks of the guides, and write what they print today; 8 minutes
@@ -11,9 +11,10 @@
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check pictures docs pages guides schemas figures clean
+.PHONY: help install demo test test-all check pictures report-picture docs pages guides schemas figures clean
 
 STAMP := .venv/installed
+CHROMIUM ?= chromium
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
 # A virtual environment knows its own path: in a checkout that was moved it has to be made again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -43,8 +44,14 @@ test: check
 test-all: export ALPA_DEJAVU_SLOW = 1
 test-all: test
 
-pictures: $(STAMP)
+pictures: $(STAMP) report-picture
 	@.venv/bin/python examples/004_slicers.py --plots docs
+
+report-picture: $(STAMP)
+	@.venv/bin/python -m alpa_dejavu plan --model gpt-39b --cluster p3.16xlarge --hosts 8 --batch 1024 --html report.html
+	@$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 \
+		--window-size=1480,2060 --screenshot=docs/report.png "file://$(CURDIR)/report.html"
+	@rm report.html
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict

@@ -85,9 +85,9 @@ def _sureness(planned: PlanningResult) -> dict[str, Any] | None:
     facts = [("expected step", units.seconds(sure.expected_step_s)),
              ("90 % interval", f"{units.seconds(low)} to {units.seconds(high)}")]  # fmt: skip
     if sure.candidates > 1:
-        facts.append(("sure of the choice", f"{100 * sure.probability:.0f} %"))
+        facts.append(("chance to be within 5 % of the best", f"{100 * sure.probability:.0f} %"))
         compared = f": {sure.compared}" if sure.compared else ""
-        facts.append(("that it is within 5 % of", f"the best of {sure.candidates} plans{compared}"))
+        facts.append(("compared", f"{sure.candidates} plans{compared}"))
     facts.append(("interval from", sure.spread_from))
     parts = tables.grounds(planned)
     shares = collections.defaultdict[str, float](float)

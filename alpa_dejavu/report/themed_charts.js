@@ -36,7 +36,8 @@ function themed(layout) {
 // On a narrow page a scale of colours lies below its map, not beside it, and fields have no room for figures.
 function fitted(trace, width) {
   if (!trace.colorbar || width > NARROW) return trace;
-  const colorbar = {...trace.colorbar, orientation: "h", thickness: 10, yref: "container", y: 0, yanchor: "bottom", x: 0.5, len: 1};
+  const colorbar = {...trace.colorbar, orientation: "h", thickness: 10, yref: "container", y: 0, yanchor: "bottom", x: 0.5, len: 1,
+    title: {...trace.colorbar.title, side: "top"}};
   return {...trace, colorbar, texttemplate: ""};
 }
 

@@ -1,6 +1,6 @@
 // The zoomable timeline: bars of single tasks where few are in view, else how much of the time each submesh does what.
 const PASSES = ["forward", "backward", "weight"], DONE = [...PASSES, "collective", "update"];
-const MOST_TASKS = 2500, SHADES = 400, LEVELS = 10, GAP = 4;
+const MOST_TASKS = 2500, LEAST_SHADES = 60, MOST_SHADES = 400, TASKS_OF_SHADE = 8, LEVELS = 10, GAP = 4;
 
 function floats(text) {
   return new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
@@ -61,11 +61,13 @@ function bars(lane, from, to, count, places) {
 }
 
 // A column for each part of the time: how much of a row's height a colour fills is the share of that time.
-function shades(lane, from, to) {
-  const width = (to - from) / SHADES;
-  const rows = Array.from({length: lane.lanes}, () => DONE.map(() => new Float64Array(SHADES)));
+function shades(lane, from, to, count) {
+  // Of fewer tasks than that a part has now more and now less by chance.
+  const parts = Math.min(MOST_SHADES, Math.max(LEAST_SHADES, Math.round(count / lane.stages / TASKS_OF_SHADE)));
+  const width = (to - from) / parts;
+  const rows = Array.from({length: lane.lanes}, () => DONE.map(() => new Float64Array(parts)));
   const fill = (shares, start, end) => {
-    const first = Math.max(0, Math.floor((start - from) / width)), last = Math.min(SHADES - 1, Math.floor((end - from) / width));
+    const first = Math.max(0, Math.floor((start - from) / width)), last = Math.min(parts - 1, Math.floor((end - from) / width));
     for (let b = first; b <= last; b++)
       shares[b] += Math.max(0, Math.min(end, from + (b + 1) * width) - Math.max(start, from + b * width)) / width;
   };
@@ -75,10 +77,10 @@ function shades(lane, from, to) {
     fill(row[DONE.indexOf(kind)], start, split);
     if (split < end) fill(row[DONE.indexOf("collective")], split, end);
   });
-  const z = [], text = [], parts = LEVELS + GAP;
+  const z = [], text = [], levels = LEVELS + GAP;
   for (const row of rows) {
     const said = Array.from(row[0], (_, b) => DONE.map((kind, k) => row[k][b] > 0 ? `${kind} ${(100 * row[k][b]).toFixed(0)} %` : "").filter(Boolean).join(", ") || "waits");
-    for (let level = 0; level < parts; level++) {
+    for (let level = 0; level < levels; level++) {
       const height = LEVELS + GAP / 2 - level - 0.5;
       text.push(said);
       z.push(Array.from(row[0], (_, b) => {
@@ -90,7 +92,7 @@ function shades(lane, from, to) {
     }
   }
   const scale = DONE.flatMap((kind, k) => [[k / DONE.length, color("--" + kind)], [(k + 1) / DONE.length, color("--" + kind)]]);
-  return [{type: "heatmap", x0: from + width / 2, dx: width, y0: -0.5 + 0.5 / parts, dy: 1 / parts, z, text,
+  return [{type: "heatmap", x0: from + width / 2, dx: width, y0: -0.5 + 0.5 / levels, dy: 1 / levels, z, text,
     zmin: -0.5, zmax: DONE.length - 0.5, colorscale: scale, showscale: false, hoverongaps: true,
     hovertemplate: "%{text}<extra></extra>"}];
 }
@@ -130,7 +132,7 @@ function showTimeline(place, lanes, names) {
     let count = 0;
     eachTask(lane, from, to, () => count++);
     drawing = true;
-    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to, count, places), layout([from, to]), CONFIG);
+    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to, count) : bars(lane, from, to, count, places), layout([from, to]), CONFIG);
     shown = [from, to];
     drawing = false;
   };

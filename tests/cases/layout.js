@@ -20,6 +20,9 @@ function layout() {
     if (e.getBoundingClientRect().width && e.getBoundingClientRect().right > innerWidth) faults.push(`beside the page: ${e.textContent.slice(0, 40)}`);
   const shown = [...document.querySelectorAll("thead")].map(head =>
     [...head.querySelectorAll("th")].filter(e => e.getBoundingClientRect().width).map(e => e.textContent));
-  parent.postMessage(JSON.stringify({name: NAME, width: innerWidth, faults, legends, shown}), "*");
+  // The kinds of tasks of a timeline, of bars and of shades.
+  const kinds = (document.getElementById("timeline")?.data ?? []).flatMap(trace =>
+    trace.type === "bar" ? [trace.name] : [...new Set(trace.z.flat())].filter(kind => kind !== null).map(kind => DONE[kind]));
+  parent.postMessage(JSON.stringify({name: NAME, width: innerWidth, faults, legends, shown, kinds}), "*");
 }
 (function wait() { document.body.dataset.drawn || !document.getElementById("plotly") ? setTimeout(layout, 500) : setTimeout(wait, 50); })();

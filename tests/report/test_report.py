@@ -223,6 +223,13 @@ def test_legends_have_all_that_is_drawn(layouts, page):
     assert {"collective", "transfer", "held", "update", "empty"} <= set(dict(keys))
 
 
+@browser
+def test_forward_and_backward_differ_in_bars_and_where_many_tasks_are_shades(layouts):
+    assert {"forward", "backward", "transfer"} <= set(layouts["plan", 1400]["kinds"])
+    assert {"forward", "backward"} <= set(layouts["long", 1400]["kinds"])
+    assert "transfer" not in layouts["long", 1400]["kinds"], "they are shades"
+
+
 def test_screen_readers_get_headings_captions_and_alternatives(page):
     tags = Page(page).tags
     assert [tag for tag, _ in tags if tag in ("h1", "h2", "h3")][:2] == ["h1", "h2"]
@@ -240,8 +247,8 @@ def test_how_sure_a_plan_is_has_a_card(planned):
     page = html_report(dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, confidence=sure)))
     card = re.search(r'<section id="sureness">.*?</section>', page, re.DOTALL)[0]
     texts = " ".join(text.strip() for text in Page(card).texts if text.strip())
-    assert "expected step 300 ms 90 % interval 250 ms to 400 ms sure of the choice 83 %" in texts
-    assert "the best of 9 plans: 1 to 3 stages" in texts
+    assert "expected step 300 ms 90 % interval 250 ms to 400 ms chance to be within 5 % of the best 83 %" in texts
+    assert "compared 9 plans: 1 to 3 stages" in texts
     assert "assumed spreads" in texts
     assert 'id="sureness"' not in html_report(planned)
 
