@@ -71,12 +71,17 @@ def import_(
     sizes = None if model is None else sizes_of_model(model, sequence)
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
+        from alpa_dejavu.layers.models import transformer_size
         from alpa_dejavu.planning.given.figures import lacking
         from alpa_dejavu.planning.given.fitting import what_fits
 
         imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)
         plan = imported.result.plan
         fits = what_fits(plan, imported.estimator) if lacking(plan) else ""
+    read = transformer_size(plan.model)
+    if sequence is not None and read is not None and sequence != read.sequence:
+        why = f"sequence is {sequence}, but {path} says {read.sequence}"
+        raise ValueError(f"{why}; leave --sequence out, or change the file")
     print_planned(imported.result, to, "estimated", fits)
     if imported.ignored:
         to.print(f"ignored: {'; '.join(imported.ignored)}")
