@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -160,7 +161,7 @@ def _in_files(hint: Any, nullable: bool = True) -> Any:
     if kind is not hint:
         inner = _in_files(stored.kind) if stored else _in_files(kind, nullable)
         asked = tuple(mark for mark in hint.__metadata__ if isinstance(mark, Asked))
-        return Annotated.__class_getitem__((inner, *asked)) if asked else inner  # type: ignore[attr-defined]
+        return operator.getitem(Annotated, (inner, *asked)) if asked else inner
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _nested(hint)

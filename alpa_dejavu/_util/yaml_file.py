@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 import yaml
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.json_file import CheckedFile, peek, read_checked, read_text
+from alpa_dejavu._util.json_file import CheckedFile, read_text
 from alpa_dejavu._util.json_text import Path
 
 _Data = TypeVar("_Data")
@@ -29,30 +29,6 @@ _EXPONENT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _Loader.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+0123456789"))
 
 
-def is_yaml(path: pathlib.Path) -> bool:
-    """Returns whether a file is read as YAML, by the end of its name.
-
-    >>> is_yaml(pathlib.Path("mine.yml")), is_yaml(pathlib.Path("mine.json"))
-    (True, False)
-    """
-    return path.suffix.lower() in (".yaml", ".yml")
-
-
-def read_checked_file(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
-    """Reads a file that may be YAML or JSON, by the end of its name, as `read_checked_yaml` or `read_checked` does."""
-    return (read_checked_yaml if is_yaml(path) else read_checked)(path, kind, remedy)
-
-
-def peek_file(path: pathlib.Path) -> Any:
-    """Returns the data of a YAML or JSON file, checked against no format; None where it can't be read."""
-    if not is_yaml(path):
-        return peek(path)
-    try:
-        return _read(path, "").data
-    except ValueError:
-        return None
-
-
 def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
     """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both. `remedy` ends
     the message of each ValueError; of all that is wrong the first is told.
@@ -60,6 +36,14 @@ def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> Che
     It may have what JSON has: no key twice, no key that isn't text, no tags, anchors or dates. Nothing in it is called.
     """
     return _read(path, remedy).checked(kind)
+
+
+def peek_yaml(path: pathlib.Path) -> Any:
+    """Returns the data of a YAML file, checked against no format; None where it can't be read."""
+    try:
+        return _read(path, "").data
+    except ValueError:
+        return None
 
 
 def _read(path: pathlib.Path, remedy: str) -> CheckedFile[Any]:

@@ -215,9 +215,8 @@ def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is no profiling database of Alpa's: {error}; {_REMEDY}") from None
     except Exception as error:
-        # A pickle that is damaged can fail in any way.
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is no profiling database of Alpa's: {reason}; {_REMEDY}") from None
+        # A pickle that is damaged can fail in any way, which tells the user nothing.
+        raise ValueError(f"{path} is no profiling database of Alpa's, or a damaged one; {_REMEDY}") from error
     if isinstance(results, Result):
         results = results.attributes.get("data")
     if not isinstance(results, dict):

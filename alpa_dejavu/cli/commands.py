@@ -29,7 +29,7 @@ PREDICTIONS = (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PLACEHOLDERS = {"integer": "N", "integer range": "N", "float": "NUMBER", "float range": "NUMBER", "text": "TEXT"}
+_PLACEHOLDERS = {"integer": "N", "float": "NUMBER", "text": "TEXT"}
 _WIDEST = 23
 """How wide the names of options may be before their help starts on a line of its own."""
 _OTHERS = "Options"
@@ -43,6 +43,7 @@ class GroupedOption(click.Option):
     def __init__(self, *arguments: Any, group: str = _OTHERS, rare: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.group, self.rare = group, rare
+        self.type.name = self.type.name.removesuffix(" range")  # errors then say "isn't a valid integer"
 
     def make_metavar(self, ctx: click.Context) -> str:
         """Returns the placeholder of the option's value: its choices, N for a whole number, or the type's own name."""

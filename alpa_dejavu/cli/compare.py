@@ -76,7 +76,7 @@ def compare(
     json_path: pathlib.Path | None,
     **choices: Any,
 ) -> None:
-    """Says which cluster trains a model soonest and cheapest, where that can be told.
+    """Says which cluster trains a model soonest and cheapest. Where that can't be told, it says so.
 
     It plans for each cluster as `plan` does by itself, or with each memory saving that is named: none (as `plan` does
     with `--remat none --zero 0`), remat (`--zero 0`: activation recomputation), ZeRO (`--remat none`: sharding of
@@ -172,8 +172,11 @@ def _first_text(comparison: Comparison, order: Order) -> str:
         return "nothing fits" if order.measure == "seconds" else "no price is known"
     first, *others = order.clusters
     rivals = [other for other in others if not order.is_before(first, other)]
+    unpriced = _unpriced(comparison, order)
     if rivals:
-        return f"can't be told: {', '.join([first, *rivals[:-1]])} or {rivals[-1]}{_unpriced(comparison, order)}"
+        return f"can't be told: {', '.join([first, *rivals[:-1]])} or {rivals[-1]}{unpriced}"
+    if unpriced and not others:
+        return f"can't be told{unpriced}"
     figures = comparison.cell(first, order.saving).figures
     assert figures is not None, "an order has clusters with figures"
     run = figures.training
@@ -181,7 +184,7 @@ def _first_text(comparison: Comparison, order: Order) -> str:
         text = units.seconds(figures.expected_step_s) if run is None else units.hours(run.seconds, run.deviation_s)
     else:
         text = _price(figures.price) if run is None else _price(run.price)
-    return f"{first}: {text}{'' if run else ' a step'}{_unpriced(comparison, order)}"
+    return f"{first}: {text}{'' if run else ' a step'}{unpriced}"
 
 
 def _unpriced(comparison: Comparison, order: Order) -> str:
@@ -223,7 +226,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _order_text(comparison: Comparison, order: Order) -> str:
-    text = "".join(order.clusters[:1])
+    text = "".join(order.clusters[:1]) if len(order.clusters) > 1 or order.unfit else ""
     for sooner, other in itertools.pairwise(order.clusters):
         text += f", then {other}" if order.is_before(sooner, other) else f", perhaps {other}"
     unfit = f"{', '.join(order.unfit)} {'doesn' if len(order.unfit) == 1 else 'don'}'t fit" if order.unfit else ""

@@ -34,7 +34,7 @@ from alpa_dejavu.cli.working import working
     "--from", "source", type=LateChoice("exports:SOURCES"), required=True,
     help="Framework of the file: a script, TOML, Python, YAML or JSON.",
 )  # fmt: skip
-@option("--config", default="", metavar="NAME", help="Which function, of several in torchtitan's Python.")
+@option("--config", default="", metavar="NAME", help="Function to take, where torchtitan's Python has several.")
 @option("--cluster", group=CLUSTER, required=True, help="Machine (`alpa-dejavu machines`), or a file.")
 @hosts_option
 @option("--model", group=MODEL, help="Name, config.json, or sizes.  [default: the file's]")
@@ -72,9 +72,14 @@ def import_(
     sizes = None if model is None else sizes_of_model(model, sequence)
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
+        from alpa_dejavu.layers.models import transformer_size
 
         imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)
     plan = imported.result.plan
+    read = transformer_size(plan.model)
+    if sequence is not None and read is not None and sequence != read.sequence:
+        why = f"sequence is {sequence}, but {path} says {read.sequence}"
+        raise ValueError(f"{why}; leave --sequence out, or change the file")
     print_planned(imported.result, to, "estimated")
     ignored = [f"ignored: {'; '.join(imported.ignored)}"] if imported.ignored else []
     for line in (*lacking(plan), *ignored):

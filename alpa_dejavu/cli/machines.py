@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def machines(name: str | None) -> None:
     with their sources.
 
     `--cluster` takes each name, alone or with a number of hosts: `--cluster '4 x p5.48xlarge'`. It also takes the path
-    of a file that describes a machine of your own.
+    of a file that describes a machine of your own, and so does NAME.
     """
     from alpa_dejavu._util.near_names import near
     from alpa_dejavu.clusters import known_machines
@@ -43,7 +44,7 @@ def machines(name: str | None) -> None:
 
     if name is None:
         _list()
-    elif name in known_machines():
+    elif name in known_machines() or os.path.isfile(name):
         _show_machine(name)
     elif name in known_gpus():
         _show_gpu(name)
@@ -103,7 +104,7 @@ def _show_machine(name: str) -> None:
     for key, figures in (("inside", data["within"]), ("network", data["between"]), ("memory", data.get("host_memory"))):
         _add(table, key, figures or {})
     to = console()
-    to.fact("machine", name)
+    to.fact("machine", data["name"])
     to.fact("devices of a host", str(data["devices_per_host"] or "as many as this machine has cores"))
     to.print(table)
     to.print()

@@ -103,7 +103,7 @@ def asked_steps(
     if not names:
         return None
     if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} are given, but must be one option alone; leave out the others")
+        raise ValueError(f"{' and '.join(names)} are given, but only one of them may be; leave out the others")
     if batch is None:
         raise ValueError(f"{names[0]} is {asked[names[0]]}, but must come with --batch; say the samples of a step")
     from alpa_dejavu.problem import checks

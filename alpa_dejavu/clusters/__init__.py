@@ -56,7 +56,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
             )
         num_hosts = counted
     if num_hosts < 1:
-        raise ValueError(f"{num_hosts} hosts are asked for; a cluster has at least 1")
+        raise ValueError(f"hosts is {num_hosts}, but must be at least 1; give more")
     at_most("hosts", num_hosts, MOST_HOSTS, "plan for a part of the cluster")
     if is_cluster_file(name):
         return _whole(name, num_hosts, devices_per_host)

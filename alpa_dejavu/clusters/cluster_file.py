@@ -1,13 +1,7 @@
 """Files of whole clusters: hosts of any machine types, and a link for every pair of them in both directions.
 
-A file of a whole cluster lists `hosts`, each with a name and a machine type (or a device of its own), and `links`:
-
-    {"version": 1, "name": "two kinds", "hosts": [
-      {"name": "a", "machine": "p3.8xlarge"}, {"name": "b", "machine": "p3.8xlarge"},
-      {"name": "c", "machine": "g4dn.12xlarge", "devices": 2}],
-     "links": [
-      {"from": "*", "to": "*", "latency_s": {...}, "bytes_per_s": {...}, "shares": ["{from} sends", "{to} receives"]},
-      {"from": "c", "to": ["a", "b"], "both_ways": true, "latency_s": {...}, "bytes_per_s": {...}}]}
+A file lists `hosts`, each with a name and a machine type (or a device of its own), and `links`;
+`examples/clusters/two-unlike-hosts.yaml` is one.
 
 Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
 a pair counts; every pair has to have one in each direction, so that one host alone needs none. What goes over links
@@ -25,9 +19,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from alpa_dejavu._util.data_file import peek_file, read_checked_file
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu._util.yaml_file import peek_file, read_checked_file
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu

@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from alpa_dejavu._util.data_file import is_yaml, read_checked_file
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu._util.yaml_file import is_yaml, read_checked_file
 from alpa_dejavu.clusters.figures import of_figures, si
 from alpa_dejavu.clusters.gpus import STARTS, device_figures, known_gpus
 from alpa_dejavu.problem import Device, HostMemory

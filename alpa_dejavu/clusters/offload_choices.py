@@ -24,7 +24,7 @@ def check_offload(choice: str, cluster: Cluster) -> None:
         lacks = "host_memory" if host.memory is None else "nvme" if host.memory.nvme is None else ""
         if lacks == "host_memory" or (lacks == "nvme" and choice == "nvme"):
             raise ValueError(
-                f"offload is {choice!r}, but must be without {lacks}, of which nothing is known on {host.name}; add "
+                f"offload is {choice!r}, but must be without {lacks}, which the file of {host.name} lacks; add "
                 f"{lacks} with its rates to the file of the machine or the cluster, or choose another offload"
             )
 

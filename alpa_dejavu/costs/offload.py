@@ -117,7 +117,7 @@ def known_share(offload: Offload, share: HostShare | None, hosts: Sequence[str])
     lacks = "host_memory" if share is None else "nvme"
     if share is None or (offload.place == "nvme" and not share.nvme_bytes):
         raise ValueError(
-            f"offload is {offload.text}, but must be without {lacks}, of which nothing is known on {', '.join(hosts)}; "
+            f"offload is {offload.text}, but must be without {lacks}, which the file of {', '.join(hosts)} lacks; "
             f"add {lacks} to the file of the machine or the cluster, or choose another offload"
         )
     return share

@@ -9,16 +9,14 @@ are left to jax.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax import core
-from jax._src import api, config
-from jax._src.interpreters import ad, batching, partial_eval
 from jax.tree_util import tree_flatten, tree_unflatten
+
+from alpa_dejavu._util.jax_api import ad, batching, core, gradients_by, new_jaxpr
 
 gradient_p = core.Primitive("alpa_dejavu_gradient")
 """Operands: what the loss captures, then what it is differentiated by. Results: the loss function's, then gradients.
@@ -48,40 +46,32 @@ ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Turns gradients that this thread traces within a `with` block into equations of the primitive `gradient_p`. jax's
-    caches of traced functions are kept apart: what is traced in the block isn't found outside of it. Raises
+    """Turns gradients that this thread traces within a `with` block into equations of `gradient_p`. Raises
     RuntimeError if this version of jax takes gradients in another way.
     """
-    original = api._vjp
-    if tuple(inspect.signature(original).parameters) != ("fun", "primals", "has_aux"):
-        raise RuntimeError(f"jax {jax.__version__} takes gradients in a way that isn't known here; install jax 0.4.30")
     _state.active = True
-    api._vjp = _catching(original)
     try:
-        with config.random_seed_offset(0x0A17A):
+        with gradients_by(_captured):
             yield
     finally:
-        api._vjp = original
         _state.active = False
 
 
-def _catching(original: Callable[..., Any]) -> Callable[..., Any]:
-    def _vjp(fun: Any, *primals: Any, has_aux: bool = False) -> Any:
-        if not getattr(_state, "active", False):
-            return original(fun, *primals, has_aux=has_aux)
-        _state.active = False
-        try:
-            return _bind(fun, primals, has_aux)
-        finally:
-            _state.active = True
-
-    return _vjp
+def _captured(original: Callable[..., Any], fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
+    if not getattr(_state, "active", False):
+        return original(fun, *primals, has_aux=has_aux)
+    _state.active = False
+    try:
+        return _bind(fun, primals, has_aux)
+    finally:
+        _state.active = True
 
 
 def _bind(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
     leaves, tree = tree_flatten(tuple(primals))
-    closed, shapes = jax.make_jaxpr(fun.call_wrapped, return_shape=True)(*primals)
-    loss = partial_eval.convert_constvars_jaxpr(closed.jaxpr)
+    closed, shapes = jax.make_jaxpr(getattr(fun, "call_wrapped", fun), return_shape=True)(*primals)
+    inner = closed.jaxpr
+    loss = new_jaxpr([*inner.constvars, *inner.invars], inner.outvars, inner.eqns, inner.effects)
     results = gradient_p.bind(*closed.consts, *leaves, loss=loss, num_captured=len(closed.consts))
     returned = tree_unflatten(tree_flatten(shapes)[1], results[: len(loss.outvars)])
 

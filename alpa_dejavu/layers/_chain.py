@@ -14,11 +14,11 @@ from typing import final
 
 import jax.numpy as jnp
 import numpy as np
-from jax import core, lax
-from jax.interpreters import ad
+from jax import lax
 
-from alpa_dejavu.layers._derivative import Alike, LayerPasses, linear, parts
-from alpa_dejavu.layers._jaxprs import calling, equation_of, is_in, jaxpr_of, named, new_variable
+from alpa_dejavu._util.jax_api import add_any_p, core, new_variable, shaped
+from alpa_dejavu.layers._derivative import Alike, LayerPasses, depending, parts
+from alpa_dejavu.layers._jaxprs import calling, equation_of, is_in, jaxpr_of, named
 
 
 @final
@@ -109,7 +109,7 @@ def _split(
     for row in rows:
         masks.append(tuple(var in active for var in row.invars))
         if any(masks[-1]):
-            depends = linear(Alike(row), masks[-1]).active
+            depends = depending(Alike(row), masks[-1])
             active.update(var for var, on in zip(row.outvars, depends, strict=True) if on)
     pulled = {loss} & active
     split: list[LayerPasses | None] = []
@@ -131,7 +131,7 @@ class _Backward:
         self._trained = frozenset(trained)
         self._cotangents: dict[core.Atom, list[core.Atom]] = {}
         if isinstance(loss, core.Var):
-            self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
+            self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), shaped(loss.aval))]
 
     def layer(self, n: int, pieces: Sequence[_EquationRow]) -> core.Jaxpr:
         """Builds the backward jaxpr of layer n, the last one first; gradients of an operand are added up at its last
@@ -175,7 +175,7 @@ class _Backward:
     def _sum(self, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
         total = atoms[0]
         for atom in atoms[1:]:
-            equations.append(equation_of(ad.add_jaxvals_p, [total, atom], atom.aval))
+            equations.append(equation_of(add_any_p, [total, atom], atom.aval))
             total = equations[-1].outvars[0]
         return total
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
-from jax import core
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import variables
 from alpa_dejavu.layers.cluster_search import IntArray, allowed, least_layers, reachable, search
 from alpa_dejavu.layers.features.flatten import product_flop

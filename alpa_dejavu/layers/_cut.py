@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from jax import core, lax
+from jax import lax
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.jax_api import core, new_jaxpr
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, EquationClusters
 from alpa_dejavu.layers._jaxprs import (
@@ -273,7 +274,7 @@ def _divided(function: core.Jaxpr, owners: tuple[int, ...], needed: tuple[bool, 
         calls, results = calling(part, [named(of_calls, var) for var in part.invars])
         of_calls.update(zip(part.outvars, results, strict=True))
         equations += calls
-    return core.Jaxpr((), function.invars, [named(of_calls, named(names, v)) for v in function.outvars], equations)
+    return new_jaxpr(function.invars, (named(of_calls, named(names, v)) for v in function.outvars), equations)
 
 
 def _assign_rest(equations: list[core.JaxprEqn], layers: list[int], default: int) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import jax
-from jax import core
-from jax._src import linear_util
-from jax._src.interpreters import ad, partial_eval
+from jax import dtypes, lax
 
-from alpa_dejavu.layers._jaxprs import renamed
+from alpa_dejavu._util.jax_api import core, new_jaxpr, without_dead_code
+from alpa_dejavu.layers._jaxprs import is_in, named, on_names, renamed, variables
 from alpa_dejavu.layers.features.structure import structure
 
 
@@ -35,19 +35,6 @@ class Alike:
 
     def __hash__(self) -> int:
         return self.number
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Linear:
-    """A layer's derivative by its active operands: the layer, whose results are followed by residuals, and the linear
-    part, which takes these as constants and the tangents of active operands. `active` says which results depend on
-    those.
-    """
-
-    forward: core.Jaxpr
-    tangents: core.Jaxpr
-    active: tuple[bool, ...]
 
 
 @final
@@ -73,56 +60,101 @@ class LayerPasses:
 
 
 @functools.lru_cache(maxsize=1024)
-def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
-    """Returns a layer's derivative by its active operands, which depend on trained parameters."""
-    saved: dict[str, Any] = {}
+def depending(layer: Alike, active: tuple[bool, ...]) -> list[bool]:
+    """Returns which of a layer's results depend on its active operands, which depend on trained parameters."""
 
-    def run(*operands: Any) -> list[Any]:
-        def layer_of(*chosen: Any) -> list[Any]:
-            rest = iter(chosen)
-            filled = [next(rest) if on else operand for operand, on in zip(operands, active, strict=True)]
-            return core.eval_jaxpr(layer.jaxpr, (), *filled)
+    def tangents(operands: list[Any], moves: list[Any]) -> list[Any]:
+        of_active = functools.partial(_filled, layer, active, operands)
+        slopes: list[Any] = jax.jvp(of_active, list(itertools.compress(operands, active)), moves)[1]
+        return slopes
 
-        chosen = [operand for operand, on in zip(operands, active, strict=True) if on]
-        results, tangents, jaxpr, residuals = ad.linearize(linear_util.wrap_init(layer_of), *chosen)
-        saved.update(tangents=jaxpr, active=tuple(not tangent.is_known() for tangent in tangents))
+    shapes = [_shape(var) for var in layer.jaxpr.invars]
+    moves = list(itertools.compress(shapes, active))
+    jaxpr = jax.make_jaxpr(tangents)(shapes, moves).jaxpr
+    return _reached(jaxpr, jaxpr.invars[len(shapes) :])
+
+
+def _filled(layer: Alike, active: tuple[bool, ...], operands: Sequence[Any], *chosen: Any) -> list[Any]:
+    """A layer's results with its active operands in the place of those among all operands."""
+    rest = iter(chosen)
+    filled = [next(rest) if on else operand for operand, on in zip(operands, active, strict=True)]
+    results: list[Any] = core.eval_jaxpr(layer.jaxpr, (), *filled)
+    return results
+
+
+@functools.lru_cache(maxsize=1024)
+def _linearized(
+    layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...]
+) -> tuple[core.Jaxpr, core.Jaxpr]:
+    """A layer whose results are followed by residuals, and what takes these, and the cotangents of pulled results, to
+    the cotangents of its active operands.
+    """
+    pullback: list[Any] = []
+
+    def forward(*operands: Any) -> list[Any]:
+        def layer_of(*chosen: Any) -> tuple[list[Any], list[Any]]:
+            results = _filled(layer, active, operands, *chosen)
+            return list(itertools.compress(results, pulled)), results
+
+        _, pull, results = jax.vjp(layer_of, *itertools.compress(operands, active), has_aux=True)
+        residuals, tree = jax.tree.flatten(pull)
+        pullback.append(tree)
         return [*results, *residuals]
 
-    forward = jax.make_jaxpr(run)(*map(_shape, layer.jaxpr.invars))
-    return Linear(forward.jaxpr, saved["tangents"], saved["active"])
+    def backward(residuals: list[Any], cotangents: list[Any]) -> Any:
+        return jax.tree.unflatten(pullback[0], residuals)(cotangents)
+
+    ahead = jax.make_jaxpr(forward)(*map(_shape, layer.jaxpr.invars)).jaxpr
+    num_results = len(layer.jaxpr.outvars)
+    cotangents = [_shape(atom) for atom in itertools.compress(layer.jaxpr.outvars, pulled)]
+    back = jax.make_jaxpr(backward)([_shape(atom) for atom in ahead.outvars[num_results:]], cotangents)
+    return _unguarded(ahead), _unguarded(back.jaxpr)
+
+
+def _unguarded(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """A jaxpr without the roundings to the precision that an array has, by which jax guards residuals of checkpoints
+    from being found again by XLA.
+    """
+    names: dict[core.Var, core.Atom] = {}
+    equations = []
+    for equation in jaxpr.eqns:
+        equation = on_names(equation, names)
+        if equation.primitive is lax.reduce_precision_p and _keeps_all(equation):
+            names[equation.outvars[0]] = equation.invars[0]
+        else:
+            equations.append(equation)
+    return jaxpr.replace(eqns=equations, outvars=[named(names, atom) for atom in jaxpr.outvars]) if names else jaxpr
+
+
+def _keeps_all(equation: core.JaxprEqn) -> bool:
+    bits, precision = dtypes.finfo(equation.invars[0].aval.dtype), equation.params
+    return (bits.nexp, bits.nmant) == (precision["exponent_bits"], precision["mantissa_bits"])
 
 
 @functools.lru_cache(maxsize=1024)
 def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> LayerPasses:
     """Differentiates a layer, and returns its forward and its backward jaxpr. It is told of each operand whether it
-    depends on trained parameters, and of each result whether the loss depends on it.
+    depends on trained parameters, and of each result whether the loss depends on it, and it on trained parameters.
     """
-    split = linear(layer, active)
-    reached: list[bool] = []
-    residuals = list(split.tangents.constvars)
-    # For each result that depends on active operands, whether it has a cotangent.
-    has = [on for on, depends in zip(pulled, split.active, strict=True) if depends]
-    with_cotangent = [var for var, on in zip(split.tangents.outvars, has, strict=True) if on]
-
-    def run(*operands: Any) -> list[Any]:
-        kept, rest = operands[: len(residuals)], iter(operands[len(residuals) :])
-        cotangents = [
-            next(rest) if on else ad.Zero(atom.aval) for atom, on in zip(split.tangents.outvars, has, strict=True)
-        ]
-        unknown = [ad.UndefinedPrimal(var.aval) for var in split.tangents.invars]
-        slopes = ad.backward_pass(split.tangents, True, kept, unknown, cotangents)
-        reached.extend(not isinstance(slope, ad.Zero) for slope in slopes)
-        return [slope for slope in slopes if not isinstance(slope, ad.Zero)]
-
-    backward = jax.make_jaxpr(run)(*map(_shape, (*residuals, *with_cotangent))).jaxpr
-    instantiate = [False] * len(residuals) + [True] * (len(backward.invars) - len(residuals))
-    backward, used = partial_eval.dce_jaxpr(backward, [True] * len(backward.outvars), instantiate=instantiate)
+    ahead, back = _linearized(layer, active, pulled)
     num_results = len(layer.jaxpr.outvars)
-    needed = [True] * num_results + list(used[: len(residuals)])
-    forward, _ = partial_eval.dce_jaxpr(split.forward, needed, instantiate=True)
+    num_residuals = len(ahead.outvars) - num_results
+    reached = _reached(back, back.invars[num_residuals:])
+    instantiate = [False] * num_residuals + [True] * sum(pulled)
+    backward, used = without_dead_code(back, reached, instantiate)
+    forward, _ = without_dead_code(ahead, [True] * num_results + list(used[:num_residuals]), True)
     answers = iter(reached)
     whole = LayerPasses(forward, backward, tuple(on and next(answers) for on in active))
     return _rematerialised(layer, whole) if remat else whole
+
+
+def _reached(jaxpr: core.Jaxpr, starts: Iterable[core.Var]) -> list[bool]:
+    """Which results of a jaxpr are computed from some of its operands."""
+    reached = set(starts)
+    for equation in jaxpr.eqns:
+        if not reached.isdisjoint(variables(equation.invars)):
+            reached.update(equation.outvars)
+    return [is_in(atom, reached) for atom in jaxpr.outvars]
 
 
 def _rematerialised(layer: Alike, whole: LayerPasses) -> LayerPasses:
@@ -131,11 +163,11 @@ def _rematerialised(layer: Alike, whole: LayerPasses) -> LayerPasses:
     first, results = renamed(whole.forward, whole.forward.invars)
     cotangents = whole.backward.invars[residuals:]
     second, gradients = renamed(whole.backward, [*results[num_results:], *cotangents])
-    both = core.Jaxpr((), [*whole.forward.invars, *cotangents], gradients, [*first, *second])
-    forward, _ = partial_eval.dce_jaxpr(layer.jaxpr, [True] * num_results, instantiate=True)
-    backward, _ = partial_eval.dce_jaxpr(both, [True] * len(gradients), instantiate=True)
+    both = new_jaxpr([*whole.forward.invars, *cotangents], gradients, [*first, *second])
+    forward, _ = without_dead_code(layer.jaxpr, [True] * num_results, True)
+    backward, _ = without_dead_code(both, [True] * len(gradients), True)
     return LayerPasses(forward, backward, whole.reached)
 
 
-def _shape(var: core.Var) -> jax.ShapeDtypeStruct:
+def _shape(var: core.Atom) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

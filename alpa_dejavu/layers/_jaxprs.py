@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jax import core
+from alpa_dejavu._util.jax_api import ClosedJaxpr, core, new_jaxpr, new_variable
 
 MARKER = "pipeline_marker"
-_JITTED = ("pjit", "closed_call", "core_call", "custom_jvp_call")
+_JITTED = ("pjit", "jit", "closed_call", "core_call", "eval_jaxpr", "custom_jvp_call")
 CHECKPOINTS = ("checkpoint", "remat2")
 
 
@@ -37,7 +37,7 @@ def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -
         operands.update((var, None) for var in variables(equation.invars) if var not in computed)
         computed.update(equation.outvars)
         effects |= equation.effects
-    return core.Jaxpr((), tuple(operands), tuple(results), tuple(equations), effects)
+    return new_jaxpr(operands, results, equations, effects)
 
 
 def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
@@ -63,7 +63,7 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
     return equations, [named(names, atom) for atom in jaxpr.outvars]
 
 
-_bodies: weakref.WeakKeyDictionary[core.Jaxpr, core.ClosedJaxpr] = weakref.WeakKeyDictionary()
+_bodies: weakref.WeakKeyDictionary[core.Jaxpr, ClosedJaxpr] = weakref.WeakKeyDictionary()
 
 
 def calling(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
@@ -73,7 +73,7 @@ def calling(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
     if jaxpr not in _bodies:
         computed = dict.fromkeys(var for var in variables(jaxpr.outvars) if var not in names)
-        _bodies[jaxpr] = core.ClosedJaxpr(jaxpr_of(jaxpr.eqns, computed), ())
+        _bodies[jaxpr] = ClosedJaxpr(jaxpr_of(jaxpr.eqns, computed), ())
     closed = _bodies[jaxpr]
     own_operands = [names[var] for var in closed.jaxpr.invars]
     results = [new_variable(var.aval) for var in closed.jaxpr.outvars]
@@ -91,11 +91,6 @@ def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
 def on_names(equation: core.JaxprEqn, names: Mapping[core.Var, core.Atom]) -> core.JaxprEqn:
     """Returns an equation on what stands for its operands by the mapping `names`."""
     return equation.replace(invars=[named(names, atom) for atom in equation.invars])
-
-
-def new_variable(aval: core.AbstractValue) -> core.Var:
-    """Makes a jaxpr variable of the given abstract value that is equal to no other variable."""
-    return core.Var("", aval)
 
 
 def equation_of(
@@ -141,7 +136,7 @@ def called(equation: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
     if equation.primitive.name not in ("scan", "while", "cond", "attention"):
         sizes = len(equation.invars), len(equation.outvars)
         for value in equation.params.values():
-            jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, core.ClosedJaxpr) else (value, ())
+            jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, ClosedJaxpr) else (value, ())
             if isinstance(jaxpr, core.Jaxpr) and (len(jaxpr.invars), len(jaxpr.outvars)) == sizes:
                 return jaxpr, arrays
     return None, ()

@@ -14,13 +14,13 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-from jax import core, lax
+from jax import lax
 
+from alpa_dejavu._util.jax_api import bound, core, new_jaxpr, new_variable, scan_operands
 from alpa_dejavu.layers._jaxprs import (
     CHECKPOINTS,
     body,
     named,
-    new_variable,
     primitives_in,
     renamed,
     shape_of,
@@ -97,7 +97,7 @@ class _Scans:
             roots = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
             inner = body(equation, CHECKPOINTS)
             if _is_scan(equation):
-                first = equation.params["num_consts"] + equation.params["num_carry"]
+                first = sum(scan_operands(equation.params))
                 apart = [var for var in roots[first:] if var is not None]
                 self.apart.update(apart)
                 (self.turns if apart else self.left).append(equation.params["length"])
@@ -169,7 +169,7 @@ def _interpreted(
         raise ValueError("the scan over layers closes over arrays of numbers; give these to the step as arguments")
     equations, results = renamed(closed.jaxpr, operands)
     invars = dict.fromkeys(variables(operands))
-    return core.Jaxpr((), tuple(invars), tuple(results), tuple(equations), closed.jaxpr.effects)
+    return new_jaxpr(invars, results, equations, closed.jaxpr.effects)
 
 
 Rematerialised = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -187,7 +187,7 @@ def _evaluated(jaxpr: core.Jaxpr, operand_values: Mapping[core.Var, Any], remat:
         if any(isinstance(operand, _Stack) for operand in operands):
             results = _on_stacks(equation, operands, remat)
         else:
-            results = _bound(equation, operands)
+            results = bound(equation, operands)
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -195,7 +195,7 @@ def _evaluated(jaxpr: core.Jaxpr, operand_values: Mapping[core.Var, Any], remat:
 def _on_stacks(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialised | None) -> Sequence[Any]:
     inner = body(equation, CHECKPOINTS)
     if _is_scan(equation):
-        first = equation.params["num_consts"] + equation.params["num_carry"]
+        first = sum(scan_operands(equation.params))
         if any(isinstance(operand, _Stack) for operand in operands[first:]):
             return _turns(equation, [*map(_whole, operands[:first]), *operands[first:]], remat)
     elif inner is not None:
@@ -205,16 +205,16 @@ def _on_stacks(equation: core.JaxprEqn, operands: Sequence[Any], remat: Remateri
         return _evaluated(inner, dict(zip(inner.invars, operands, strict=True)), remat)
     elif _is_elementwise(equation):
         count = next(len(operand.parts) for operand in operands if isinstance(operand, _Stack))
-        return [_Stack(_bound(equation, [_Stack.part(x, n) for x in operands])[0] for n in range(count))]
+        return [_Stack(bound(equation, [_Stack.part(x, n) for x in operands])[0] for n in range(count))]
     elif equation.primitive.name in _REDUCTIONS and len(operands) == 1:
         return [_reduced(equation, operands[0])]
-    return _bound(equation, [_whole(operand) for operand in operands])
+    return bound(equation, [_whole(operand) for operand in operands])
 
 
 def _turns(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialised | None) -> list[Any]:
     """The turns of a scan one after another: its carried results, then what its turns returned, as stacks."""
     params = equation.params
-    constants, carried = params["num_consts"], params["num_carry"]
+    constants, carried = scan_operands(params)
     closed, length = params["jaxpr"], params["length"]
 
     def turn(*values: Any) -> list[Any]:
@@ -242,8 +242,3 @@ def _reduced(equation: core.JaxprEqn, stack: _Stack) -> Any:
 def _whole(operand: Any) -> Any:
     return jnp.stack(operand.parts) if isinstance(operand, _Stack) else operand
 
-
-def _bound(equation: core.JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
-    functions, params = equation.primitive.get_bind_params(equation.params)
-    results = equation.primitive.bind(*functions, *operands, **params)
-    return results if equation.primitive.multiple_results else [results]

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, final
 
 import jax
-from jax import core
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import EquationClusters

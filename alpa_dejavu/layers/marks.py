@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-from jax import core
 from jax.ad_checkpoint import checkpoint_name
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import named, on_names
 
 __all__ = ["mark_layer_end", "marked_layers", "without_marks"]

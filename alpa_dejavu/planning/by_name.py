@@ -294,8 +294,9 @@ def _chooser(
     options = {**vars(space), "schedule": schedule, "slicing": search, "objective": objective}
     other = next((name for name, value in options.items() if value != defaults[name]), None)
     if other is not None:
+        value = slicer_name(search) if other == "slicing" else options[other]
         raise ValueError(
-            f"{other} is {options[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B "
+            f"{other} is {value!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B "
             f"step; leave {other} out, or choose the strategy 'dejavu'"
         )
     return ByStrategy(chosen)

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers.features.flatten import Flattener, Step, Value
 from alpa_dejavu.layers.features.fusion import Fusion
 from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of

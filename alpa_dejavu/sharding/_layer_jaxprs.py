@@ -10,8 +10,7 @@ import dataclasses
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers.features.flatten import Flattener, Value
 from alpa_dejavu.layers.features.operator_kinds import ALIASES
 from alpa_dejavu.layers.features.structure import structure, variables

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-from jax import core
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layer_key, layers_of

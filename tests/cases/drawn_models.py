@@ -13,6 +13,7 @@ import optax
 from flax.training.train_state import TrainState
 
 from drawn_layers import LAYERS, Draw, Pass
+from train_steps import norm_of
 
 __all__ = ["DrawnModel", "drawn_depth", "drawn_model"]
 
@@ -106,7 +107,7 @@ def drawn_model(seed: int) -> DrawnModel:
             inner = change(inner, gradients)
             said = {"loss": value, **aux}
             if norms:
-                said["norm"] = optax.global_norm(gradients)
+                said["norm"] = norm_of(gradients)
             if outside:
                 said["used"] = batch["mask"].sum()
             if outside_model:
@@ -295,7 +296,7 @@ def _update(draw: Draw) -> Callable[[dict[str, Any]], tuple[Any, Callable[[Any, 
 
         if way == "by hand":
             return {**state, "params": descended(), "count": count}
-        finite = jnp.isfinite(optax.global_norm(gradients))
+        finite = jnp.isfinite(norm_of(gradients))
         return {**state, "params": jax.lax.cond(finite, descended, lambda: params), "count": count}
 
     def begin(trained: dict[str, Any]) -> Any:

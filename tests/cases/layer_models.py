@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import core
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_PHASES
 from alpa_dejavu.sharding.layers import LayerJaxprs, kinds_of, solvers_on, stage_layers

@@ -16,6 +16,8 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
+from train_steps import norm_of
+
 WIDTH, BATCH = 8, 8
 
 
@@ -293,7 +295,7 @@ def results_first(value_and_grad):
 def norms(value_and_grad):
     def step(p, b):
         value, g = value_and_grad(lambda p: _mean(_chain(p, b["x"]), b))(p)
-        return _descended(p, g), value, optax.global_norm(g)
+        return _descended(p, g), value, norm_of(g)
 
     return step
 

@@ -120,7 +120,7 @@ def test_rows_and_facts_say_what_the_file_has(compared):
         (["--cluster", "p3.8xlarge", "--cluster", "1x p3.8xlarge"], "cluster is '1 x p3.8xlarge' twice"),
         (["--cluster", "nobody.json", "--cluster", "p3.8xlarge"], "nobody.json"),
         ([*TWO, "--tokens", "5"], "tokens is 5, but must be left out"),
-        ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but must be one option alone"),
+        ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but only one of them may be"),
         ([*TWO, "--calibration", "nobody"], "nobody"),
         ([*TWO, "--json", "there/is/none.json"], "there/is"),
     ],
@@ -130,6 +130,28 @@ def test_what_cannot_be_is_refused_before_anything_is_planned(folder, words, sai
     assert done.exit_code == 1
     assert said in done.stderr
     assert done.stdout == ""
+
+
+def test_of_one_price_nothing_is_the_cheapest(folder):
+    done = run("compare", *SHARED, "--cluster", "roomy.json", "--cluster", "2 x p3.8xlarge")
+    assert re.search("^cheapest +can't be told; no price is known of 1 x roomy$", done.stdout, re.MULTILINE)
+    assert "by price" not in done.stdout
+
+
+def test_an_unknown_gpu_is_told_to_rest_on_another_ground(folder):
+    data = json.loads(machine("ours", 1e7))
+    data["device"]["name"] = "my-gpu"
+    (folder / "ours.json").write_text(json.dumps(data))
+    done = run("compare", *SHARED, "--cluster", "ours.json", "--cluster", "roomy.json", "--json", "found.json")
+    found = json.loads((folder / "found.json").read_text())
+    own = {cell["cluster"]: cell["figures"] for cell in found["cells"]}
+    first, other = found["orders"][0]["clusters"]
+    times = own["1 x ours"]["expected_step_s"] / own["1 x roomy"]["common_s"]
+    assert re.search(r"^soonest +can't be told: 1 x \w+ or 1 x \w+$", done.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^can't be told +{first} is before {other} by seconds in \d+ % of draws .*: some are by .*, some by .*; "
+        rf"on one ground 1 x (ours|roomy) is {max(times, 1 / times):.4g} times as fast$", done.stdout, re.MULTILINE,
+    )  # fmt: skip
 
 
 def test_the_file_can_be_standard_output(folder):

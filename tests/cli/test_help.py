@@ -64,8 +64,9 @@ def help_of(*words, option="--help"):
 
 
 def listed_options(text):
-    """The options that a help lists, in its order."""
-    return re.findall(r"^  (?:-h, )?(--[a-z-]+)(?= |$)", text, flags=re.MULTILINE)
+    """The options that a help lists below its first heading, in its order."""
+    lists = re.split(r"^[A-Z][a-z ]+:$", text, maxsplit=1, flags=re.MULTILINE)[-1]
+    return re.findall(r"^  (?:-h, )?(--[a-z-]+)(?= |$)", lists, flags=re.MULTILINE)
 
 
 @every

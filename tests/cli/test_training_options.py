@@ -63,7 +63,7 @@ def test_a_named_model_is_trained_so(tmp_path):
         (["--precision", "gather=fp8"], "'gather=fp8' must be as bf16|fp16|"),
         (["--precision", "bf16,gather=fp8"], "products aren't in FP8; give precision=fp8 with it"),
         (["--precision", "nvfp4"], "products are in fp4, but H100-SXM-80GB computes none in it (it has fp64, fp32"),
-        (["--runtime", "alpa", "--lora", "8"], "lora is 8, which models that are traced in JAX don't have; give the"),
+        (["--runtime", "alpa", "--lora", "8"], "lora is 8, but must be left out where JAX traces the model; give a"),
         (["--model", "wresnet-250m", "--optimizer", "muon"], "must be a transformer of known sizes"),
         (["--for", "torchtitan", "--lora", "8"], "its files can't say that adapters alone are trained; plan without"),
         (["--for", "maxtext", "--optimizer", "adam8bit"], "its files can't say that optimizer is 'adam8bit'"),

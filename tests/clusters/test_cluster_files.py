@@ -116,7 +116,7 @@ def test_wrong_names_list_the_near_ones(name, near):
 
 
 def test_hosts_and_devices_that_there_are_not_are_refused():
-    with pytest.raises(ValueError, match="0 hosts are asked for"):
+    with pytest.raises(ValueError, match="hosts is 0, but must be at least 1"):
         named_cluster("p3.8xlarge", 0)
     with pytest.raises(ValueError, match=r"has 4 devices, but 8"):
         named_cluster("p3.8xlarge", 1, 8)

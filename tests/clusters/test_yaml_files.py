@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from alpa_dejavu.clusters import known_machines, named_cluster, read_cluster, write_cluster
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.clusters import known_machines, named_cluster, price_sources, read_cluster, write_cluster
 from alpa_dejavu.clusters.machine_file import FOLDER
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
@@ -76,6 +79,15 @@ def test_an_alias_is_refused_before_it_grows(tmp_path):
     (tmp_path / "bomb.yaml").write_text(bomb)
     with pytest.raises(ValueError, match="line 1: this is named by an anchor, but must be written where it is meant"):
         named_cluster(str(tmp_path / "bomb.yaml"))
+
+
+def test_a_machines_file_is_shown_with_its_sources():
+    shown = CliRunner().invoke(main, ["machines", str(OWN)])
+    assert shown.exit_code == 0
+    assert re.search(r"^price +18 USD/hour +our contract, May 2026$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^flop rate bfloat16 +180 TFLOP/s +data sheet$", shown.stdout, re.MULTILINE)
+    assert price_sources(str(OWN)) == ("our contract, May 2026",)
+    assert price_sources(str(TWO)) == (*price_sources(str(OWN)), *price_sources("g6e.48xlarge"))
 
 
 def test_the_examples_are_planned_with_and_priced_again():

@@ -303,6 +303,9 @@ def test_what_is_written_for_maxtext_is_read_back_with_its_model(tmp_path):
             (path,) = export(plan, "maxtext", tmp_path / str(n), force=True, model=model)
             foreign = TARGETS["maxtext"].reader(path, 16, None, hosts=2)
             assert (foreign.outline, foreign.model) == (outline, model)
+            # MaxText itself refuses fp8 where gradients are accumulated.
+            accumulates = "gradient_accumulation_steps: 2" in path.read_text()
+            assert not (accumulates and 'quantization: "fp8"' in path.read_text())
 
 
 def test_a_plan_of_maxtexts_is_estimated(tmp_path):

@@ -176,7 +176,7 @@ TRAINED = {  # how a model is trained, by the runtimes whose files say it
     ("precision", "fp8-blockwise"): "megatron jaxpp",
     ("precision", "nvfp4"): "megatron jaxpp",
     ("precision", "tf32"): "jaxpp",
-    ("gather", "fp8"): "megatron torchtitan",
+    ("gather", "fp8"): "megatron",
 }
 
 
@@ -302,7 +302,7 @@ def test_maxtext_has_deepseeks_blocks():
     expected = {
         "decoder_block": "deepseek", "attention_type": "mla", "kv_lora_rank": 512, "qk_nope_head_dim": 128,
         "base_mlp_dim": 18432, "base_moe_mlp_dim": 2048, "first_num_dense_layers": 3, "shared_experts": 1,
-        "mtp_num_layers": 1, "quantization": "fp8", "dtype": "bfloat16", "ici_expert_parallelism": 8,
+        "mtp_num_layers": 1, "quantization": "te_fp8_currentscaling", "dtype": "bfloat16", "ici_expert_parallelism": 8,
         "ici_fsdp_parallelism": 1,
     }  # fmt: skip
     assert {name: data[name] for name in expected} == expected

@@ -247,6 +247,8 @@ LAST = "    config.training.local_batch_size = NODES * 2\n"
         ("config.optimizer = OptimizersContainer.Config(param_groups=mine())", "optimizer of param_groups is decided"),
         ("config.override = OverrideConfig(imports=['ours.fused'])", "override.imports is .* which isn't planned"),
         ("config.validators = 1", "validators isn't known"),
+        ("tuned = tune(config)", "it may change what is planned; leave it out"),
+        ("tuned = tune(of=config.parallelism)", "it may change what is planned; leave it out"),
         ("config.training.local_batch_size += 1", "it may change what is planned; leave it out"),
         ("config.training.update(local_batch_size=3)", "it may change what is planned; leave it out"),
         ("setattr(config.training, 'seq_len', 3)", "it may change what is planned; leave it out"),

@@ -188,7 +188,7 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
         ("training=TrainingConfig(", "training=mine(", "training isn't made by one of TrainingConfig"),
         ("training=TrainingConfig(", "training=TrainingConfig(*x, ", "it has arguments without names"),
         ("def config()", "def config(", r"line \d+: this isn't Python: "),
-        ("return Trainer.Config", "return Other", "config doesn't return a Trainer.Config that is written out"),
+        ("return Trainer.Config", "return Own.Config", "config doesn't return a Trainer.Config that is written out"),
         ("-> Trainer.Config", "-> Other", "has no function that returns a Trainer.Config; give the file of one"),
         ("steps=100", f"steps={'-' * 100_000}1", "this isn't Python that is read: it is too deep"),
     ],

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import core
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers import attention_of, cut_into_layers, trace, with_attention
 from alpa_dejavu.layers.attention.kernel import attention_p
 from alpa_dejavu.layers.marks import mark_layer_end
@@ -496,7 +496,7 @@ class TestCalls:
         fused = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
         monkeypatch.setattr(fused, "check_cudnn_version", lambda: 8904)
         for check in ("check_compute_capability", "check_is_flash_attention"):
-            monkeypatch.setattr(fused, check, lambda *_: None)
+            monkeypatch.setattr(fused, check, lambda *_, **__: None)
         mask = fused.MaskType.CAUSAL if is_causal else fused.MaskType.NO_MASK
 
         def attend(query, key, value, weights, data):

@@ -211,7 +211,7 @@ def test_blocks_without_experts_stand_between_those_with():
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "phi-4-mini"])
 def test_what_the_traced_form_has_not_is_refused_with_the_runtime_to_give(name):
-    with pytest.raises(ValueError, match=r"which models that are traced in JAX don't have; give .*--runtime megatron"):
+    with pytest.raises(ValueError, match=r"but must be left out where JAX traces the model; give .*--runtime megatron"):
         model_function(name)(8)
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax import core
 
 import jax_models
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers._cut import divide_update
 from alpa_dejavu.layers._jaxprs import jaxpr_of
@@ -109,7 +109,8 @@ def test_remat_keeps_less_and_computes_more():
     kept, again = (model_of_step(trace(plain), 3, remat=remat) for remat in ("none", "layer"))
     one, product = 16 * 8 * 4, 2 * 16 * 8 * 8
     gradients, mean_square = 2 * one, 1 * one
-    assert bytes_of(kept, "activation") == 6 * 2 * one + mean_square + gradients
+    # Later versions of jax find the operand of the square among what its layer keeps already.
+    assert bytes_of(kept, "activation") - 6 * 2 * one - gradients in (mean_square, 0)
     assert bytes_of(again, "activation") == 2 * one + gradients
     assert [layer.forward.product_flop for layer in again.layers] == [2 * product] * 3
     assert [layer.backward.product_flop for layer in kept.layers] == [3 * product, 4 * product, 4 * product]
@@ -241,5 +242,5 @@ def test_a_jitted_update_of_several_layers_is_divided_between_them(clipped):
         results = [env[var] for var in parts[layer].outvars if var.aval.shape == wanted.shape]
         assert any(np.allclose(result, wanted) for result in results)
         assert {owners.get(var, layer) for var in parts[layer].invars if var.aval.size > 1} == {layer}
-    calls = [equation.primitive.name == "closed_call" for part in parts[:3] for equation in part.eqns]
+    calls = [equation.primitive.name in ("closed_call", "eval_jaxpr") for part in parts[:3] for equation in part.eqns]
     assert not any(calls) if clipped else all(calls)

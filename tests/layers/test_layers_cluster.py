@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jax_models
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers._cluster import EquationClusters
 from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
@@ -27,7 +28,7 @@ def loss_of(step, arguments):
     """The loss of a train step as a function of all that it takes, and its arguments' shapes."""
     loss = trace(lambda: (step, arguments)).loss
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in loss.invars]
-    return lambda *values: jax.core.eval_jaxpr(loss, (), *values), shapes
+    return lambda *values: core.eval_jaxpr(loss, (), *values), shapes
 
 
 MODELS = {

@@ -128,7 +128,7 @@ def test_a_forward_step_gives_the_logits_that_the_loss_is_made_of():
         ("wresnet-250m", None, "name is 'wresnet-250m', but must be that of a language model; take gpt-125m"),
         ("gpt-125m", 0, "sequence is 0, but must be at least 1"),
         ("kraken-125m-3", None, "did you mean 'kraken-125m-6'"),
-        ("llama-4-8b", None, "did you mean 'llama-3-8b' .* Another is given as the path of its config.json"),
+        ("llama-4-8b", None, "did you mean 'llama-3-8b' .* Give another model by the path of its config.json"),
     ],
 )
 def test_a_forward_step_that_there_is_not(name, sequence, message):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax import core
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import model_of_step
 

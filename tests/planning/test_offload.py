@@ -174,7 +174,7 @@ def test_wrong_shares_are_named(shares, said):
 
 
 def test_what_is_not_known_of_hosts_is_named():
-    with pytest.raises(ValueError, match=r"offload is 'cpu', but must be without host_memory.*host-0; add host_memory"):
+    with pytest.raises(ValueError, match=r"offload is 'cpu', but must be without host_memory.*host-0 lacks; add"):
         planned("cpu", cluster(memory=None))
     no_drives = cluster(memory=dataclasses.replace(MEMORY, nvme=None))
     with pytest.raises(ValueError, match=r"offload is 'nvme', but must be without nvme.*add nvme with its rates"):
@@ -185,7 +185,7 @@ def test_what_is_not_known_of_hosts_is_named():
     with pytest.raises(ValueError, match="schedule is 'zb_h1', but must be one of '1f1b'"):
         planned("cpu", schedule="zb_h1")
     stages = given_stages(planned("cpu").plan)
-    with pytest.raises(ValueError, match="but must be without host_memory, of which nothing is known on host-0"):
+    with pytest.raises(ValueError, match="but must be without host_memory, which the file of host-0 lacks"):
         estimate(model(), cluster(memory=None), Run(2), stages)
 
 

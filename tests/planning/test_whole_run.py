@@ -97,7 +97,7 @@ def test_the_report_has_the_whole_training():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--steps", "5", "--tokens", "9"], "--steps and --tokens are given, but must be one option alone"),
+        (["--steps", "5", "--tokens", "9"], "--steps and --tokens are given, but only one of them may be"),
         *(([name, "9" * 400], f"{name} is 999") for name in ("--steps", "--tokens", "--samples")),
         (["--tokens", "9"], "tokens is 9, but must be left out for wresnet-1b"),
     ],

@@ -277,5 +277,5 @@ def test_alpa_traces_the_optimizers_that_jax_models_have(optimizer, traced):
     if traced:
         assert plan_model(size.text, "dgx-a100", **asked).plan.step_s > 0
         return
-    with pytest.raises(ValueError, match="optimizer is 'muon', which models that are traced in JAX don't have; give"):
+    with pytest.raises(ValueError, match="optimizer is 'muon', but must be left out where JAX traces the model; give"):
         plan_model(size.text, "dgx-a100", **asked)

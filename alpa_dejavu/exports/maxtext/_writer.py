@@ -29,13 +29,16 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
             "per_device_batch_size": outline.batch / outline.num_devices / outline.num_micro_batches,
             "gradient_accumulation_steps": outline.num_micro_batches,
         }
+    # MaxText refuses fp8, whose scales are of earlier steps, where gradients are accumulated.
+    scales_now = sizes.precision == "float8" and batch.get("gradient_accumulation_steps", 1) > 1
+    eight_bits = {"quantization": "te_fp8_currentscaling"} if scales_now else {}
     memory = {
         "remat_policy": "full" if outline.remat[0] == "layer" else "none",
         "scan_layers": outline.pipeline == 1,
         "optimizer_memory_host_offload": bool(outline.offload.optimizer),
     }
     parts = {
-        "The model, by the sizes that were planned for.": model_settings(sizes),
+        "The model, by the sizes that were planned for.": model_settings(sizes) | eight_bits,
         "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
         "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, and those of context and experts share "
         "parameters, too; else they are on the data axis, as are groups of which each has the whole.":

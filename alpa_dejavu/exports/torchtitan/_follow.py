@@ -299,6 +299,9 @@ class Module:
             return args[1]
         if (called in MADE or called == TRAINER) and (args or "**" in keywords):
             raise self._wrong(node, "it has arguments without names; name them")
+        passed = [value.name for value in (*args, *keywords.values()) if isinstance(value, Made)]
+        if not called.endswith("Config") and not {*passed}.isdisjoint({TRAINER, *MADE}):
+            raise self._wrong(node, _CHANGES)
         positional = {str(n): value for n, value in enumerate(args)}
         return Made(called, node.lineno, positional | keywords, lines)
 

@@ -10,8 +10,8 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-from jax import core
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import primitives_in
 from alpa_dejavu.layers.attention.kernel import SIDES, AttentionKernel
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
-from jax import core, lax
+from jax import lax
 
-from alpa_dejavu.layers._jaxprs import called, equation_of, named, new_variable, on_names, variables
+from alpa_dejavu._util.jax_api import core, new_jaxpr, new_variable
+from alpa_dejavu.layers._jaxprs import called, equation_of, named, on_names, variables
 
 Location = tuple[int, int]
 """The number of a pass, and of an equation within it."""
@@ -88,7 +89,7 @@ class Equations:
         equations = [self.at(place) for place in order]
         if names:
             equations = [on_names(equation, names) for equation in equations]
-        return core.Jaxpr((), list(dict.fromkeys([*operands, *others])), list(results), equations)
+        return new_jaxpr(dict.fromkeys([*operands, *others]), results, equations)
 
     def _needed(
         self,

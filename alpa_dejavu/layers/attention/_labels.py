@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.features.operator_kinds import is_elementwise
 

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers.attention._equations import Equations
 from alpa_dejavu.layers.attention._pattern import AttentionPattern, attention_from, backward_of
 from alpa_dejavu.layers.attention._score_region import MixedError

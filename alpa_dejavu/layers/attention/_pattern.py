@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._labels import Labels, forward_labels

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._score_region import MixedError, ScoreRegion

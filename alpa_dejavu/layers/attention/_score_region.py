@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import is_in, shape_of, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._labels import RESHAPES, Labels, backward_labels, forward_labels, united

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from jax import core, dtypes
+from jax import dtypes
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.attention._equations import Equations
 from alpa_dejavu.layers.attention._labels import RESHAPES

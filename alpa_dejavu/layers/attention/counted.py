@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu.problem import Model
 
 if TYPE_CHECKING:
-    from jax import core
-
+    from alpa_dejavu._util.jax_api import core
     from alpa_dejavu.layers._trace import TracedStep
 
 __all__ = ["AttentionFound", "attention_of"]
@@ -81,8 +80,7 @@ def attention_of(traced: TracedStep) -> AttentionFound:
 
 def _in_loops(jaxpr: core.Jaxpr) -> int:
     """How much attention there is in a jaxpr's loops and branches, counted in each trip."""
-    from jax import core
-
+    from alpa_dejavu._util.jax_api import core
     from alpa_dejavu.layers.attention._equations import Equations
     from alpa_dejavu.layers.attention._pairs import pairs_of
 

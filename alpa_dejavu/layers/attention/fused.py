@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, final
 
 import numpy as np
-from jax import core, dtypes, lax
+from jax import dtypes, lax
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.layers._jaxprs import equation_of, live_equations, new_variable, shape_of, variables
+from alpa_dejavu._util.jax_api import core, new_jaxpr, new_variable
+from alpa_dejavu.layers._jaxprs import equation_of, live_equations, shape_of, variables
 from alpa_dejavu.layers.attention._equations import Equations, Location
 from alpa_dejavu.layers.attention._labels import RESHAPES
 from alpa_dejavu.layers.attention._pairs import AttentionPair, pairs_of
@@ -111,8 +112,7 @@ def _pruned(
     constvars = [var for var in used if var in closed or var in jaxpr.constvars]
     before = [var for var in jaxpr.invars if var in read]
     invars = [var for var in dict.fromkeys([*before, *used]) if var not in constvars]
-    effects = frozenset().union(*(equation.effects for equation in kept))
-    return core.Jaxpr(constvars, invars, results, kept, effects)
+    return new_jaxpr(invars, results, kept, set().union(*(equation.effects for equation in kept)), constvars)
 
 
 @final

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.problem import FusedAttention
 
 attention_p = core.Primitive("attention")

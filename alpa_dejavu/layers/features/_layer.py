@@ -7,8 +7,7 @@ import functools
 from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
-from jax import core
-
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers.features._strided import Strided
 from alpa_dejavu.layers.features.flatten import Flattener, Step, Value
 from alpa_dejavu.layers.features.fusion import Fusion

@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
-from jax import core
-
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import is_in, variables
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from jax import core
 
+from alpa_dejavu._util.jax_api import core, scan_operands
 from alpa_dejavu.layers._jaxprs import MARKER as MARKER
 from alpa_dejavu.layers._jaxprs import called
 from alpa_dejavu.layers.attention._calls import call_of
@@ -200,7 +200,7 @@ class Flattener:
 
     def _scan(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
         body, length = eqn.params["jaxpr"].jaxpr, float(eqn.params["length"])
-        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        num_consts, num_carry = scan_operands(eqn.params)
         inner = list(inputs[:num_consts])
         for n, var in enumerate(body.invars[num_consts:], start=num_consts):
             name, params = ("copy", {"enters": True}) if n < num_consts + num_carry else ("slice", None)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jax import core
+import jax
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.layers._jaxprs import shape_of
 from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step, product_flop
 
@@ -35,6 +36,8 @@ _ARG_OPERATIONS = 9.0
 _THREEFRY_OPERATIONS = 58.5
 """For each number: 20 rounds of five operations and their key schedule make two of them. XLA counts the loop's body
 once; this is its count of the unrolled rounds."""
+_PARTITIONABLE_OPERATIONS = 121.0
+"""The same where each number has a counter of its own, as by default since jax 0.5: two of them make one."""
 _RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform", "random_fold_in", "random_seed"}
 _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "custom_call", "householder_product"}
 
@@ -109,7 +112,10 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
         return flop * size, transcendental * size
     if step.primitive == "convert_element_type":
         return size, 0.0
-    return (_THREEFRY_OPERATIONS * sum(value.size for value in step.outputs) if kind == "random" else 0.0), 0.0
+    if kind != "random":
+        return 0.0, 0.0
+    apart = step.primitive == "random_bits" and jax.config.jax_threefry_partitionable
+    return (_PARTITIONABLE_OPERATIONS if apart else _THREEFRY_OPERATIONS) * sum(v.size for v in step.outputs), 0.0
 
 
 def _per_element(step: Step) -> tuple[float, float]:

@@ -14,9 +14,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from jax import core
-from jax._src import linear_util
-
+from alpa_dejavu._util.jax_api import ClosedJaxpr, core, wrapped_function
 from alpa_dejavu.layers._jaxprs import variables
 
 __all__ = ["stable_structure", "structure", "variables"]
@@ -82,7 +80,7 @@ def _array(aval: Any) -> Hashable:
 def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     if type(value) in _PLAIN:
         return type(value), value
-    if isinstance(value, core.ClosedJaxpr):
+    if isinstance(value, ClosedJaxpr):
         return "jaxpr", inner(value.jaxpr)
     if isinstance(value, core.Jaxpr):
         return "jaxpr", inner(value)
@@ -92,7 +90,7 @@ def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
         return tuple((name, _parameter(inner_value, inner)) for name, inner_value in value.items())
     if isinstance(value, functools.partial):
         return "partial", *(_parameter(part, inner) for part in (value.func, value.args, value.keywords))
-    if callable(value) and not isinstance(value, type):
+    if _unwrapped(value) is not value or (callable(value) and not isinstance(value, type)):
         return _function(value, set())
     try:
         hash(value)
@@ -122,6 +120,4 @@ def _unwrapped(value: Any) -> Any:
     """The function that jax has wrapped, or the value itself."""
     if isinstance(value, weakref.ref):
         value = value()
-    if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
-        value = value.__self__
-    return value.f if isinstance(value, linear_util.WrappedFun) else value
+    return wrapped_function(value)

@@ -99,8 +99,8 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
 def _check(size: Transformer) -> None:
     for name, value in size.untraced.items():
         raise ValueError(
-            f"{model_title(size.text)}: {name} is {value!r}, which models that are traced in JAX don't have; give the "
-            "runtime that trains it, as --runtime megatron or torchtitan, or your own model function"
+            f"{model_title(size.text)}: {name} is {value!r}, but must be left out where JAX traces the model; give a "
+            "runtime that trains it so, such as --runtime megatron or torchtitan, or your own model function"
         )
 
 

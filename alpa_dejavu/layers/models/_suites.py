@@ -275,8 +275,8 @@ def model_size(name: str) -> Size:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "`alpa-dejavu models` lists all."
         raise ValueError(
-            f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
-            "Face has beside its weights, or as 'module:function'."
+            f"there is no model named {name!r}; {hint} Give another model by the path of its config.json, or as "
+            "'module:function'."
         )
     return size
 

@@ -39,7 +39,10 @@ def tables(every: Sequence[Compared]) -> list[TextTable]:
     with one for each exchange and condition, unless there is none, of when they were violated.
     """
     violated = [row for exchange in every for row in _condition_rows(exchange)]
-    shown = [TextTable("At the end", _END, [_end_row(exchange) for exchange in every], (_END[0], *_END[2:4]))]
+    ends = [_end_row(exchange) for exchange in every]
+    filled = [n for n in range(len(_END)) if any(row[n] for row in ends)]  # without a problem there is no loss
+    kept = [_END[n] for n in filled if n in (0, 2, 3)]
+    shown = [TextTable("At the end", [_END[n] for n in filled], [[row[n] for n in filled] for row in ends], kept)]
     if any(exchange.target for exchange in every):
         rows = [_target_row(exchange) for exchange in every]
         shown.insert(0, TextTable("Time to the target", _TARGET, rows, _TARGET[:3]))

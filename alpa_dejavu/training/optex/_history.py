@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.training._scope import groups_of
 
 if TYPE_CHECKING:
@@ -243,6 +244,6 @@ def _zeros(size: int, like: Leaf, dtype: DTypeLike, sharded_as: Leaf | None) -> 
     """Zeros [size, ...], sharded as a leaf is, with its points on all of the leaf's devices."""
     zeros = jnp.zeros((size, *like.shape), dtype)
     sharding = getattr(sharded_as, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or isinstance(sharded_as, jax.core.Tracer):
+    if not isinstance(sharding, NamedSharding) or isinstance(sharded_as, core.Tracer):
         return zeros
     return jax.device_put(zeros, NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)))

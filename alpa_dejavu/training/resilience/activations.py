@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alpa_dejavu._util.jax_api import bound, core, scan_operands
 from alpa_dejavu.training._scope import paths_of
 from alpa_dejavu.training.resilience.parts import Owner, Parts
 
@@ -189,16 +190,16 @@ class _SiteRun:
         return jax.tree.unflatten(jax.tree.structure(shape), [*map(_released, results)])
 
     def _run(
-        self, jaxpr: jax.core.Jaxpr, consts: Arrays, values: Arrays, origins: Origins
+        self, jaxpr: core.Jaxpr, consts: Arrays, values: Arrays, origins: Origins
     ) -> tuple[list[Array], Origins]:
         """Returns what a jaxpr puts out, and for each of it the weights that it was made of alone."""
-        by_variable: dict[jax.core.Var, tuple[Array, _Weights | None]] = {
+        by_variable: dict[core.Var, tuple[Array, _Weights | None]] = {
             **dict(zip(jaxpr.constvars, zip(consts, [_Weights("") for _ in consts], strict=True), strict=True)),
             **dict(zip(jaxpr.invars, zip(values, origins, strict=True), strict=True)),
         }
 
-        def read(variable: jax.core.Var | jax.core.Literal) -> tuple[Array, _Weights | None]:
-            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else by_variable[variable]
+        def read(variable: core.Var | core.Literal) -> tuple[Array, _Weights | None]:
+            return (variable.val, _Weights("")) if isinstance(variable, core.Literal) else by_variable[variable]
 
         for equation in jaxpr.eqns:
             operands, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
@@ -207,7 +208,7 @@ class _SiteRun:
         ends = [read(variable) for variable in jaxpr.outvars]
         return [value for value, _ in ends], [origin for _, origin in ends]
 
-    def _equation(self, equation: jax.core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
+    def _equation(self, equation: core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params[_CALLS[name]]
@@ -220,8 +221,7 @@ class _SiteRun:
         keys = {value.key for value in held_values}
         alike = name in _ELEMENTWISE and len(keys) == 1 and len(held_values) == of.count(None)
         operands = [value.values if alike and isinstance(value, _Held) else _released(value) for value in operands]
-        results = equation.primitive.bind(*operands, **equation.params)
-        results = results if equation.primitive.multiple_results else [results]
+        results = list(bound(equation, operands))
         if alike:
             results = [held_values[0]._replace(values=result) for result in results]
         origin = None
@@ -233,7 +233,7 @@ class _SiteRun:
             results = [self._site_output(equation, *sides[0], results[0])] if sides else results
         return results, [origin] * len(results)
 
-    def _site_output(self, equation: jax.core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
+    def _site_output(self, equation: core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
         name = weights.name
         self._names[name] += 1
         again = self._names[name]
@@ -242,7 +242,7 @@ class _SiteRun:
         values = self._strike(self._number - 1, site, values)
         return values if self._removed is None else self._held_output(equation, side, weights, values)
 
-    def _held_output(self, equation: jax.core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
+    def _held_output(self, equation: core.JaxprEqn, side: int, weights: _Weights, values: Array) -> Array:
         """Returns what a product puts out, held with which of the units are kept whose columns its weights have."""
         assert self._removed is not None
         (owners, hit), kept, axes = self._removed, jnp.ones((), bool), list[int]()
@@ -261,20 +261,21 @@ class _SiteRun:
                 axes.append(-1)
         return _Held(values, kept, (weights.name, tuple(axes))) if axes else values
 
-    def _scan(self, equation: jax.core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
+    def _scan(self, equation: core.JaxprEqn, operands: Arrays, of: Origins) -> tuple[Arrays, Origins]:
         """Runs a scanned loop whose body is struck in each turn alike."""
         self.is_scanned = True
         settings = equation.params
-        consts, carried = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
+        consts, num_carried = scan_operands(settings)
+        carried = consts + num_carried
         inner = settings["jaxpr"]
         operands = [*map(_released, operands)]
         turns = [None if weights is None else weights._replace(axes=weights.axes[1:]) for weights in of[carried:]]
-        origins = [*of[:consts], *[None] * settings["num_carry"], *turns]
+        origins = [*of[:consts], *[None] * num_carried, *turns]
 
         def body(carry: Arrays, turn: Arrays) -> tuple[Arrays, Arrays]:
             results, _ = self._run(inner.jaxpr, inner.consts, [*operands[:consts], *carry, *turn], origins)
             results = [*map(_released, results)]
-            return results[: settings["num_carry"]], results[settings["num_carry"] :]
+            return results[: num_carried], results[num_carried :]
 
         last, every = jax.lax.scan(
             body, list(operands[consts:carried]), list(operands[carried:]), settings["length"], settings["reverse"],
@@ -289,7 +290,7 @@ def _released(value: Array | _Held) -> Array:
     return jnp.where(value.kept, value.values, jnp.zeros_like(value.values)) if isinstance(value, _Held) else value
 
 
-def _axes(equation: jax.core.JaxprEqn, axes: tuple[int, ...]) -> tuple[int, ...]:
+def _axes(equation: core.JaxprEqn, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of an array of weights after a step of its own; -1 where they aren't known."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     before = next((variable.aval.shape for variable in equation.invars if len(variable.aval.shape) == len(axes)), ())
@@ -307,7 +308,7 @@ def _axes(equation: jax.core.JaxprEqn, axes: tuple[int, ...]) -> tuple[int, ...]
     return (-1,) * len(shape)
 
 
-def _outputs(equation: jax.core.JaxprEqn, side: int) -> dict[int, int]:
+def _outputs(equation: core.JaxprEqn, side: int) -> dict[int, int]:
     """For each free axis of a product's weights the axis of its output."""
     numbers = equation.params["dimension_numbers"]
     if equation.primitive.name == "conv_general_dilated":
@@ -318,7 +319,7 @@ def _outputs(equation: jax.core.JaxprEqn, side: int) -> dict[int, int]:
     return {**{n: place for place, n in enumerate(batched[side])}, **{n: first + k for k, n in enumerate(free)}}
 
 
-def _features(equation: jax.core.JaxprEqn, side: int) -> int:
+def _features(equation: core.JaxprEqn, side: int) -> int:
     """Returns the axis of a product's output that comes from the weights' free axes: the last of them."""
     numbers = equation.params["dimension_numbers"]
     if equation.primitive.name == "conv_general_dilated":

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from alpa_dejavu._util.jax_api import bound, core
 from alpa_dejavu.training._scope import groups_of
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ def loss_at_offsets(
     values = dict(zip(closed.jaxpr.invars[len(leaves) :], jax.tree.leaves(batch), strict=True))
     values.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
-    def read(var: jax.core.Var | jax.core.Literal) -> Array:
-        if isinstance(var, jax.core.Literal):
+    def read(var: core.Var | core.Literal) -> Array:
+        if isinstance(var, core.Literal):
             return var.val
         # Anew at each use, as a parameter of several layers would be read in each.
         if var in moved:
@@ -110,8 +111,6 @@ def loss_at_offsets(
         return values[var]
 
     for eqn in closed.jaxpr.eqns:
-        functions, settings = eqn.primitive.get_bind_params(eqn.params)
-        outputs = eqn.primitive.bind(*functions, *map(read, eqn.invars), **settings)
-        values.update(zip(eqn.outvars, outputs if eqn.primitive.multiple_results else [outputs], strict=True))
+        values.update(zip(eqn.outvars, bound(eqn, map(read, eqn.invars)), strict=True))
     (result,) = map(read, closed.jaxpr.outvars)
     return result

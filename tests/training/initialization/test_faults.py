@@ -20,6 +20,7 @@ from alpa_dejavu.training.initialization.result_file import write_result
 from alpa_dejavu.training.initialization.rules import rule
 from alpa_dejavu.training.initialization.starts import start
 from small_models import regression
+from train_steps import norm_of
 
 
 def fragile(poor, at=2):
@@ -248,7 +249,7 @@ def test_a_train_state_comes_back_and_trains_on():
             return jnp.mean((state.apply_fn({"params": params}, batch) - batch[:, :2]) ** 2)
 
         loss, gradients = jax.value_and_grad(loss_fn)(state.params)
-        return state.apply_gradients(grads=gradients), loss, optax.global_norm(gradients)
+        return state.apply_gradients(grads=gradients), loss, norm_of(gradients)
 
     result = parallel_initialize(
         init_fn, train_step, lambda step: inputs, num_candidates=2, budget_steps=20, init="sobol", lanes=2

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from alpa_dejavu._util.jax_api import core
 from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.resilience import find_parts, resilience
 from alpa_dejavu.training.resilience.activations import activation_parts, clipped, sites, with_strikes
@@ -108,7 +109,7 @@ def test_wrong_input_is_told_before_anything_runs(changed, said):
     ran = []
 
     def counted_model(params, inputs):
-        ran.append(not isinstance(inputs, jax.core.Tracer))
+        ran.append(not isinstance(inputs, core.Tracer))
         return model(params, inputs)
 
     with pytest.raises(ValueError, match=said):

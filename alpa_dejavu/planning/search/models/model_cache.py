@@ -165,9 +165,9 @@ _DEFAULTS = {
     "jax_enable_x64": False,
     "jax_numpy_dtype_promotion": "standard",
     "jax_softmax_custom_jvp": False,
-    "jax_threefry_partitionable": False,
+    "jax_threefry_partitionable": not (installed_version("jax") or "").startswith("0.4."),
 }
-"""The settings of jax that a trace hangs on."""
+"""The settings of jax that a trace hangs on, with their defaults."""
 
 
 def code_digest(*further: str) -> str:
