@@ -24,7 +24,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.plans.plan_file import read_plan
-from alpa_dejavu.plans.table import parallelism_text
+from alpa_dejavu.plans.stage_rows import parallelism_text
 from alpa_dejavu.problem import MeshConfig, Plan, Run, Submesh
 from harness import Results, Table, options
 from test_planning_time import ROOT, environment, timed

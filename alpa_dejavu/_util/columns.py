@@ -20,7 +20,7 @@ Rows = Sequence[Sequence[str]]
 _GAP = 2
 _LEAST_TEXT = 24
 """A narrower column of names or texts is hard to read, unless its cells are that short."""
-_UNIT = r"(?:[num]?s|%|[KMG]iB|bytes?|[kMGTPEZY]?(?:B|FLOP)(?:/s)?|USD|W)(?!\w)"
+_UNIT = r"(?:[num]?s|hours|days|years|%|[KMGTPEZY]iB|bytes?|[kMGTPEZY]?(?:B|FLOP)(?:/s)?|USD|W|[a-z]+illion)(?!\w)"
 _BREAK = re.compile(rf"(?<!\d) | (?!{_UNIT})")
 _FIGURE_BREAK = re.compile(rf"(?<!±)(?:(?<!\d) | (?!{_UNIT}))(?!±)(?![^(]*\))")
 """In a figure, what is in brackets, such as an interval, isn't broken either, nor is a mean from its deviation."""

@@ -1,7 +1,7 @@
 """Quantities with their units, as people read them: no other file gives a number its unit.
 
 Memory, and data that are moved, are in binary multiples; operations and rates are in decimal ones, as on data sheets.
-Prices are in US dollars, as in machine files. No figure has an exponent.
+Prices are in US dollars, as in machine files. No figure has an exponent, nor more digits than people read: units scale.
 """
 
 from __future__ import annotations
@@ -22,13 +22,21 @@ class Unit:
 
 
 SECONDS, MILLISECONDS, GIBIBYTES = Unit("s", 1.0), Unit("ms", 1e-3), Unit("GiB", 2.0**30)
-_SECONDS = (SECONDS, MILLISECONDS, Unit("us", 1e-6))
-_MEBIBYTES, _KIBIBYTES = Unit("MiB", 2.0**20), Unit("KiB", 2.0**10)
+_DAYS, _YEARS = Unit("days", 86400.0), Unit("years", 365.25 * 86400.0)
+_SECONDS = ((_YEARS, 1e8), (_DAYS, 1e6), (SECONDS, 1.0), (MILLISECONDS, 1e-3), (Unit("us", 1e-6), 0.0))
+_LONG = ((_YEARS, 1e8), (_DAYS, 3.6e6), (Unit("hours", 3600.0), 3600.0), (SECONDS, 0.0))
+"""Units of time, each with the seconds from which it is taken: of what takes any time, and of what takes long."""
+_LARGER = tuple(Unit(f"{prefix}iB", 2.0**power) for prefix, power in zip("YZEPT", range(80, 30, -10), strict=True))
+_SMALLER = (GIBIBYTES, Unit("MiB", 2.0**20))
+_KIBIBYTES = Unit("KiB", 2.0**10)
 _PREFIXES = (
     ("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0),
 )  # fmt: skip
-_LEAST_S = 1e-10
-"""Less than that is what rounding leaves of nothing."""
+_WORDS = (
+    (1e18, "quintillion"), (1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"),
+)  # fmt: skip
+_LEAST_S, _LEAST = 1e-10, 1e-12
+"""Seconds, and other figures, that are what rounding leaves of nothing, where they are less."""
 _DURATIONS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -37,8 +45,8 @@ def seconds(value: float, signed: bool = False) -> str:
 
     >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0), seconds(86400), seconds(0.5, signed=True)]
     ['2.5 s', '12.5 ms', '30 us', '0 s', '86400 s', '+500 ms']
-    >>> seconds(8.882e-16)
-    '0 s'
+    >>> [seconds(8.882e-16), seconds(8640000), seconds(3.2e9)]
+    ['0 s', '100 days', '101.4 years']
     """
     value = 0.0 if abs(value) < _LEAST_S else value
     unit = unit_of_seconds(value) if value else SECONDS
@@ -46,14 +54,15 @@ def seconds(value: float, signed: bool = False) -> str:
 
 
 def size(value: float, signed: bool = False) -> str:
-    """Returns a number of bytes as text: in GiB; below a hundredth of it in MiB; below a hundredth of that in bytes.
+    """Returns a number of bytes as text: in GiB, or in TiB and above once there is one; below a hundredth of a GiB in
+    MiB; below a hundredth of that in bytes.
 
-    >>> [size(2**34), size(2**20), size(12), size(0), size(-(2**30)), size(2**30, signed=True)]
-    ['16.00 GiB', '1.00 MiB', '12 bytes', '0 bytes', '-1.00 GiB', '+1.00 GiB']
+    >>> [size(2**34), size(2**20), size(12), size(0), size(-(2**30)), size(2**30, signed=True), size(3 * 2**60)]
+    ['16.00 GiB', '1.00 MiB', '12 bytes', '0 bytes', '-1.00 GiB', '+1.00 GiB', '3.00 EiB']
     """
     sign = "+" if signed and value > 0 else ""
-    for unit in (GIBIBYTES, _MEBIBYTES):
-        if abs(value) >= unit.value / 100:
+    for unit, least in (*((unit, unit.value) for unit in _LARGER), *((own, own.value / 100) for own in _SMALLER)):
+        if abs(value) >= least:
             return f"{sign}{value / unit.value:.2f} {unit.name}"
     return sign + exact_bytes(value)
 
@@ -61,8 +70,8 @@ def size(value: float, signed: bool = False) -> str:
 def traffic(value: float) -> str:
     """Returns a number of bytes that links carried, or that a file has, as text with four digits, in a readable unit.
 
-    >>> [traffic(13576333.3), traffic(2**34), traffic(1000), traffic(0)]
-    ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes']
+    >>> [traffic(13576333.3), traffic(2**34), traffic(1000), traffic(0), traffic(2**73)]
+    ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes', '8 ZiB']
     """
     unit = unit_of_bytes(value)
     return f"{number(value / unit.value)} {unit.name}"
@@ -74,7 +83,7 @@ def unit_of_seconds(most: float) -> Unit:
     >>> unit_of_seconds(0.25).name, unit_of_seconds(2.5).name
     ('ms', 's')
     """
-    return next((unit for unit in _SECONDS if not abs(most) < unit.value), _SECONDS[-1])
+    return next(unit for unit, least in _SECONDS if not abs(most) < least)
 
 
 def unit_of_bytes(most: float) -> Unit:
@@ -83,7 +92,8 @@ def unit_of_bytes(most: float) -> Unit:
     >>> unit_of_bytes(3e6).name
     'MiB'
     """
-    return next((unit for unit in (GIBIBYTES, _MEBIBYTES, _KIBIBYTES) if abs(most) >= unit.value), Unit("bytes", 1.0))
+    smaller = *_SMALLER, _KIBIBYTES
+    return next((unit for unit in (*_LARGER, *smaller) if abs(most) >= unit.value), Unit("bytes", 1.0))
 
 
 def exact_bytes(value: float) -> str:
@@ -93,6 +103,15 @@ def exact_bytes(value: float) -> str:
     ['1 byte', '1048576 bytes']
     """
     return f"{value:.0f} byte{'' if round(value) == 1 else 's'}"
+
+
+def times_bytes(count: float, num_bytes: float) -> str:
+    """Returns how many things there are, and the bytes of one, as text.
+
+    >>> times_bytes(2.0082e9, 18.0)
+    '2.008 billion x 18 bytes'
+    """
+    return f"{number(count)} x {number(num_bytes)} bytes"
 
 
 def _prefixed(unit: str) -> Callable[[float], str]:
@@ -123,12 +142,17 @@ sample_rate, token_rate, price = map(_plain, ("samples/s", "tokens/s", "USD"))
 
 
 def number(value: float, signed: bool = False) -> str:
-    """Returns a number without a unit as text, with four digits, or more where it has more before the point.
+    """Returns a number without a unit as text, with four digits, or more where it has more before the point; from a
+    billion on with a word for its thousands.
 
-    >>> [number(1.25), number(150000000000), number(1.5e-5), number(0)]
-    ['1.25', '150000000000', '0.000015', '0']
+    >>> [number(1.25), number(1234567), number(150000000000), number(1.5e-5), number(0), number(1e-15)]
+    ['1.25', '1234567', '150 billion', '0.000015', '0', '0']
     """
     sign = "+" if signed else ""
+    if math.isfinite(value) and abs(value) >= 1e9:
+        unit, word = next(pair for pair in _WORDS if abs(value) >= pair[0])
+        return f"{number(value / unit, signed)} {word}"
+    value = 0.0 if abs(value) < _LEAST else value
     if abs(value) >= 1e4 or not math.isfinite(value):
         return f"{value:{sign}.0f}"
     if 0 < abs(value) < 1e-4:
@@ -154,22 +178,33 @@ def span(values: Iterable[float], text: Callable[[float], str]) -> str:
     """
     values = list(values)
     low, high = text(min(values)), text(max(values))
-    if low == high:
-        return low
-    figure, _, unit = low.partition(" ")
-    return f"{figure} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+    return low if low == high else _joined(low, "to", high)
+
+
+def part(value: float, whole: float, text: Callable[[float], str]) -> str:
+    """Returns a part of a whole as one text, with the unit said once where both have the same.
+
+    >>> [part(2**33, 2**34, size), part(2**20, 2**34, size)]
+    ['8.00 of 16.00 GiB', '1.00 MiB of 16.00 GiB']
+    """
+    return _joined(text(value), "of", text(whole))
+
+
+def _joined(first: str, word: str, second: str) -> str:
+    figure, _, unit = first.partition(" ")
+    return f"{figure} {word} {second}" if unit and second.endswith(f" {unit}") else f"{first} {word} {second}"
 
 
 def hours(value: float, deviation: float | None = None) -> str:
-    """Returns the seconds of a long work as text: in hours from an hour on, with their standard deviation if there is
-    one.
+    """Returns the seconds of a long work as text: in hours from an hour on, in days from a thousand hours on, in years
+    from some years on, with their standard deviation if there is one.
 
-    >>> [hours(7200.0, 1800.0), hours(86400 * 30.0), hours(90.0, 4.5)]
-    ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s']
+    >>> [hours(7200.0, 1800.0), hours(86400 * 30.0), hours(90.0, 4.5), hours(3.6e12)]
+    ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s', '114077 years']
     """
-    unit, name = (3600.0, "hours") if value >= 3600 else (1.0, "s")
-    off = "" if deviation is None else f" ± {number(deviation / unit)}"
-    return f"{number(value / unit)}{off} {name}"
+    unit = next(unit for unit, least in _LONG if value >= least)
+    off = "" if deviation is None else f" ± {number(deviation / unit.value)}"
+    return f"{number(value / unit.value)}{off} {unit.name}"
 
 
 def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> str:
@@ -178,9 +213,7 @@ def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> s
     >>> [plus_minus(0.1418, 0.0213, seconds), plus_minus(1.5, 0.25, seconds), plus_minus(2.0, 0.0, seconds)]
     ['141.8 ± 21.3 ms', '1.5 s ± 250 ms', '2 ± 0 s']
     """
-    middle, off = text(mean), text(deviation)
-    figure, _, unit = middle.partition(" ")
-    return f"{figure} ± {off}" if off.endswith(f" {unit}") else f"{middle} ± {off}"
+    return _joined(text(mean), "±", text(deviation))
 
 
 def many(value: float) -> str:
@@ -189,8 +222,7 @@ def many(value: float) -> str:
     >>> [many(1_992), many(1_420_466_176), many(671_026_419_200), many(1.5e12)]
     ['1,992', '1.42 billion', '671 billion', '1.5 trillion']
     """
-    words = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
-    return next((f"{value / unit:.3g} {word}" for unit, word in words if value >= unit), f"{value:,.0f}")
+    return next((f"{value / unit:.3g} {word}" for unit, word in _WORDS if value >= unit), f"{value:,.0f}")
 
 
 def roughly(value: float) -> str:

@@ -17,6 +17,7 @@ from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
+from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
@@ -75,7 +76,8 @@ def print_difference(
         to.print("the plans don't differ in what they run")
     table = Table([Head("what", "name"), *(Head(name, "text") for name in names), Head("costs")])
     for change in changes:
-        table.add_row(change.what, change.first, change.second, "" if change.cost_s is None else _signed(change.cost_s))
+        texts = [model_title(text) if change.what == "model" else text for text in (change.first, change.second)]
+        table.add_row(change.what, *texts, "" if change.cost_s is None else _signed(change.cost_s))
     costs = [change.cost_s for change in changes if change.cost_s is not None]
     if len(costs) > 1:
         table.add_row("together", "", "", _signed(sum(costs)))

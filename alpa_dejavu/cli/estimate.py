@@ -18,7 +18,6 @@ from alpa_dejavu.cli.parameters import CLUSTER, PLAN_FILE, output_options, prici
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
-from alpa_dejavu.problem import Plan
 
 
 @click.command(
@@ -56,28 +55,14 @@ def estimate(
     if training:
         model = model_text(plan.model if model is None else model, training=training)
     with working(f"estimating {plan_path}"):
+        from alpa_dejavu.planning.given.figures import lacking
+        from alpa_dejavu.planning.given.fitting import what_fits
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        planned = PlanEstimator(plan, model, cluster, trust_model=trust_model, **pricing).estimate(plan)
+        estimator = PlanEstimator(plan, model, cluster, trust_model=trust_model, **pricing)
+        planned = estimator.estimate(plan)
+        fits = what_fits(plan, estimator) if lacking(planned.plan) else ""
     to = console(takes_stdout(*paths))
-    print_planned(planned, to, "estimated")
+    print_planned(planned, to, "estimated", fits)
     to.fact("the file says", units.seconds(plan.step_s))
-    for line in lacking(planned.plan):
-        to.print(line)
     to.wrote(write_outputs(planned, *paths))
-
-
-def lacking(plan: Plan) -> list[str]:
-    """Returns a line of text for each stage that doesn't fit into its devices' or hosts' memory: what is missing."""
-    lines = []
-    for n, stage in enumerate(plan.stages):
-        if stage.memory_bytes > stage.memory_limit_bytes:
-            missing = units.size(stage.memory_bytes - stage.memory_limit_bytes)
-            lines.append(f"stage {n} doesn't fit into memory: {missing} are missing")
-        if stage.offload is not None and stage.offload.missing_bytes:
-            missing = units.size(stage.offload.missing_bytes)
-            lines.append(
-                f"stage {n} offloads more than its hosts have for each device: {missing} are missing; offload less, or "
-                "add memory or drives to the hosts"
-            )
-    return lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.cli.commands import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
@@ -22,6 +19,7 @@ from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.sensitivity import alike
 
 if TYPE_CHECKING:
     from alpa_dejavu.report.explanation import Explanation
@@ -47,8 +45,7 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     with working(f"explaining {plan_path}"):
         explained, lacking = _explained(plan_in_file, plan_path, calibration)
     plan, to = explained.plan, console()
-    print_plan(plan, to)
-    to.fact("iteration time", f"{units.seconds(plan.step_s)}: {explained.bound}")
+    print_plan(plan, to, more=[("bound by", explained.bound)])
     print_said(plan, to)
     for note in explained.notes:
         to.print(note)
@@ -111,29 +108,28 @@ def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
         ("the best plan then",),
         leave=("the best plan then", "1 % worse costs", "of the step"),
     )
-    named = [(sensitivity.what, _cells(sensitivity)) for sensitivity in sensitivities]
-    rows = [
-        (name_ranges(what for what, _ in alike), figures)
-        for figures, alike in itertools.groupby(named, operator.itemgetter(1))
-    ]
-    for what, figures in rows[:_MOST]:
-        table.add_row(what, *figures)
+    rows = alike(sensitivities)
+    for what, together in rows[:_MOST]:
+        table.add_row(what, *_cells(together))
     if len(rows) > _MOST:
         table.add_row(f"and {len(rows) - _MOST} more, which save less")
     return table
 
 
-def _cells(sensitivity: Sensitivity) -> tuple[str, ...]:
+def _cells(together: Sequence[Sensitivity]) -> tuple[str, ...]:
     best_s, best = "", ""
-    if sensitivity.best_s is not None:
-        best_s = units.seconds(sensitivity.best_s)
-        best = "this plan" if sensitivity.best is None else stages_text(sensitivity.best)
+    if together[0].best_s is not None:
+        best_s = units.span([own.best_s for own in together if own.best_s is not None], units.seconds)
+        best = "this plan" if together[0].best is None else stages_text(together[0].best)
     return (
-        units.seconds(sensitivity.saved_s / 100),
-        f"{sensitivity.elasticity:.3f} %",
-        f"{sensitivity.worse_elasticity:.3f} %",
-        units.seconds(sensitivity.twice_s),
+        units.span([sensitivity.saved_s / 100 for sensitivity in together], units.seconds),
+        units.span([sensitivity.elasticity for sensitivity in together], _thousandths),
+        units.span([sensitivity.worse_elasticity for sensitivity in together], _thousandths),
+        units.span([sensitivity.twice_s for sensitivity in together], units.seconds),
         best_s,
-        f"{100 * sensitivity.gained_s / sensitivity.step_s:.1f} %",
+        f"{100 * together[0].gained_s / together[0].step_s:.1f} %",
         best,
     )
+
+
+_thousandths = "{:.3f} %".format

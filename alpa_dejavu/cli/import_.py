@@ -10,7 +10,6 @@ import click
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.commands import PREDICTIONS, Command, option
 from alpa_dejavu.cli.diff import print_difference
-from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.models import sizes_of_model
 from alpa_dejavu.cli.output import console
@@ -72,13 +71,20 @@ def import_(
     sizes = None if model is None else sizes_of_model(model, sequence)
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
+        from alpa_dejavu.layers.models import transformer_size
+        from alpa_dejavu.planning.given.figures import lacking
+        from alpa_dejavu.planning.given.fitting import what_fits
 
         imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)
-    plan = imported.result.plan
-    print_planned(imported.result, to, "estimated")
-    ignored = [f"ignored: {'; '.join(imported.ignored)}"] if imported.ignored else []
-    for line in (*lacking(plan), *ignored):
-        to.print(line)
+        plan = imported.result.plan
+        fits = what_fits(plan, imported.estimator) if lacking(plan) else ""
+    read = transformer_size(plan.model)
+    if sequence is not None and read is not None and sequence != read.sequence:
+        why = f"sequence is {sequence}, but {path} says {read.sequence}"
+        raise ValueError(f"{why}; leave --sequence out, or change the file")
+    print_planned(imported.result, to, "estimated", fits)
+    if imported.ignored:
+        to.print(f"ignored: {'; '.join(imported.ignored)}")
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
         with working("planning for what is faster"):

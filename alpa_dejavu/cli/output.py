@@ -17,11 +17,14 @@ from rich.status import Status
 from rich.text import Text
 
 from alpa_dejavu._util.columns import wrapped
+from alpa_dejavu._util.near_names import name_ranges
 
 _ENDLESS = 10**5
 """The width where there is no terminal: a file or a pipe takes lines as long as they are."""
 _SIZES, _LEAST, _DIGITS = ("COLUMNS", "LINES"), 20, 5
 """The variables that set a terminal's size, the least that is taken for one, and the most digits that it has."""
+_FEW = 3
+"""So many files alike that were written have a line each."""
 _INDENT, _NARROW = 24, 60
 """Where the text behind the name of a fact begins, and a width below which that would leave too little room."""
 
@@ -35,16 +38,16 @@ class Pages(Console):
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints objects, each on a line of its own, whole; if standard output can't be written, one line says why. On
-        a terminal texts are broken between words.
+        """Prints objects, each on a line of its own, whole; if standard output can't be written, one line says why.
+        Where a width is known texts are broken between words.
         """
         lines = [line for item in objects for line in self._lines(item)]
         with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
             super().print(*lines, **{"sep": "\n", "soft_wrap": True, **options})
 
     def fact(self, name: str, text: str) -> None:
-        """Prints a text behind its name; where a terminal breaks it into lines, they begin below each other."""
-        if not self.is_terminal:
+        """Prints a text behind its name; where it is broken into lines, they begin below each other."""
+        if not self._breaks:
             self.print(f"{name:<{_INDENT}}{text}")
             return
         indent = _INDENT if self.width >= _NARROW and len(name) < _INDENT else 2
@@ -56,12 +59,25 @@ class Pages(Console):
         self.print(*lines)
 
     def wrote(self, paths: Iterable[pathlib.Path]) -> None:
-        """Prints which files were written."""
+        """Prints which files were written, many alike in a line."""
+        alike: dict[tuple[pathlib.Path, str], list[pathlib.Path]] = {}
         for path in paths:
-            self.print(f"wrote {path}")
+            alike.setdefault((path.parent, path.suffix), []).append(path)
+        for (folder, suffix), files in alike.items():
+            if len(files) > _FEW:
+                names = name_ranges(file.name.removesuffix(suffix) for file in files)
+                self.print(f"wrote {len(files)} files {folder / names}{suffix}")
+            else:
+                for file in files:
+                    self.print(f"wrote {file}")
 
     def _lines(self, item: Any) -> list[Any]:
-        return wrapped(printable(item), self.width) if self.is_terminal and isinstance(item, str) else [item]
+        return wrapped(printable(item), self.width) if self._breaks and isinstance(item, str) else [item]
+
+    @property
+    def _breaks(self) -> bool:
+        """Whether texts are broken into lines: on a terminal, and where COLUMNS says how wide one would be."""
+        return self.width < _ENDLESS
 
     def status(self, status: Any, **options: Any) -> Status:
         """Returns rich's status display (a spinner with a text); markup in the text isn't interpreted."""
@@ -74,8 +90,7 @@ class Pages(Console):
 
 def console(aside: bool = False) -> Pages:
     """Returns the console on standard output, or `aside` on standard error; off a terminal as wide as need be."""
-    stream = sys.stderr if aside else sys.stdout
-    return _of(stream, width=None if stream.isatty() or "COLUMNS" in _sane() else _ENDLESS)
+    return _of(sys.stderr if aside else sys.stdout)
 
 
 def progress() -> Pages:
@@ -83,7 +98,8 @@ def progress() -> Pages:
     return _of(sys.stderr)
 
 
-def _of(stream: TextIO, width: int | None = None) -> Pages:
+def _of(stream: TextIO) -> Pages:
+    width = None if stream.isatty() or "COLUMNS" in _sane() else _ENDLESS
     return Pages(file=stream, highlight=False, markup=False, emoji=False, width=width, _environ=_sane())
 
 

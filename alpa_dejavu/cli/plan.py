@@ -61,6 +61,9 @@ from alpa_dejavu.cli.plan_costs import (
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.working import working
 
+_LONG = 8192
+"""Samples of more tokens are hardly what is meant where nobody says their length."""
+
 
 @click.command(
     cls=Command,
@@ -200,11 +203,10 @@ def plan(
     lacking = ""
     try:
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
-        if by_itself:
-            most = f"{tokens_of_sample(model)} tokens, as many as the model may have: --sequence takes fewer"
-            to.fact("a sample has", most)
+        if by_itself and (tokens_of_sample(model) or 0) > _LONG:
+            to.print("a sample has as many tokens as the model may have: --sequence takes fewer")
         if not runs_on and choices["runtime"] is None and transformer_size(model) is not None:
-            to.fact("priced for", "alpa, the default; --runtime megatron, torchtitan or another prices what that runs")
+            to.print("priced as Alpa runs it, the default: --runtime megatron, torchtitan or another prices what that runs")
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

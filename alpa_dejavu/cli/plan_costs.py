@@ -128,7 +128,7 @@ def print_whole_run(planned: PlanningResult, steps: int, to: Pages) -> None:
     run = whole_run(planned, steps)
     for name, text in run_facts(run):
         to.fact(name, text)
-    table = new_table(("from", "to"), ("sent in all", "of a step"))
+    table = new_table(("from", "to"), ("each sends in all", "of a step"))
     for sender, receiver, num_bytes in sent_rows(run):
         table.add_row(sender, receiver, units.traffic(num_bytes), units.traffic(num_bytes / steps))
     if table.row_count:

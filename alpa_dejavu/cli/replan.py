@@ -109,8 +109,7 @@ def replan(
 
 def _print_replanned(replanned: Replanned, before: Plan, without: tuple[str, ...], to: Pages) -> None:
     """Prints the new plan, what it takes next to the one before, and what moves for it."""
-    print_plan(replanned.plan, to)
-    to.fact("iteration time", f"{units.seconds(replanned.plan.step_s)} (before: {units.seconds(before.step_s)})")
+    print_plan(replanned.plan, to, more=[("before", f"{units.seconds(before.step_s)} a step")])
     if without:
         to.fact("without", " ".join(without))
     moved = replanned.moves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
@@ -14,9 +14,9 @@ from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
 from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.planning import PlanningResult, RunnerUp
-from alpa_dejavu.planning.given.figures import figures, training_facts
+from alpa_dejavu.planning.given.figures import first_facts
 from alpa_dejavu.planning.given.footing import Footing, footings
-from alpa_dejavu.planning.result import PricedPlan
+from alpa_dejavu.planning.result import PricedPlan, joined_runners_up
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     LEAVE,
@@ -26,15 +26,20 @@ from alpa_dejavu.plans.stage_rows import (
     cells,
     folded_cells,
     known_columns,
+    plan_text,
     stage_rows,
 )
-from alpa_dejavu.plans.table import plan_facts, planning_text
+from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.rivals import StrategyPlan
     from alpa_dejavu.planning.rivals.stages import Pipeline
+
+
+Facts: TypeAlias = Sequence[tuple[str, str]]
+"""Texts, each with its name."""
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
@@ -47,12 +52,9 @@ def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
 
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     """Returns a table with a row for each plan that was nearly chosen: its time, and why it loses."""
-    heads = "next best", "schedule", "stages", "micro-batches", "layers"
-    table = new_table(heads, ("iteration",), ("why it loses",), leave=("layers", "schedule", "micro-batches"))
-    for n, other in enumerate(runners_up, 2):
-        plan = other.plan
-        counts = plan.schedule, str(len(plan.stages)), str(plan.num_micro_batches), str(plan.num_layers)
-        table.add_row(str(n), *counts, units.seconds(plan.step_s), other.why)
+    table = new_table(("next best",), ("iteration",), ("plan", "why it loses"))
+    for ranks, other in joined_runners_up(runners_up):
+        table.add_row(ranks, units.seconds(other.plan.step_s), plan_text(other.plan), other.why)
     return table
 
 
@@ -69,6 +71,9 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
     """Prints what each schedule would be worth on a plan's submeshes, and who can run it, if the step trains."""
     if not planned.model.training:
         to.fact("other schedules", "the step takes no gradients: only the inference schedule is one for it")
+        return
+    if len(planned.plan.stages) == 1:
+        to.fact("other schedules", "none is worth anything: the plan has one stage")
         return
     from alpa_dejavu.planning.given.other_schedules import other_schedules
 
@@ -102,40 +107,35 @@ def print_improved_order(planned: PlanningResult, to: Pages) -> Schedule:
     return improved.schedule
 
 
-def print_plan(plan: Plan, to: Pages, figures: Sequence[tuple[str, str]] = ()) -> None:
-    """Prints a plan's model and cluster, its degrees, batch and memory, further figures, and a table of its stages."""
+def print_plan(plan: Plan, to: Pages, planned: PlanningResult | None = None, more: Facts = ()) -> None:
+    """Prints a plan's model and cluster, its figures that are read first and further ones, how sure they are, and a
+    table of its stages; `planned` is its result, where it is there.
+    """
     schedule = "" if len(plan.stages) == 1 else f", schedule {plan.schedule}"
     layers, devices = units.counted(plan.num_layers, "layer"), units.counted(plan.num_devices, "device")
     to.print(f"{model_title(plan.model)} in {layers} on {plan.cluster}, {devices}{schedule}")
-    for name, text in (*figures, *training_facts(plan), *plan_facts(plan)):
+    sure = [] if plan.confidence is None else plan.confidence.facts
+    for name, text in (*first_facts(plan, planned), *more, *sure):
         to.fact(name, text)
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
-    by_text: dict[str, list[str]] = {}
-    for row in rows:
-        if row.stage.offloaded.any:
-            by_text.setdefault(row.stage.offloaded.text, []).append(str(row.number))
-    for text, numbers in by_text.items():
-        more = " ..." if len(numbers) > 4 else ""
-        to.fact(f"offload of stage {', '.join(numbers[:4])}{more}", text)
 
 
 def print_said(plan: Plan, to: Pages) -> None:
-    """Prints how sure a plan's prediction is, what the loss of a host costs, and the plan's notes."""
-    for name, text in () if plan.confidence is None else plan.confidence.facts:
-        to.fact(name, text)
+    """Prints what the loss of a host costs, and the plan's notes."""
     if plan.without_a_host is not None:
         to.fact("if a host is lost", plan.without_a_host)
     for note in plan.notes:
         to.print(note)
 
 
-def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> None:
-    """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds."""
+def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned", fits: str = "") -> None:
+    """Prints a planning result: the plan, its figures, and the next best; `verb` names what took the seconds, and
+    `fits` says what would fit into memory where the plan doesn't.
+    """
     plan = planned.plan
-    print_plan(plan, to, figures(planned))
-    if plan.correction is not None:
-        to.fact(*correction_fact(plan, plan.correction))
+    more = [] if plan.correction is None else [correction_fact(plan, plan.correction)]
+    print_plan(plan, to, planned, [*([("what would fit", fits)] if fits else []), *more])
     to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
     to.fact("runs on", runtimes_text(plan))
     print_said(plan, to)

@@ -134,8 +134,7 @@ class MemoryMargin:
         """Returns a sentence on the risk of running out of memory, and how it is known or guarded against."""
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
-            left = f"so {' or '.join(free)} of each device's is left free" if free else "and none is left free"
-            return f"memory is counted, and no peak was measured on such devices, {left}"
+            return f"memory is counted, not measured: {' or '.join(free) or 'none'} of each device's is left free"
         note = f"the plan runs out of memory with a probability of at most {self.risk:.2%}"
         return note if self.is_known else f"{note}; {self._doubt}"
 

@@ -32,6 +32,7 @@ class Imported:
 
     result: PlanningResult  # the plan, estimated
     ignored: tuple[str, ...]  # sentences, with lines, on what was left aside; notes say what is priced otherwise
+    estimator: PlanEstimator  # what plans of the same model on the same cluster can be estimated by
 
 
 def import_plan(
@@ -81,7 +82,7 @@ def import_plan(
     by, hardware = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
     result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
     noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))
-    return Imported(dataclasses.replace(result, plan=noted), foreign.ignored)
+    return Imported(dataclasses.replace(result, plan=noted), foreign.ignored, estimator)
 
 
 def _trained_by(foreign: Foreign, optimizer: str | None, source: str, target: Target) -> Foreign:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, DivisionChoices
+from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.plans.stage_rows import plan_text
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
 from alpa_dejavu.simulation.breakdown import why_slower
 
@@ -28,6 +32,17 @@ class RunnerUp:
 
     plan: Plan
     why: str
+
+
+def joined_runners_up(runners_up: Sequence[RunnerUp]) -> Iterator[tuple[str, RunnerUp]]:
+    """Yields plans that were nearly chosen with their ranks as text, those that read alike once."""
+
+    def key(ranked: tuple[int, RunnerUp]) -> tuple[str, str, str]:
+        return plan_text(ranked[1].plan), units.seconds(ranked[1].plan.step_s), ranked[1].why
+
+    for _, alike in itertools.groupby(enumerate(runners_up, 2), key):
+        (first, runner_up), *others = alike
+        yield f"{first}-{others[-1][0]}" if others else str(first), runner_up
 
 
 @final
@@ -70,24 +85,47 @@ class PlanningResult:
 
     @property
     def model_flop(self) -> float:
-        """Returns the FLOP of a step's matrix products and convolutions, not counting what remat computes again."""
-        return sum(self.model.product_flop.values()) * self.run.num_micro_batches
+        """Returns the model FLOP of a step: of a transformer that is trained those of `Transformer.flop_per_token`, of
+        other models those of their traced products and convolutions. What remat computes again doesn't count.
+        """
+        size = transformer_size(self.plan.model)
+        if size is None or self.plan.batch is None or not self.flop_by_rule:
+            return sum(self.model.product_flop.values()) * self.run.num_micro_batches
+        return size.flop_per_token * size.sequence * self.plan.batch
+
+    @property
+    def flop_by_rule(self) -> bool:
+        """Returns whether the model FLOP are those of a transformer's rule, not those of what was traced."""
+        return self.model.training and self.plan.batch is not None and transformer_size(self.plan.model) is not None
+
+    @property
+    def flop_per_s(self) -> float:
+        """Returns the model FLOP a second, of all devices together."""
+        return self.model_flop / self.plan.step_s
+
+    @property
+    def product_dtype(self) -> str:
+        """Returns the dtype of most FLOP of the model's products."""
+        flop = self.model.product_flop
+        return max(flop, key=flop.__getitem__, default="float32")
+
+    @property
+    def device_flop_per_s(self) -> float:
+        """Returns what a device that the plan uses can do in that dtype by its data sheet, on the mean of them."""
+        hosts = {host.name: host.device for host in self.cluster.hosts}
+        used = {name: count for name, count in self.plan.devices_of_hosts.items() if name in hosts}
+        used = used or {host.name: host.num_devices for host in self.cluster.hosts}
+        rates = sum(count * hosts[name].rate(self.product_dtype) for name, count in used.items())
+        return rates / sum(used.values())
 
     @property
     def flop_utilisation(self) -> float:
-        """Returns the model FLOP utilisation: a step's model FLOP over what the used hosts could do meanwhile, by
-        dtypes' rates.
+        """Returns the model FLOP utilisation (MFU): a step's model FLOP over what the used devices could do meanwhile.
 
         References:
             Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
         """
-        used = {name for stage in self.plan.stages for name in stage.hosts}
-        hosts = [host for host in self.cluster.hosts if host.name in used] or self.cluster.hosts
-        ideal_s = sum(
-            flop / sum(host.num_devices * host.device.rate(dtype) for host in hosts)
-            for dtype, flop in self.model.product_flop.items()
-        )
-        return ideal_s * self.run.num_micro_batches / self.plan.step_s
+        return self.flop_per_s / self.plan.num_devices / self.device_flop_per_s
 
 
 @final

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.plans.plan_changes import TRAINING, between, changes, size_changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
@@ -76,7 +77,7 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 def _hosts(plan: Plan) -> str:
     assert plan.hardware is not None, "plans that don't know their cluster aren't asked"
-    return f"{plan.hardware.text}: {' '.join(host.name for host in plan.hardware.hosts)}"
+    return f"{plan.hardware.text}: {name_ranges(host.name for host in plan.hardware.hosts)}"
 
 
 DRAWN = 8

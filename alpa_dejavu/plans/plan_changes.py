@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.plans.outline import DEGREES as OF_MESHES
 from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.plans.stage_rows import DEGREES, degrees_text, mesh_text
@@ -270,8 +271,7 @@ def _layers_text(stage: StagePlan) -> str:
 
 
 def _devices_text(stage: StagePlan) -> str:
-    on = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
-    return on + degrees_text(stage)
+    return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} ({degrees_text(stage)})"
 
 
 def priced_text(by: PricedBy | None) -> str:
@@ -319,9 +319,9 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     "logical meshes": (
         lambda stage: stage.logical_mesh, lambda stages: grouped([mesh_text(stage.logical_mesh) for stage in stages]),
     ),
-    "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
-    "remat": (lambda stage: stage.remat_text, lambda stages: " ".join(stage.remat_text for stage in stages)),
-    "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(ZERO_NAMES[stage.zero] for stage in stages)),
+    "hosts": (lambda stage: stage.hosts, lambda stages: grouped([name_ranges(stage.hosts) for stage in stages])),
+    "remat": (lambda stage: stage.remat_text, lambda stages: grouped([stage.remat_text for stage in stages])),
+    "ZeRO": (lambda stage: stage.zero, lambda stages: grouped([ZERO_NAMES[stage.zero] for stage in stages])),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
     **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},

@@ -133,19 +133,76 @@ def _shard(of: StagePlan | MeshConfig) -> str:
 
 
 DEGREES: Mapping[str, Callable[[StagePlan | MeshConfig], str]] = {
-    "context": _context, "experts": _experts, "shard": _shard,
+    "context": _context, "expert": _experts, "shard": _shard,
 }  # fmt: skip
-"""What divides a stage beside its logical mesh, by the names of the options that fix it, each as text; "": nothing."""
+"""What divides a stage beside its logical mesh, by its name, each as text; "": nothing."""
+_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
+"""The usual names of what backward passes compute again."""
 
 
 def degrees_text(of: StagePlan | MeshConfig) -> str:
-    """Returns how devices divide a stage beside its logical mesh, to be appended to that; "" if they don't.
+    """Returns the degrees of parallelism in which devices divide a stage, in the words of training frameworks.
 
     >>> degrees_text(MeshConfig((8, 1), 8, 1, context_parallel=2, expert_parallel=4))
-    ', context 2, experts 4'
+    'tensor 1, data 4, context 2, expert 4'
     """
-    texts = {name: text(of) for name, text in DEGREES.items()}
-    return "".join(f", {name} {text}" for name, text in texts.items() if text)
+    return _degrees_text([of], [])
+
+
+def parallelism_text(plan: Plan) -> str:
+    """Returns a plan's degrees of parallelism, and what is shared and computed again, in the words of training
+    frameworks; where stages differ, the least and the most, or each.
+    """
+    stages = plan.on_submeshes
+    chunks = len(plan.stages) // len(stages)
+    pipeline = [f"pipeline {len(stages)}", *([f"virtual stages {chunks}"] if chunks > 1 else [])]
+    return f"{_degrees_text(stages, pipeline)}, {', '.join(_kept_texts(plan.stages))}"
+
+
+def plan_text(plan: Plan) -> str:
+    """Returns a plan in a line, to tell it from others: its parallelism, schedule, micro-batches and layers."""
+    schedule = "" if len(plan.stages) == 1 else f", schedule {plan.schedule}"
+    counts = units.counted(plan.num_micro_batches, "micro-batch", "micro-batches")
+    return f"{parallelism_text(plan)}{schedule}, {counts}, {units.counted(plan.num_layers, 'layer')}"
+
+
+def kept_text(of: StagePlan | MeshConfig) -> str:
+    """Returns what data-parallel devices share of a stage, what is computed again, and what is offloaded, as text.
+
+    >>> kept_text(MeshConfig((8, 1), 8, 1, remat="layer", zero=2))
+    'ZeRO-1, recompute full'
+    """
+    return ", ".join(_kept_texts([of]))
+
+
+def _degrees_text(stages: Sequence[StagePlan | MeshConfig], pipeline: Sequence[str]) -> str:
+    more = {name: [text(of) or "1" for of in stages] for name, text in DEGREES.items() if name != "shard"}
+    texts = [
+        f"tensor {_span([of.tensor_parallel for of in stages])}",
+        *pipeline,
+        f"data {_span([of.data_parallel // of.context_parallel for of in stages])}",
+        *(f"{name} {' or '.join(dict.fromkeys(degrees))}" for name, degrees in more.items() if {*degrees} != {"1"}),
+    ]
+    return ", ".join(texts)
+
+
+def _kept_texts(stages: Sequence[StagePlan | MeshConfig]) -> list[str]:
+    groups = [of.sharded for of in stages]
+    within = f" in groups of {_span(groups)}" if any(groups) else ""
+    levels = (f"ZeRO-{ZERO_NAMES[of.zero]}" if of.zero else "no ZeRO" for of in stages)
+    shared, again = (" or ".join(dict.fromkeys(texts)) for texts in (levels, map(_recomputed, stages)))
+    offloads = [of.offloaded if isinstance(of, StagePlan) else of.offload for of in stages]
+    kept = " or ".join(dict.fromkeys(offload.text for offload in offloads if offload.any))
+    return [shared + within, f"recompute {again}", *([f"offload {kept}"] if kept else [])]
+
+
+def _recomputed(of: StagePlan | MeshConfig) -> str:
+    share = "" if of.remat_share == 1 else f" of {of.remat_share:.0%} of the blocks"
+    return _RECOMPUTED[of.remat] + share
+
+
+def _span(values: Sequence[int]) -> str:
+    return units.span(values, "{:.0f}".format)
 
 
 def _hosts(rows: Iterable[StageRow]) -> str:
@@ -256,11 +313,11 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
+PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OFFLOAD, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 LEAVE = (
-    "logical", "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "submesh",
-    "collectives",
+    "logical", *DEGREES, "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "offload",
+    "submesh", "collectives",
 )  # fmt: skip
 """The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (

@@ -8,7 +8,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
-from alpa_dejavu.problem import ZERO_NAMES, Plan, StagePlan
+from alpa_dejavu.problem import Plan, StagePlan
 
 _LONG = 0.1
 """A step of planning is named where it took so large a share of the whole."""
@@ -46,6 +46,11 @@ class MemoryParts:
     parts: tuple[tuple[str, float], ...]  # bytes by name on each device; they add up to its peak
     limit_bytes: float  # what a device has for it
 
+    @property
+    def total(self) -> float:
+        """Returns the bytes of all parts together."""
+        return sum(num_bytes for _, num_bytes in self.parts)
+
 
 def fullest_parts(plan: Plan) -> MemoryParts:
     """Returns what a device keeps that a plan fills most, of all the stages that are on it, with one of them."""
@@ -66,55 +71,3 @@ def _parts(stages: Sequence[StagePlan]) -> tuple[tuple[str, float], ...]:
         ("activations of micro-batches in flight", max(first.memory_bytes - resident - temporary, 0.0)),
         ("temporaries of a layer", temporary),
     )
-
-
-_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
-"""The usual names of what backward passes compute again."""
-
-
-def plan_facts(plan: Plan) -> list[tuple[str, str]]:
-    """Returns a plan's degrees of parallelism, the parts of its batch, and the memory of its fullest device, each with
-    its name, in the words of training frameworks.
-    """
-    facts = [("parallelism", parallelism_text(plan))]
-    if plan.batch is not None:
-        samples = plan.batch / plan.num_micro_batches
-        replicas = [stage.data_parallel / stage.context_parallel for stage in plan.on_submeshes]
-        share = units.span([samples / count for count in replicas], units.number)
-        count = units.counted(plan.num_micro_batches, "micro-batch", "micro-batches")
-        facts.append(("batch", f"{plan.batch} samples: {count} of {units.number(samples)}, {share} on each replica"))
-    fullest = fullest_parts(plan)
-    parts = ", ".join(f"{name} {units.size(num_bytes)}" for name, num_bytes in fullest.parts)
-    used = units.size(sum(num_bytes for _, num_bytes in fullest.parts))
-    return [*facts, ("memory", f"{used} of {units.size(fullest.limit_bytes)}, stage {fullest.stage}: {parts}")]
-
-
-def parallelism_text(plan: Plan) -> str:
-    """Returns a plan's degrees of parallelism, and what is shared and computed again, in the field's words; where
-    stages differ, the least and the most, or each.
-    """
-    stages = plan.on_submeshes
-    degrees: list[tuple[str, list[int], bool]] = [
-        ("tensor", [stage.tensor_parallel for stage in stages], True),
-        ("pipeline", [len(stages)], True),
-        ("virtual stages", [len(plan.stages) // len(stages)], False),
-        ("data", [stage.data_parallel // stage.context_parallel for stage in stages], True),
-        ("context", [stage.context_parallel for stage in stages], False),
-        ("expert", [stage.expert_parallel for stage in stages], False),
-    ]
-    texts = [f"{name} {_span(values)}" for name, values, always in degrees if always or max(values) > 1]
-    groups = [stage.sharded for stage in stages]
-    within = f" in groups of {_span(groups)}" if any(groups) else ""
-    levels = (f"ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else "no ZeRO" for stage in stages)
-    shared = " or ".join(dict.fromkeys(levels))
-    again = " or ".join(dict.fromkeys(map(_recomputed, plan.stages)))
-    return ", ".join([*texts, shared + within, f"recompute {again}"])
-
-
-def _recomputed(stage: StagePlan) -> str:
-    share = "" if stage.remat_share == 1 else f" of {stage.remat_share:.0%} of the blocks"
-    return _RECOMPUTED[stage.remat] + share
-
-
-def _span(values: list[int]) -> str:
-    return str(values[0]) if len(set(values)) == 1 else f"{min(values)} to {max(values)}"

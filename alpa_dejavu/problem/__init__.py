@@ -8,7 +8,12 @@ from alpa_dejavu.problem._cluster import Cluster, Host
 from alpa_dejavu.problem._confidence import Confidence, DrawnSeconds, PricedBy
 from alpa_dejavu.problem._device import Device, HostMemory, HostShare, Nvme, SmallProducts, StridedReads
 from alpa_dejavu.problem._division import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
     PHASES,
+    STATES,
+    WEIGHTS,
     AxisCollectives,
     Division,
     Layer,
@@ -49,6 +54,7 @@ from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Objective, Slicing, SlicingProblem, StageChoice
 
 __all__ = [
+    "ACTIVATIONS",
     "ANY_CUTS",
     "ATTENTION",
     "ATTENTION_LIBRARIES",
@@ -59,6 +65,8 @@ __all__ = [
     "EXPERT_REPLICATED",
     "EXPERT_SHARDED",
     "EXPERT_TENSOR",
+    "GRADIENTS",
+    "INPUTS",
     "NO_OFFLOAD",
     "OFFLOADED",
     "OFFLOAD_PLACES",
@@ -66,7 +74,9 @@ __all__ = [
     "REMAT",
     "REPLICATED",
     "SHARDED",
+    "STATES",
     "TENSOR",
+    "WEIGHTS",
     "ZERO_NAMES",
     "AxisCollectives",
     "Cluster",

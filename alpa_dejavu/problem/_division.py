@@ -18,6 +18,12 @@ PHASES = ("forward", "backward", "step")
 """The first two come for each micro-batch, the last one once a step."""
 
 
+WEIGHTS, GRADIENTS, STATES = "weights", "gradients", "optimizer's states"
+INPUTS, ACTIVATIONS = "what layers take in", "other activations"
+"""The parts of a stage's memory that are there all the time, and for each micro-batch in flight; others are there while
+a layer is computed."""
+
+
 class NoShardingError(ValueError):
     """An error that says that a logical mesh can't divide a model in the way that its options ask for."""
 

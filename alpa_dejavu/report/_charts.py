@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.plans.stage_rows import degrees_text
+from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
 from alpa_dejavu.problem import MeshConfig, StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 from alpa_dejavu.simulation.step import Timeline
@@ -83,7 +83,7 @@ def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | Non
 
 
 def _choices(of: StagePlan | MeshConfig) -> tuple[object, ...]:
-    return of.remat, of.zero, degrees_text(of)
+    return degrees_text(of), kept_text(of)
 
 
 def layer_costs(planned: PlanningResult) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.plans.stage_rows import degrees_text
-from alpa_dejavu.problem import ZERO_NAMES, Cluster, Link, StagePlan
+from alpa_dejavu.plans.stage_rows import degrees_text, kept_text
+from alpa_dejavu.problem import Cluster, Link, StagePlan
 from alpa_dejavu.report._style import COLORS, SCALE, finished, log_axis
 
 
@@ -80,12 +80,7 @@ def _of_hosts(planned: PlanningResult, submesh: int) -> str:
 
 
 def _config(config: Any) -> str:
-    if config is None:
-        return "no config"
-    logical = " x ".join(map(str, config.shape))
-    offload = f", offload {config.offload.text}" if config.offload.any else ""
-    kept = f"remat {config.remat}, ZeRO {ZERO_NAMES[config.zero]}"
-    return f"logical mesh {logical}{degrees_text(config)}, {kept}{offload}"
+    return "no config" if config is None else f"{degrees_text(config)}, {kept_text(config)}"
 
 
 def _stage_marks(stages: Iterable[tuple[int, StagePlan]], where: str, **marker: Any) -> dict[str, Any]:

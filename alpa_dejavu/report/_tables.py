@@ -14,24 +14,23 @@ from typing_extensions import NotRequired
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.planning.given.figures import training_facts
+from alpa_dejavu.planning.given.figures import first_facts
 from alpa_dejavu.planning.given.footing import Footing, footings
 from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
-from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.result import PlanningResult, joined_runners_up
 from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     REPORTED,
     StageRow,
-    degrees_text,
     drawn_text,
     folded_cells,
     known_columns,
-    mesh_text,
+    plan_text,
 )
-from alpa_dejavu.plans.table import fullest_parts, parallelism_text
-from alpa_dejavu.problem import ZERO_NAMES, Cluster, DrawnSeconds, Link, Plan
+from alpa_dejavu.plans.table import fullest_parts
+from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
-from alpa_dejavu.simulation.sensitivity import sensitivities
+from alpa_dejavu.simulation.sensitivity import alike, sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -44,20 +43,15 @@ class ReportTable(TypedDict):
 
 
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
-    """Returns a plan's most important figures, such as its step time and throughput, as pairs of name and value."""
+    """Returns the figures of a plan that are read first, and some that only its simulation tells, each with its name;
+    of a part of a figure the name begins with that of the whole.
+    """
     plan, timeline = planned.plan, planned.timeline
-    shown = [("iteration time", units.seconds(plan.step_s)), ("expected step", units.seconds(plan.expected_s))]
-    if measured is not None:
-        shown.append(("measured step", f"{units.seconds(measured.step_s)}"))
-    if planned.samples_per_s is not None:
-        shown.append(("throughput", f"{units.sample_rate(planned.samples_per_s)}"))
+    first = [(f"memory: {name.strip()}" if name[0] == " " else name, text) for name, text in first_facts(plan, planned)]
     return [
-        *shown,
-        ("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} %"),
+        *first,
+        *([] if measured is None else [("measured step", units.seconds(measured.step_s))]),
         ("model FLOP of a step", units.flop(planned.model_flop)),
-        ("parallelism", parallelism_text(plan)),
-        ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
-        ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
         ("schedule", plan.schedule.replace("_", " ")),
         ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
         ("planned in", f"{units.seconds(plan.total_planning_s)}"),
@@ -67,7 +61,6 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 def notes(plan: Plan) -> list[tuple[str, str]]:
     """Returns what is to be said of a plan in sentences, as pairs of what it is about, or "", and the sentence."""
     return [
-        *training_facts(plan),
         ("runs on", runtimes_text(plan)),
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
         *(("", note) for note in plan.notes),
@@ -114,50 +107,36 @@ def memory_rows(plan: Plan) -> ReportTable:
 def whole_table(planned: PlanningResult, steps: int) -> ReportTable:
     """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
     run = whole_run(planned, steps)
-    sent = [(f"sent from {a} to {b}", units.traffic(num_bytes)) for a, b, num_bytes in sent_rows(run)]
-    return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *_alike_in_one(sent)]}
+    sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
+    return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
 
 
 def runner_up_rows(planned: PlanningResult) -> ReportTable:
     """Returns a table of a chosen plan and the next best ones, and why these lose; no rows if nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
-    rows = [["1", described(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
-    for rank, other in enumerate(planned.runners_up, start=2):
-        plan = other.plan
-        slower = plan.step_s / planned.plan.step_s - 1
+    rows = [["1", plan_text(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
+    for ranks, other in joined_runners_up(planned.runners_up):
+        slower = other.plan.step_s / planned.plan.step_s - 1
         change = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
-        rows.append([str(rank), described(plan), units.seconds(plan.step_s), change, other.why])
+        rows.append([ranks, plan_text(other.plan), units.seconds(other.plan.step_s), change, other.why])
     heads = ["rank", "plan", "step", "slower by", "why it loses"]
     return {"heads": heads, "rows": rows, "kept": ("rank", "step", "why it loses")}
-
-
-def described(plan: Plan) -> str:
-    """Returns a plan in a line: micro-batches, where layers are cut, and for each run of alike stages their number,
-    submesh, logical mesh, other degrees, remat, ZeRO and offload.
-    """
-    texts = []
-    for stage in plan.stages:
-        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
-        text += degrees_text(stage) + {"none": "", "layer": ", remat", "selective": ", selective remat"}[stage.remat]
-        text += f", ZeRO-{ZERO_NAMES[stage.zero]}" if stage.zero else ""
-        texts.append(text + (f", {stage.offloaded.text}" if stage.offloaded.any else ""))
-    parts = "; ".join(f"{len(list(alike))} on {text}" for text, alike in itertools.groupby(texts))
-    cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])
-    layers = f"{plan.num_layers} layers" + (f" cut after {cut}" if cut else "")
-    stages = units.counted(len(plan.stages), "stage")
-    batches = units.counted(plan.num_micro_batches, "micro-batch", "micro-batches")
-    return f"{stages}, {batches}, {layers}: {parts}"
 
 
 def sensitivity_rows(plan: Plan) -> ReportTable:
     """Returns a table of how a step depends on the speed of devices, links and stages; what helps most is first."""
     rows = [
-        [slope.what, f"{slope.elasticity:.3f} %", f"{slope.worse_elasticity:.3f} %", units.seconds(slope.twice_s)]
-        for slope in sensitivities(plan)
+        [
+            what,
+            units.span([slope.elasticity for slope in together], "{:.3f} %".format),
+            units.span([slope.worse_elasticity for slope in together], "{:.3f} %".format),
+            units.span([slope.twice_s for slope in together], units.seconds),
+        ]
+        for what, together in alike(sensitivities(plan))
     ]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
-    return {"heads": heads, "rows": _alike_in_one(rows), "kept": heads[:2]}
+    return {"heads": heads, "rows": rows, "kept": heads[:2]}
 
 
 def layer_rows(planned: PlanningResult) -> ReportTable:
@@ -176,8 +155,7 @@ def layer_rows(planned: PlanningResult) -> ReportTable:
         for n, layer in enumerate(planned.model.layers)
     ]  # fmt: skip
     heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward", "mean ± deviation"]
-    alike = itertools.groupby(rows, lambda row: [_NUMBERS.sub("", row[1]), *row[2:]])
-    runs = [list(run) for _, run in alike]
+    runs = [list(run) for _, run in itertools.groupby(rows, lambda row: [_NUMBERS.sub("", row[1]), *row[2:]])]
     folded = [[_ends(row[0] for row in run), _ends(row[1] for row in run), *run[0][2:]] for run in runs]
     return {"heads": heads, "rows": folded, "kept": ("layer", "stage", "forward", "kept for backward")}
 
@@ -190,16 +168,6 @@ def _ends(names: Iterable[str]) -> str:
     """Returns the first and the last of several names as a text; the only one as it is."""
     first, *others = dict.fromkeys(names)
     return f"{first}-{others[-1]}" if others and first.isdecimal() else " to ".join([first, *others[-1:]])
-
-
-def _alike_in_one(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Returns rows of names and their cells; of those that differ in numbers of their names, the first one alone."""
-    alike = collections.defaultdict[tuple[str, ...], list[str]](list)
-    for name, *cells in rows:
-        key = (_NUMBERS.sub("", name), *cells)
-        alike[key].append(name)
-    return [[names[0] + (f" and {len(names) - 1} alike" if names[1:] else ""), *key[1:]]
-            for key, names in alike.items()]  # fmt: skip
 
 
 def planning_rows(plan: Plan) -> ReportTable:

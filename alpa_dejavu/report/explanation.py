@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.planning.given.other_settings import OtherSetting, other_settings
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.problem import Plan
@@ -129,22 +130,12 @@ def _fullest(plan: Plan) -> Iterator[str]:
     if not shares:
         return
     fullest = max(range(len(shares)), key=shares.__getitem__)
-    stage = plan.stages[fullest]
-    headroom = stage.memory_limit_bytes - stage.memory_bytes
-    figures = f"{units.size(stage.memory_bytes)} of {units.size(stage.memory_limit_bytes)}"
-    if headroom < 0:
-        helps = [] if stage.remat == "layer" else ["remat"]
-        helps += [] if stage.zero else ["a ZeRO level of 1 or 3"]
-        helps += ["more micro-batches", "more devices"]
-        missing = f"{units.size(-headroom)} are missing"
-        yield f"stage {fullest} doesn't fit: {figures}, {missing}; {', '.join(helps)} would help"
-    elif shares[fullest] > _TIGHT:
-        yield f"stage {fullest} nearly fills its memory: {figures}; faster choices may be ruled out by that"
-    else:
-        yield f"memory sets no limit: the fullest, stage {fullest}, has {figures}"
+    if _TIGHT < shares[fullest] <= 1:
+        yield f"stage {fullest} nearly fills its memory; faster choices may be ruled out by that"
 
 
 def _offloaded(plan: Plan) -> Iterator[str]:
+    by_text: dict[str, list[str]] = {}
     for n, stage in enumerate(plan.stages):
         offload = stage.offload
         if offload is None:
@@ -154,10 +145,12 @@ def _offloaded(plan: Plan) -> Iterator[str]:
         places += [("its host's drives", offload.nvme_bytes, offload.nvme_limit_bytes)] if offload.nvme_bytes else []
         needs = " and ".join(f"{units.size(used)} of {units.size(has)} of {where}" for where, used, has in places)
         lack = f", {units.size(offload.missing_bytes)} are missing" if offload.missing_bytes else ""
-        yield (
-            f"stage {n} offloads {offload.shares.text}: copies in its passes take {units.seconds(copies_s)} of a step, "
+        text = (
+            f" offloads {offload.shares.text}: copies in its passes take {units.seconds(copies_s)} of a step, "
             f"the hosts' update with its copies {units.seconds(offload.step_s)}; for each device it takes {needs}{lack}"
         )
+        by_text.setdefault(text, []).append(f"stage {n}")
+    yield from (name_ranges(stages) + text for text, stages in by_text.items())
 
 
 def _what_ifs(plan: Plan) -> Iterator[WhatIf]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, final
 
+from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.problem import Plan, StagePlan
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, scaled
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["LEVERS", "Figure", "Sensitivity", "derivatives", "ranked", "sensitivities"]
+__all__ = ["LEVERS", "Figure", "Sensitivity", "alike", "derivatives", "ranked", "sensitivities"]
 
 LEVERS = ("devices", "links", "layers")
 """The things that a figure may be about."""
 _NOTHING = 1e-6
 """A figure that moves a step by no more than this share of it isn't listed."""
+_NUMBERED = re.compile(r"(.*(?:stage|layer) )(\d+)((?: .*)?)")
 _Taking: TypeAlias = Callable[[Times, Sequence[int], float], Times]
 """The times where something in some stages takes a share of its time."""
 
@@ -118,6 +122,31 @@ def ranked(results: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
     return tuple(sorted(matter, key=lambda s: (-s.gained_s, -s.saved_s, -s.cost_s)))
 
 
+def alike(results: Iterable[Sensitivity]) -> list[tuple[str, list[Sensitivity]]]:
+    """Returns sensitivities in the same order, those of stages or layers that help as much together by one name.
+
+    >>> of_stages = (Sensitivity(f"links within stage {n}", "links", 9.0, 1.0, 1.0, 8.0) for n in (2, 0, 1))
+    >>> [name for name, _ in alike(of_stages)]
+    ['links within stages [0-2]']
+    """
+    groups: dict[tuple[str, str, str, object], list[tuple[str, Sensitivity]]] = {}
+    for result in results:
+        parts = _NUMBERED.fullmatch(result.what)
+        before, number, after = parts.groups() if parts else (result.what, "", "")
+        after = "" if after.startswith(" (") else after  # which layers and hosts a stage has
+        best = None if result.best is None else result.best.stages
+        key = before, after, units.seconds(result.step_s - result.gained_s), best
+        groups.setdefault(key, []).append((number, result))
+    named = []
+    for (before, after, *_), group in groups.items():
+        name = group[0][1].what
+        if group[1:]:
+            numbers = name_ranges(f"{before}{number}" for number, _ in group).removeprefix(before)
+            name = f"{before.rstrip()}s {numbers}{after}"
+        named.append((name, [own for _, own in group]))
+    return named
+
+
 def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
     """Yields the figures that a plan itself tells apart, by the times of its stages."""
     everywhere = range(len(times))
@@ -128,21 +157,17 @@ def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
     yield _figure("all links between stages", "links", times, everywhere, _sends)
     for n, stage in enumerate(plan.stages):
         # As well a matter of its devices as of its layers.
-        what = f"computing of stage {n} ({_layers(stage)} on {_hosts(stage.hosts)})"
+        what = f"computing of stage {n} ({_layers(stage)} on {name_ranges(stage.hosts)})"
         yield _figure(what, "layers", times, [n], _computing)
         yield _figure(f"links within stage {n}", "links", times, [n], _links)
         if n:
-            yield _figure(f"links between stages {n - 1} and {n}", "links", times, [n - 1], _sends)
+            yield _figure(f"links between stage {n - 1} and the next", "links", times, [n - 1], _sends)
     yield from _host_figures(plan.stages, times)
 
 
 def _layers(stage: StagePlan) -> str:
     first, last = stage.layers
     return f"layer {first}" if first == last else f"layers {first}-{last}"
-
-
-def _hosts(names: Sequence[str], joined: str = " ") -> str:
-    return f"{names[0]} ... {names[-1]}" if len(names) > 2 else joined.join(names)
 
 
 def _figure(what: str, part: str, times: Times, stages: Sequence[int], taking: _Taking) -> Figure:
@@ -169,8 +194,10 @@ def _host_figures(stages: Sequence[StagePlan], times: Times) -> Iterator[Figure]
         alone = [n for n in common if len(stages[n].hosts) == 1]
         if len(common) == len(alone) == 1:
             continue  # that is the computing of this stage
-        some = _hosts(hosts, " or ")
+        some = name_ranges(hosts)
         what = f"devices of host {some}" if len(hosts) == 1 else f"devices of one of the hosts {some}"
+        if len(hosts) > 1 and len(common) == 1:
+            what = f"devices of one host of stage {common[0]} ({some})"
         better, twice = (_computing(times, alone, share) for share in (0.0, 0.5))
         yield Figure(what, "devices", better=better, worse=_computing(times, common, 2.0), twice=twice)
 

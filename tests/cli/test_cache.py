@@ -78,7 +78,7 @@ def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monk
     with entry(cache).open("r+b") as file:
         file.truncate(2**40)
     assert cache.read(KEY, same) is None
-    assert "it has 1024 GiB, but must have at most 64 MiB; if that is meant, set ALPA_" in caplog.text
+    assert "it has 1 TiB, but must have at most 64 MiB; if that is meant, set ALPA_" in caplog.text
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "much")
     assert cache.read(KEY, same) is None
     assert "ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0, and at most " in caplog.text

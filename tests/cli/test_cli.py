@@ -87,20 +87,22 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert run.named["memory_margin"] == 0.1
     lines = result.stdout.splitlines()
     assert lines[0] == "tiny in 4 layers on example, 4 devices, schedule 1f1b"
-    facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in lines[1:6])
+    head = next(n for n, line in enumerate(lines) if line.startswith("stage "))
+    facts = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines[1:head])
     assert facts["parallelism"] == "tensor 1, pipeline 2, data 2, no ZeRO, recompute none"
-    assert facts["batch"] == "32 samples: 4 micro-batches of 8, 4 on each replica"
-    assert list(facts) == ["iteration time", "model FLOP utilisation", "parallelism", "batch", "memory"]
+    assert facts["batch"] == "32 samples: micro-batch 4 x 4 x data 2"
+    assert list(facts)[:5] == ["parallelism", "batch", "iteration time", "MFU", "memory"]
     known = known_columns(PLANNED, stage_rows(planned().plan))
-    assert lines[6].split() == " ".join(column.name for column in known).split()
-    assert lines[7].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
+    assert lines[head].split() == " ".join(column.name for column in known).split()
+    assert lines[head + 1].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
     wide = run(*ASKED, "--wide").stdout.splitlines()
-    assert [line.split()[:2] for line in wide[7:9]] == [["0", "0-1"], ["1", "2-3"]]
-    assert "priced for              alpa, the default; --runtime megatron" in result.stdout
-    assert "priced for" not in run(*ASKED, "--runtime", "megatron").stdout
+    assert [line.split()[:2] for line in wide[head + 1 : head + 3]] == [["0", "0-1"], ["1", "2-3"]]
+    assert "priced as Alpa runs it, the default: --runtime megatron" in result.stdout
+    assert "priced as Alpa" not in run(*ASKED, "--runtime", "megatron").stdout
     made = planned()
     assert f"iteration time          {units.seconds(made.plan.step_s)}, {32 / made.plan.step_s:.4g} samples/s" in lines
-    assert f"model FLOP utilisation  {100 * made.flop_utilisation:.1f} %" in result.stdout
+    assert facts["MFU"].startswith(f"{100 * made.flop_utilisation:.1f} %: ")
+    assert facts["MFU"].endswith(" a device in float32, by its traced products")
     assert "100.0 % slower: +1 s idle" in result.stdout
     assert "planned in" in result.stdout
 
@@ -126,15 +128,18 @@ def test_numbers_are_handed_on(run):
 
 def test_a_sample_has_as_many_tokens_as_the_model_may_have_where_no_fewer_are_asked_for(run):
     asked = ["plan", "--cluster", "p3.16xlarge", "--batch", "32", "--model"]
-    assert "8192 tokens, as many as the model may have: --sequence takes fewer" in run(*asked, "gemma2-9b").output
-    assert run.asked[0] == "gemma2-9b"
-    assert "as many as the model may have" not in run(*asked, "gemma-2-9b", "--sequence", "2048").output
+    assert "as many tokens as the model may have: --sequence takes fewer" in run(*asked, "mistral-nemo").output
+    assert run.asked[0] == "mistral-nemo"
+    assert "as the model may have" not in run(*asked, "gemma2-9b").output, "they are as many as usual"
+    assert "as the model may have" not in run(*asked, "mistral-nemo", "--sequence", "2048").output
+    assert "sequence=2048," in run.asked[0]
+    assert "as the model may have" not in run(*asked, "gemma-2-9b", "--sequence", "2048").output
     assert "sequence=2048," in run.asked[0]
     refused = run(*asked, "gemma-2-9b", "--sequence", "16384").output
     assert "sequence is 16384, but must be at most 8192, the tokens that gemma-2-9b may have; give fewer" in refused
-    assert "as many as the model may have" not in run(*asked, "gpt-125m").output
+    assert "as the model may have" not in run(*asked, "gpt-125m").output
     text = "transformer:hidden=64,blocks=2,heads=2,vocabulary=128,sequence=256"
-    assert "as many as the model may have" not in run(*asked, text).output
+    assert "as the model may have" not in run(*asked, text).output
     assert run(*asked, text, "--sequence", "512").exit_code == 0
     assert "sequence=512" in run.asked[0]
 
@@ -280,7 +285,7 @@ def test_estimate_says_what_a_plan_takes_and_what_its_file_says(run, estimates, 
 def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
     result = run("explain", saved(tmp_path))
     assert result.exit_code == 0
-    assert "iteration time          250 ms: " in result.stdout
+    assert "iteration time          250 ms, " in result.stdout
     assert "devices that compute twice as fast" in result.stdout
     assert "of the average device" in result.stdout
 
@@ -292,7 +297,8 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     assert result.exit_code == 0
     rows = [line.split("  ")[0] for line in result.stdout.splitlines()]
     assert rows[rows.index("what to speed up first") + 1] == "all devices"
-    assert {"cost of layer [0-1]", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
+    expected = {"cost of layers [0-1]", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"}
+    assert expected <= set(rows)
     assert "isn't known" not in result.stdout
     device = CLUSTER.hosts[0].device
     slower = dataclasses.replace(device, flop_per_s={"float32": 1e9})
@@ -437,7 +443,8 @@ def test_estimate_says_where_memory_is_missing(run, estimates, tmp_path, monkeyp
 
     monkeypatch.setattr(plan_estimate_module.PlanEstimator, "estimate", too_much)
     result = run("estimate", saved(tmp_path))
-    assert "stage 1 doesn't fit into memory: 1.00 GiB are missing" in result.stdout
+    assert result.stdout.count("1.00 GiB of each device's memory are missing on stage [0-1]\n") == 1
+    assert "what would fit          tried, and not enough: " in result.stdout
     assert "MISSING 1.00 GiB" in result.stdout
 
 

@@ -40,7 +40,7 @@ def test_without_residuals_the_count_is_taken_as_it_is_and_the_risk_is_unknown()
     assert margin.needed(ONE) is ONE
     assert margin.probability(COUNTED, 16e9) is None
     assert not margin.is_known
-    assert margin.note().endswith("no peak was measured on such devices, and none is left free")
+    assert margin.note().endswith("not measured: none of each device's is left free")
 
 
 def test_too_few_residuals_are_said_and_have_the_tails_of_two_degrees_of_freedom():
@@ -79,7 +79,7 @@ def test_a_plan_whose_memory_was_never_measured_leaves_some_free():
     plan = planned(MODEL, cluster, space(), RUN).plan
     assert fullest_bytes(plan) <= 0.95 * limit
     assert {stage.memory_limit_bytes for stage in plan.stages} == {limit}
-    assert "no peak was measured on such devices, so 5 % of each device's is left free" in plan.notes[-1]
+    assert "memory is counted, not measured: 5 % of each device's is left free" in plan.notes[-1]
     for margin in (0.0, 0.015):
         whole = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=margin)).plan
         assert fullest_bytes(whole) == fullest_bytes(best)

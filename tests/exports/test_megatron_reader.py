@@ -127,6 +127,42 @@ def test_what_divides_the_model_is_applied(tmp_path, more, expected):
     assert {name: getattr(outline, name) for name in expected} == expected
 
 
+EXPERTS = "--num-experts 8 --disable-bias-linear --expert-model-parallel-size 4"
+
+
+@pytest.mark.parametrize(
+    ("more", "otherwise"),
+    [
+        ("--tensor-model-parallel-size 2 --tp-comm-overlap", "--tp-comm-overlap is priced as if products waited"),
+        ("--cuda-graph-impl local", "--cuda-graph-impl local is priced as kernels that are launched one by one"),
+        (EXPERTS, "--moe-token-dispatcher-type allgather is priced as alltoall"),
+        (f"{EXPERTS} --moe-token-dispatcher-type flex", "--moe-token-dispatcher-type flex is priced as alltoall"),
+        ("--context-parallel-size 2 --cp-comm-type p2p a2a+p2p", "--cp-comm-type p2p a2a+p2p is priced as p2p: keys"),
+        ("--fp8-format e4m3 --first-last-layers-bf16 --num-layers-at-end-in-bf16 3",
+         "--first-last-layers-bf16: 4 blocks compute in bf16, but are priced in float8"),
+        ("--no-bias-gelu-fusion", "--no-bias-gelu-fusion is priced as fused"),
+    ],
+)  # fmt: skip
+def test_what_is_priced_otherwise_is_told(tmp_path, more, otherwise):
+    (sentence,) = read(tmp_path, f"--bf16 {more}").otherwise
+    assert sentence.startswith(otherwise)
+
+
+def test_products_in_pieces_are_priced_so(tmp_path):
+    foreign = read(tmp_path, "--bf16 --tensor-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce "
+                             "--tp-comm-overlap")  # fmt: skip
+    assert (foreign.priced_by, foreign.otherwise) == ({"overlap": "tensor"}, ())
+
+
+def test_a_model_that_is_given_has_the_arguments_tokens_and_no_other_sizes(tmp_path):
+    model = dataclasses.replace(transformer_size("gpt2-350m"), sequence=77)
+    path = tmp_path / "run.sh"
+    path.write_text(f"{RUN}--bf16\n")
+    assert TARGETS["megatron"].reader(path, 8, model).model.sequence == 1024
+    with pytest.raises(ValueError, match="line 1: --num-layers is 24, but --model has 12; give the model of the run"):
+        TARGETS["megatron"].reader(path, 8, transformer_size("gpt2-125m"))
+
+
 def test_embedding_and_loss_count_as_blocks(tmp_path):
     both = "--bf16 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
     stages = f"{both} --pipeline-model-parallel-size 4"
@@ -139,6 +175,12 @@ def test_embedding_and_loss_count_as_blocks(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ("--cp-comm-type ring", "--cp-comm-type is 'ring', but must be p2p, allgather, a2a or"),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 4",
+            "is 4, but must be 2, the stages of the pipeline",
+        ),
         ("--context-parallel-size 3", "times 3 context-parallel ones must divide the 8 devices"),
         ("--expert-model-parallel-size 16", "--expert-model-parallel-size is 16, but must divide the 8 data"),
         ("--expert-tensor-parallel-size 3", "-size is 1 and --expert-tensor-parallel-size 3, but their"),

@@ -206,6 +206,8 @@ MODEL = {
         ("nemo", "trainer.strategy.fsdp", "pytorch", "--use-torch-fsdp2"),
         ("nemo", "trainer.plugins.grad_reduce_in_fp32", False, "--grad-reduce-in-bf16"),
         ("nemo", "trainer.plugins.fp8", "hybrid", "--fp8-format hybrid"),
+        ("nemo", "trainer.callbacks", [{"_target_": "nemo.x.MegatronCommOverlapCallback", "tp_comm_overlap": True}],
+         "--tp-comm-overlap"),
         ("megatron-bridge", "mixed_precision", "bf16_with_mxfp8_mixed",
          "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather"),
         ("megatron-bridge", "mixed_precision", "bf16_with_fp8_current_scaling_mixed",
@@ -339,6 +341,8 @@ def test_without_o2_it_is_priced_as_with_it_and_told(tmp_path):
         ("megatron-bridge", {"mixed_precision": "int8_mixed"}, r"mixed_precision is 'int8_mixed', but must be one of"),
         ("megatron-bridge", {"train.micro_batch_size": None}, r"line 1: micro_batch_size is missing, but must be"),
         ("megatron-bridge", {"train.global_batch_size": None}, r"line 1: global_batch_size is missing, but must be"),
+        ("megatron-bridge", {"mixed_precision": None}, r"line 1: mixed_precision is missing, but must be there"),
+        ("nemo-1", {"trainer.precision": None}, r"trainer.precision is missing, but must be there to know"),
         ("megatron-bridge", {"model.activation_func": {"_target_": "torch.nn.functional.gelu"}}, r"activation_func is "
          r"'gelu', but must be SiLU with a gate"),
         ("megatron-bridge", {"logger": {"hook": {"_target_": "builtins.eval", "_args_": ["1"]}}}, r"line \d+: "
@@ -420,3 +424,13 @@ def test_import_leads_on_to_other_commands(tmp_path, monkeypatch):
     run("export", plans[0], "--to", "megatron", "--output", tmp_path / "out")
     again = SOURCES["megatron"].reader(tmp_path / "out" / "run_megatron.sh", 8, None)
     assert again.outline.blocks == (16, 16)
+
+
+def test_tokens_that_are_asked_for_must_be_the_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(BRIDGE)
+    arguments = ["import", "run.yaml", "--from", "megatron-bridge", "--cluster", "dgx-h100", "--sequence"]
+    result = CliRunner().invoke(main, [*arguments, "4096"])
+    assert result.exit_code == 1
+    assert "sequence is 4096, but run.yaml says 8192; leave --sequence out" in result.output
+    run(*arguments, 8192)

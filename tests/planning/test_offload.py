@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 
-from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.offload_choices import with_all_shares, with_offload
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
@@ -13,6 +12,7 @@ from alpa_dejavu.costs.offload import copies
 from alpa_dejavu.planning import estimate, given_stages, plan_model
 from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
 from alpa_dejavu.planning.changed.replanning import replan
+from alpa_dejavu.planning.given.figures import lacking
 from alpa_dejavu.planning.search.runtimes import runtimes_of
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import HostMemory, MemoryShares, NoPlanError, Nvme, Offload, Run
@@ -126,7 +126,7 @@ def test_more_offload_than_a_host_has_is_said():
     tiny = cluster(memory=dataclasses.replace(MEMORY, num_bytes=2.0**26))
     there = estimate(made.model, tiny, made.run, given_stages(made.plan)).plan
     (line,) = lacking(there)
-    assert "offloads more than its hosts have for each device: " in line
+    assert " of the hosts' for each device are missing; offload less, or add memory or drives to the hosts" in line
     assert not lacking(made.plan)
 
 

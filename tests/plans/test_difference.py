@@ -37,9 +37,9 @@ def test_every_difference_is_named_and_the_costs_add_up():
     assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "remat", "ZeRO"]
     assert (found[0].first, found[0].second, found[0].cost_s) == ("4", "8", 4.0)
     assert (found[1].first, found[1].second, found[1].cost_s) == ("1f1b", "gpipe", 1.0)
-    assert found[2].first == "3 layers on 1x2 as 2x1, 1 layer on 1x2 as 1x2"
-    assert found[2].second == "2 times 1 layer on 1x2 as 2x1, 2 layers on 1x2 as 2x1"
-    assert found[3].second == "none none layer"
+    assert found[2].first == "3 layers on 1x2 (tensor 1, data 2), 1 layer on 1x2 (tensor 2, data 1)"
+    assert found[2].second == "2 times 1 layer on 1x2 (tensor 1, data 2), 2 layers on 1x2 (tensor 1, data 2)"
+    assert found[3].second == "2 times none, layer"
     assert sum(one.cost_s for one in found) == pytest.approx(price(SECOND) - price(FIRST))
 
 
@@ -204,10 +204,10 @@ def test_plans_for_other_hosts_are_other_problems():
     assert (row.what, row.first, row.second, row.cost_s) == ("runs on Alpa", "yes", "no", None)
 
 
-def test_degrees_that_changed_are_named_by_their_options():
+def test_degrees_that_changed_are_named():
     other = changed(FIRST, context_parallel=[2, 2], expert_parallel=[2, 2], expert_tensor=[1, 1], sharded=[0, 2])
     assert [(row.what, row.first, row.second) for row in differences(FIRST, other)] == [
         ("context", "2 times 1", "2 times 2"),
-        ("experts", "2 times 1", "2 times 2 (tensor 1)"),
+        ("expert", "2 times 1", "2 times 2 (tensor 1)"),
         ("shard", "2 times all", "all, 2"),
     ]

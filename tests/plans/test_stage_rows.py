@@ -37,7 +37,7 @@ def test_cells_have_their_units():
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a b c", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
         "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "", "mean ± deviation": "",
-            "context": "", "experts": "", "shard": "",
+            "context": "", "expert": "", "shard": "", "offload": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 
@@ -67,7 +67,7 @@ def test_what_hosts_keep_is_said():
 def test_what_a_row_does_not_know_is_blank():
     (row,) = stage_rows(plan_of(STAGE))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
-        "context", "experts", "shard", "mean ± deviation", "hidden", "computing", "bubbles", "offload", "of the host",
+        "context", "expert", "shard", "mean ± deviation", "computing", "bubbles", "hidden", "offload", "of the host",
         "measured forward", "measured backward", "measured to predicted",
     ]  # fmt: skip
     known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))
@@ -81,8 +81,8 @@ def test_degrees_stand_in_a_table_where_some_stage_has_them():
     divided = dataclasses.replace(STAGE, context_parallel=2, expert_parallel=4, expert_tensor=1)
     rows = stage_rows(plan_of(divided))
     names = [column.name for column in known_columns(REPORTED, rows)]
-    assert names[names.index("hosts") + 1 :][:4] == ["context", "experts", "remat", "ZeRO"]
-    assert [told(REPORTED, rows[0])[name] for name in ("context", "experts", "shard")] == ["2", "4 (tensor 1)", ""]
+    assert names[names.index("hosts") + 1 :][:4] == ["context", "expert", "remat", "ZeRO"]
+    assert [told(REPORTED, rows[0])[name] for name in ("context", "expert", "shard")] == ["2", "4 (tensor 1)", ""]
 
 
 def test_equal_stages_that_follow_each_other_stand_in_one_row():

@@ -84,7 +84,8 @@ def test_the_tables_tell_the_plan(planned, page):
     runner_up = next(row for row in rows if row[-1] == "longer bubbles")
     assert runner_up[0] == "2"
     assert runner_up[3] == "+25.00%"
-    assert runner_up[1] == "3 stages, 8 micro-batches, 6 layers cut after 1, 2: 2 on 1x2 as 1x2; 1 on 1x4 as 1x4"
+    degrees = "tensor 2 to 4, pipeline 3, data 1, no ZeRO, recompute none"
+    assert runner_up[1] == f"{degrees}, schedule 1f1b, 8 micro-batches, 6 layers"
     assert ["3-5", "layer 3 to layer 5", "2", "10 GFLOP", "20 GFLOP", "9.54 MiB", "9.54 MiB"] in rows
     assert ["all", "300 ms"] in rows
     texts = " ".join(Page(page).texts)

@@ -184,7 +184,7 @@ def test_what_helps_most_comes_first_and_what_does_not_matter_is_left_out():
 def test_hosts_with_the_same_stages_are_told_together():
     both = dataclasses.replace(stage((0, 1), submesh=(2, 2), hosts=("a", "b")), boundary_s=0.0)
     found = by_name(plan_of((both, stage((2, 3), hosts=("c",)))))
-    together = found["devices of one of the hosts a or b"]
+    together = found["devices of one host of stage 0 (a b)"]
     assert together.saved_s == 0.0
     assert together.cost_s > 0.0
     assert together.twice_s == 0.25

@@ -84,14 +84,36 @@ def test_no_figure_has_an_exponent(value, text):
     figure = text(value).split()[0]
     assert "e" not in figure
     assert math.isfinite(float(figure))
+    assert sum(map(str.isdigit, figure)) < 20
 
 
 @settings(deadline=None)
 @given(st.floats(1e-9, 1e30), st.sampled_from((units.price, units.number, units.flop, units.byte_rate)))
 def test_figures_are_right_to_four_digits(value, text):
-    figure, _, unit = text(value).partition(" ")
-    factor = dict(units._PREFIXES).get(unit.removesuffix("B/s").removesuffix("FLOP"), 1.0) if unit != "USD" else 1.0
-    assert math.isclose(float(figure) * factor, value, rel_tol=5.1e-4)
+    figure, *unit = text(value).split()
+    factors = {word: factor for factor, word in units._WORDS}
+    factors |= {f"{prefix}{of}": factor for prefix, factor in units._PREFIXES for of in ("B/s", "FLOP")}
+    assert math.isclose(float(figure) * math.prod(factors.get(word, 1.0) for word in unit), value, rel_tol=5.1e-4)
+
+
+SECONDS_OF = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "hours": 3600.0, "days": 86400.0, "years": 31557600.0}
+
+
+@settings(deadline=None)
+@given(st.floats(1e-9, 1e16), st.sampled_from((units.seconds, units.hours)))
+def test_durations_are_right_to_four_digits_in_units_that_scale(value, text):
+    figure, *word, unit = text(value).split()
+    factor = 1e9 if word else 1.0
+    assert math.isclose(float(figure) * factor * SECONDS_OF[unit], value, rel_tol=5.1e-4)
+    assert len(figure.partition(".")[0]) <= 9
+
+
+@settings(deadline=None)
+@given(st.floats(2.0**33, 2.0**99), st.sampled_from((units.size, units.traffic)))
+def test_sizes_are_right_in_units_that_scale(value, text):
+    figure, unit = text(value).split()
+    power = 10 * (1 + "KMGTPEZY".index(unit[0]))
+    assert math.isclose(float(figure) * 2.0**power, value, rel_tol=5.1e-3)
 
 
 HEADS = [Head("stage", "name"), Head("hosts", "name"), Head("compute"), Head("once a step"), Head("why", "text")]

@@ -138,7 +138,7 @@ class Nccl(CommunicationModel):
         Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, NVIDIA, 2019 (trees).
     """
 
-    spread_from: ClassVar[str] = "NCCL's collectives on held-out measurements"
+    spread_from: ClassVar[str] = "NCCL's collectives"
     launch_s: float = 0.0
     figures: NcclFigures | None = None
     network: NetworkFigures | None = None

@@ -74,7 +74,7 @@ class KernelLatency(LatencyModel):
     casts them.
     """
 
-    spread_from: ClassVar[str] = "kernels on held-out measurements"
+    spread_from: ClassVar[str] = "kernels"
 
     figures: KernelFigures = dataclasses.field(default_factory=kernel_figures)
     in_steps: InSteps = dataclasses.field(default_factory=in_steps)

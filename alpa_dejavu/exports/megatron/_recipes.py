@@ -300,6 +300,9 @@ class _Recipe:
             values |= {flag: True} if flag else {}
             values |= SCALINGS[scaled[2]] if scaled else {}
             self._places |= dict.fromkeys(("bf16", "fp16", "fp8-format"), self._apart[name].place)
+        if {"precision", "mixed_precision"}.isdisjoint(self._apart) and {"bf16", "fp16"}.isdisjoint(self._places):
+            name = "mixed_precision" if "mixed_precision" in self._sections else "trainer.precision"
+            raise self._wrong(("model",), f"{name} is missing, but must be there to know the precision; add it")
         half = values.get("bf16") or values.get("fp16")
         mixed = not {"mixed_precision", "plugins"}.isdisjoint(self._apart)
         if mixed and not self._says_over("grad-reduce-in-bf16"):

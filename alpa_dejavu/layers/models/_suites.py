@@ -186,17 +186,19 @@ def model_title(name: str) -> str:
         for whole in [_parts(other)]
     ]
     model, changed = min(nearest, key=lambda pair: len(pair[1]), default=("", []))
-    if not model or sum(part.split("=")[0] not in _TRAINING for part in changed) > _FEW:
+    title = f"{model} ({', '.join(changed)})" if changed else model
+    if not model or sum(part.split("=")[0] not in _TRAINING for part in changed) > _FEW or len(title) > _LONGEST:
         return f"a transformer of {units.many(size.num_parameters)} parameters"
-    return f"{model} ({', '.join(changed)})" if changed else model
+    return title
 
 
 def _parts(size: Transformer) -> dict[str, str]:
     return dict(part.split("=", 1) for part in size.text.split(":", 1)[1].split(","))
 
 
-_FEW = 3
-"""In so many fields a transformer may differ from a known one whose name it is titled by, beside how it is trained."""
+_FEW, _LONGEST = 3, 60
+"""In so many fields a transformer may differ from a known one whose name it is titled by, beside how it is trained, and
+so many characters such a title may have."""
 _TRAINING = "sequence precision gather optimizer lora lora_targets frozen train_last imbalance capacity".split()
 
 

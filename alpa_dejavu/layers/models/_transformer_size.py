@@ -297,6 +297,37 @@ class Transformer(TextSizes):
         window = self.window_of(number)
         return window * self.sequence - window**2 / 2
 
+    @property
+    def flop_per_token(self) -> float:
+        """Returns the model FLOP of training by a token, by the rule of PaLM and Megatron-LM, which MFU goes by.
+
+        That is 6 for each parameter that a token is multiplied by: all but a lookup in a table of embeddings or
+        positions, and of experts only those that it goes to. Attention adds 12 for each element of its heads and each
+        token that it may look at, where the half that causality leaves out counts, too. What is frozen counts 4, or 2
+        ahead of all that is trained; adapters count nothing.
+
+        References:
+            Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
+            Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021, section 5.1.
+
+        >>> round(Transformer(12288, 96, 96, 51200, 2048, gated=False).flop_per_token / (6 * 175e9), 3)
+        1.025
+        """
+        share = self.experts_per_token / self.num_experts if self.num_experts else 0.0
+        widths = self.num_heads * (self.head_size + self.rotary_size + self.value_size)
+        predictions = self.hidden * self.vocabulary * (1.0 + self.predicted)
+        total = self._flop_of_parameter(self.num_blocks + 1) * predictions
+        for number in (*range(self.num_blocks), *self.predicting):
+            layer = min(number, self.num_blocks) + 1
+            multiplied = self.block_parameters(number, False) + share * self.block_parameters(number, True)
+            scored = self.window_of(number) * widths * (6 if layer >= self.first_trained else 2)
+            total += self._flop_of_parameter(layer) * multiplied + scored
+        return total
+
+    def _flop_of_parameter(self, layer: int) -> int:
+        """Forward, and where anything up to the layer is trained, for the gradients of operands, and of weights."""
+        return 6 if self.trained(layer) == "all" else 4 if layer >= self.first_trained else 2
+
     def normed(self, where: str) -> bool:
         """Returns whether attention and feed-forward layers have a norm "ahead" or "behind"."""
         return where in NORMS[self.norms]

@@ -26,7 +26,7 @@ from alpa_dejavu._util.format_fields import (
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.plans.table import parallelism_text
+from alpa_dejavu.plans.stage_rows import parallelism_text
 from alpa_dejavu.problem import ZERO_NAMES, Plan
 
 

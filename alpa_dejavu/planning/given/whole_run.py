@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.costs.communication import Group, link_bytes
 from alpa_dejavu.layers.models import tokens_of_sample
 from alpa_dejavu.planning.given.footing import phases, variants_of
@@ -71,9 +72,20 @@ def run_facts(run: WholeRun) -> list[tuple[str, str]]:
 
 
 def sent_rows(run: WholeRun) -> list[tuple[str, str, float]]:
-    """Returns who sends how many bytes to whom in a training: first within each host, then from host to host."""
-    within = [(f"devices of {a}", "each other", sent) for (a, b), sent in run.sent_bytes.items() if a == b]
-    return [*within, *((a, b, sent) for (a, b), sent in run.sent_bytes.items() if a != b)]
+    """Returns who sends how many bytes to whom in a training: first within each host, then from host to host; those
+    that send as much stand together.
+    """
+    groups: dict[tuple[bool, str], list[tuple[str, str, float]]] = {}
+    for (sender, receiver), num_bytes in run.sent_bytes.items():
+        key = sender != receiver, units.traffic(num_bytes)
+        groups.setdefault(key, []).append((sender, receiver, num_bytes))
+    rows = []
+    for (apart, _), alike in sorted(groups.items(), key=lambda group: group[0][0]):
+        senders, receivers = (name_ranges(ends) for ends in list(zip(*alike, strict=True))[:2])
+        pairs = f", {len(alike)} pairs" if alike[1:] else ""
+        names = (senders, receivers + pairs) if apart else (f"devices of {senders}", "each other")
+        rows.append((*names, alike[0][2]))
+    return rows
 
 
 def steps_of_samples(samples: int, batch: int) -> int:

@@ -5,6 +5,7 @@ Out: what each device computes, sends and keeps, layer by layer.
 """
 
 from alpa_dejavu.sharding.transformers._division import (
+    Reckoning,
     TransformerSharding,
     training_text,
     transformer_data,
@@ -17,6 +18,7 @@ __all__ = [
     "EXECUTIONS",
     "PLAIN",
     "Execution",
+    "Reckoning",
     "TransformerSharding",
     "execution",
     "training_text",

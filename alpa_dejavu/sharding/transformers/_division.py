@@ -15,6 +15,11 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray, range_max, range_sum
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    STATES,
+    WEIGHTS,
     AxisCollectives,
     Layer,
     MemoryPart,
@@ -24,6 +29,7 @@ from alpa_dejavu.problem import (
     Operators,
     PassFlow,
     Tensor,
+    blocks_again,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
 from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
@@ -84,9 +90,44 @@ class TransformerSharding:
         work = self.on((), config).work
         return [_bytes_of(kept(work, layer, config.remat)) for layer in (0, self.size.num_layers - 1)]
 
+    def reckoned(self, config: MeshConfig, first: int, last: int) -> Reckoning:
+        """Returns the figures that the memory of a stage of layers first..last can be checked by."""
+        work, layers = self.on((), config).work, range(first, last + 1)
+        copied = [0] if first and last == self.size.num_layers - 1 and (self.size.tied or self.size.predicted) else []
+        own = [part for layer in (*layers, *copied) for part in work.parameter_bytes(layer)]
+        groups = [group for layer in (*layers, *copied) for group in work.parameters(layer)]
+        none, whole = (end.remat for end in config.remat_ends) if config.remat_share < 1 else [config.remat] * 2
+        blocks = [layer for layer in layers if 0 < layer < self.size.num_layers - 1]
+        again = int(blocks_again(config.remat_share, len(blocks)))
+        kinds: collections.Counter[tuple[str, float]] = collections.Counter()
+        for layer in layers:
+            layer_bytes = kept(work, layer, whole if layer in blocks[:again] else none)
+            kinds["block" if layer in blocks else "head", layer_bytes.activations + layer_bytes.entering] += 1
+        return Reckoning(
+            parameters=sum(group.count for group in groups),
+            undivided=tuple(sum(getattr(part, name) for part in own) for name in ("weights", "gradients", "states")),
+            kept=tuple((count, kind, num_bytes) for (kind, num_bytes), count in kinds.items() if num_bytes),
+        )
+
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, samples=self.samples * ratio)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Reckoning:
+    """The figures that the memory of a stage can be checked by, on each device.
+
+    Attributes:
+        parameters: how many parameters it computes with.
+        undivided: the bytes of their weights, gradients and optimizer's states, if ZeRO divided nothing.
+        kept: for each kind of layers how many there are, "block" or "head", and what one keeps of a micro-batch.
+    """
+
+    parameters: float
+    undivided: tuple[float, ...]
+    kept: tuple[tuple[int, str, float], ...]
 
 
 def _bytes_of(layer: KeptBytes) -> tuple[float, float, float, float]:
@@ -210,11 +251,11 @@ class TransformerDivision:
         """Returns what a device keeps of stages of layers i..j, part by part: they add up to the stage's bytes."""
         own = self._kept(self.work, remat)
         parts: list[tuple[str, str, Callable[[list[float]], FloatArray], _Bytes]] = [
-            ("weights", "resident", self._with_table, lambda layer: layer.weights),
-            ("gradients", "resident", self._with_table, lambda layer: layer.gradients),
-            ("optimizer's states", "resident", self._with_table, lambda layer: layer.states),
-            ("what layers take in", "per_micro_batch", range_sum, lambda layer: layer.entering),
-            ("other activations", "per_micro_batch", range_sum, lambda layer: layer.activations),
+            (WEIGHTS, "resident", self._with_table, lambda layer: layer.weights),
+            (GRADIENTS, "resident", self._with_table, lambda layer: layer.gradients),
+            (STATES, "resident", self._with_table, lambda layer: layer.states),
+            (INPUTS, "per_micro_batch", range_sum, lambda layer: layer.entering),
+            (ACTIVATIONS, "per_micro_batch", range_sum, lambda layer: layer.activations),
             ("loss, or a layer going backward", "temporary", range_max, temporary_bytes),
             ("whole parameters at hand", "temporary", range_max, lambda layer: layer.gathered),
         ]

@@ -60,7 +60,7 @@ class SizedTransformer(ModelSource):
     @property
     def notes(self) -> tuple[str, ...]:
         how = "unfused" if self.execution.attention == PLAIN else f"fused ({self.execution.attention})"
-        return (f"the transformer is priced and kept as {self.execution.name} runs it, with {how} attention",)
+        return (f"priced and kept as {self.execution.name} runs it, with {how} attention",)
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         return (self.size.num_layers,)

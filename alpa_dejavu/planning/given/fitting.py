@@ -1,0 +1,75 @@
+"""The least changes by which a given plan that doesn't fit into memory would, each of them tried.
+
+In: a plan, and the estimator of plans of its model on its cluster. Out: texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from alpa_dejavu.planning.given.figures import batch_text, lacking
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.plans.stage_rows import kept_text
+from alpa_dejavu.problem import REMAT, NoPlanError, Plan
+
+__all__ = ["what_fits"]
+
+_KINDS = ("remat", "zero", "micro-batch")
+
+
+def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
+    """Returns the least changes by which a plan fits into its devices' memory, each by itself, else all of them
+    together; or that none of these is enough. Each was tried.
+    """
+
+    def estimated(changed: Plan) -> Plan | None:
+        try:
+            return estimator.estimate(changed).plan
+        except (NoPlanError, ValueError):  # a framework, or devices of one, may not have it
+            return None
+
+    def fits(changed: Plan) -> bool:
+        priced = estimated(changed)
+        return priced is not None and not lacking(priced)
+
+    changes = (next(filter(fits, _changed(plan, kind)), None) for kind in _KINDS)
+    enough = [_named(plan, changed) for changed in changes if changed is not None]
+    most = plan
+    for kind in () if enough else _KINDS:
+        for changed in _changed(most, kind):
+            if fits(changed):
+                return f"tried, and enough: {_named(plan, changed)}"
+            most = changed if estimated(changed) else most
+    not_enough = "tried, and not enough: recompute, ZeRO and smaller micro-batches; `alpa-dejavu plan` tries more"
+    return f"tried, and enough: {' or '.join(enough)}" if enough else not_enough
+
+
+def _changed(plan: Plan, kind: str) -> Iterator[Plan]:
+    """Yields plans with one thing changed, the least change first."""
+    if kind == "micro-batch":
+        replicas = max(stage.data_parallel // stage.context_parallel for stage in plan.stages)
+        count = plan.num_micro_batches
+        while plan.batch is not None and plan.batch % (2 * count * replicas) == 0:
+            count *= 2
+            yield dataclasses.replace(plan, num_micro_batches=count)
+        return
+    levels: Sequence[Any] = REMAT if kind == "remat" else (0, 2, 3)
+    least = min(levels.index(getattr(stage, kind)) for stage in plan.stages)
+    for level in levels[least + 1 :]:
+        more: dict[str, Any] = {kind: level, **({"remat_share": 1.0} if kind == "remat" else {})}
+        stages = tuple(
+            stage if levels.index(getattr(stage, kind)) > levels.index(level)
+            else dataclasses.replace(stage, **more)
+            for stage in plan.stages
+        )  # fmt: skip
+        yield dataclasses.replace(plan, stages=stages)
+
+
+def _named(plan: Plan, changed: Plan) -> str:
+    own, other = (dict.fromkeys(", ".join(map(kept_text, either.stages)).split(", ")) for either in (plan, changed))
+    parts = [text for text in other if text not in own]
+    if changed.num_micro_batches != plan.num_micro_batches:
+        parts.append(batch_text(changed))
+    return " with ".join(parts)
