@@ -206,7 +206,7 @@ def plan(
         if by_itself and (tokens_of_sample(model) or 0) > _LONG:
             to.print("a sample has as many tokens as the model may have: --sequence takes fewer")
         if not runs_on and choices["runtime"] is None and transformer_size(model) is not None:
-            to.print("priced as Alpa runs it, the default: --runtime megatron, torchtitan or another prices what that runs")
+            to.print("priced as Alpa runs it, the default: --runtime megatron, torchtitan ... price what these run")
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:
