@@ -37,7 +37,7 @@ function themed(layout) {
 function fitted(trace, width) {
   if (!trace.colorbar || width > NARROW) return trace;
   const colorbar = {...trace.colorbar, orientation: "h", thickness: 10, yref: "container", y: 0, yanchor: "bottom", x: 0.5, len: 1,
-    title: {...trace.colorbar.title, side: "top"}};
+    nticks: 4, title: {text: ""}, ticksuffix: trace.colorbar.title ? ` ${trace.colorbar.title.text}` : ""};
   return {...trace, colorbar, texttemplate: ""};
 }
 
