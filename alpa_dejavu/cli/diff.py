@@ -46,9 +46,8 @@ def diff(
 ) -> None:
     """Says how two plans differ, and what each difference costs.
 
-    The costs, in seconds of a step, add up to the whole difference. It estimates plans that have some of the
-    differences; a cost is the mean over the orders in which they can be introduced: over all orders of up to six
-    differences, over 16 random ones of more.
+    The costs, in seconds of a step, add up to the whole difference. The first plan is changed into the second one
+    choice at a time, in the order of the table and in the reverse order; a cost is the mean of both.
     """
     first, second = read_plan(first_path), read_plan(second_path)
     print_difference(first, second, (str(first_path), str(second_path)), console(), model, trust_model, cluster)
@@ -69,6 +68,7 @@ def print_difference(
     Plans in between are estimated for the model and the cluster; None: the plans' own.
     """
     refused: list[str] = []
+    first, second = _with_sizes(first, second)
     with working("estimating the plans in between"):
         estimators = _estimators(first, second, model, trust_model, cluster)
         changes = differences(first, second, functools.partial(_step_s, estimators, refused))
@@ -83,7 +83,7 @@ def print_difference(
         table.add_row("together", "", "", _signed(sum(costs)))
     if changes:
         to.print(table)
-    for line in _caveats(first, second, costs, refused):
+    for line in _caveats(first, second, names, costs, refused):
         to.print(line)
     figures = new_table(("of the average device",), (*names, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
@@ -97,12 +97,19 @@ def print_difference(
     to.print(figures)
 
 
-def _caveats(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
+def _caveats(
+    first: Plan, second: Plan, names: tuple[str, str], costs: Sequence[float], refused: Sequence[str]
+) -> Iterator[str]:
     """Returns sentences on what the costs leave out, and on where they aren't those of the files."""
     if refused:
-        without = "costs are means over the other orders" if costs else "every order has one, so there are no costs"
+        without = "costs are of other orders" if costs else "every order that was tried has one, so there are no costs"
         between = units.counted(len(refused), "plan")
         yield f"{between} in between can't be estimated, and {without}; the first: {refused[0]}"
+    elif len(costs) > 1:
+        yield "a cost is the mean of making the changes in this order and in the reverse order"
+    for plan, name in zip((first, second), names, strict=True):
+        if (missing := max(stage.memory_bytes - stage.memory_limit_bytes for stage in plan.stages)) > 0:
+            yield f"{name} doesn't fit into memory: {units.size(missing)} are missing on a device"
     files = second.step_s - first.step_s
     if costs and abs(sum(costs) - files) > _AGREE * max(first.step_s, second.step_s):
         yield (
@@ -111,26 +118,36 @@ def _caveats(first: Plan, second: Plan, costs: Sequence[float], refused: Sequenc
         )
 
 
+def _with_sizes(first: Plan, second: Plan) -> tuple[Plan, Plan]:
+    """Returns plans of two transformers with these named by their sizes, which tell what is unlike in them."""
+    from alpa_dejavu.layers.models import transformer_size
+
+    sizes = [transformer_size(plan.model) for plan in (first, second)]
+    if first.model == second.model or sizes[0] is None or sizes[1] is None:
+        return first, second
+    return dataclasses.replace(first, model=sizes[0].text), dataclasses.replace(second, model=sizes[1].text)
+
+
 def _estimators(
     first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | None
-) -> Callable[[PricedBy | None], PlanEstimator]:
-    """Traces the model when a plan is first asked for, and once for each way of pricing."""
+) -> Callable[[PricedBy | None, str], PlanEstimator]:
+    """Traces a model when a plan is first asked for, and once for each way of pricing."""
     fuller = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
 
     @functools.cache
-    def estimator_of(priced_by: PricedBy | None) -> PlanEstimator:
+    def estimator_of(priced_by: PricedBy | None, of: str) -> PlanEstimator:
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        priced = dataclasses.replace(fuller, priced_by=priced_by)
+        priced = dataclasses.replace(fuller, priced_by=priced_by, model=of)
         return PlanEstimator(priced, model, cluster, trust_model=trust_model)
 
     return estimator_of
 
 
-def _step_s(estimator_of: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
+def _step_s(estimator_of: Callable[[PricedBy | None, str], PlanEstimator], refused: list[str], plan: Plan) -> float:
     """Seconds by what the plan was priced by; why it can't be estimated is noted."""
-    by = plan.priced_by
-    estimator = estimator_of(by and PricedBy(by.latency, by.communication, by.calibration, runtime=by.runtime))
+    by, chosen = plan.priced_by, ("latency", "communication", "calibration", "runtime", "attention")
+    estimator = estimator_of(by and PricedBy(**{name: getattr(by, name) for name in chosen}), plan.model)
     try:
         step_s = estimator.estimate(plan).plan.step_s
     except (NoPlanError, ValueError) as error:

@@ -53,6 +53,14 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     for part, time in explained.parts.items():
         parts.add_row(part, units.seconds(time), f"{100 * time / plan.step_s:.1f} %")
     to.print(parts)
+    settings = new_table(("one setting changed", "to"), ("iteration", "saves", "fullest memory"))
+    for setting in explained.settings:
+        step_s, memory = setting.plan.step_s, units.size(setting.memory_bytes)
+        settings.add_row(
+            setting.what, setting.value, units.seconds(step_s), f"{100 * (1 - step_s / plan.step_s):.1f} %", memory
+        )
+    if explained.settings:
+        to.print(settings)
     helps = new_table(("what would help",), ("iteration", "saves"))
     for option in explained.what_if:
         saved = 100 * (1 - option.step_s / plan.step_s)

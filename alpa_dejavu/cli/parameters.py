@@ -176,9 +176,11 @@ def division_options(command: F) -> F:
         ("--experts", count, "Expert-parallel degree, over data-parallel devices.  [default: chosen]"),
         ("--context", count, "Context-parallel degree; like experts and shard, for a transformer given by its sizes, "
          "under a runtime that has it.  [default: chosen]"),
+        ("--pipeline", count, "Pipeline-parallel degree: so many equal parts of the devices.  [default: chosen]"),
         ("--tensor", count, "Tensor-parallel degree.  [default: chosen]"),
     ):  # fmt: skip
-        command = option(name, group=DEGREES, rare=name != "--tensor", type=kind, help=text)(command)
+        rare = name not in ("--tensor", "--pipeline")
+        command = option(name, group=DEGREES, rare=rare, type=kind, help=text)(command)
     return command
 
 

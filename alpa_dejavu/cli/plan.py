@@ -163,7 +163,7 @@ def plan(
         # What takes long to import comes once something is shown.
         from alpa_dejavu.cli import tables
         from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
-        from alpa_dejavu.layers.models import tokens_of_sample
+        from alpa_dejavu.layers.models import tokens_of_sample, transformer_size
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.planning.rivals import UnlikePipelinesError
         from alpa_dejavu.problem.limits import check_sizes
@@ -205,6 +205,8 @@ def plan(
         tables.print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
         if by_itself and (tokens_of_sample(model) or 0) > _LONG:
             to.print("a sample has as many tokens as the model may have: --sequence takes fewer")
+        if not runs_on and choices["runtime"] is None and transformer_size(model) is not None:
+            to.print("priced as Alpa runs it, the default: --runtime megatron, torchtitan ... price what these run")
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

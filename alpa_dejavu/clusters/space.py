@@ -34,6 +34,7 @@ class DivisionChoices:
     """The choices of how a stage's devices divide a model beside its batch; by default its operators alone.
 
     Attributes:
+        pipeline: how many stages, of equally many devices each, there are; None: any number.
         tensor: how many devices share operators; None: any number.
         context: how many devices share a sample's tokens; None: the least power of two by which there are samples for
             all data-parallel devices, as more of them do the same work and exchange more.
@@ -44,6 +45,7 @@ class DivisionChoices:
         expert_tensor: whether experts may also be divided among tensor-parallel devices, which have each one whole.
     """
 
+    pipeline: int | None = None
     tensor: int | None = None
     context: int | None = 1
     experts: int | None = 1
@@ -229,6 +231,8 @@ def search_space(
 
     @functools.cache
     def of_shape(submesh: Submesh) -> list[MeshConfig]:
+        if divisions.pipeline and submesh.num_devices * divisions.pipeline != cluster.num_devices:
+            return []
         across = takes_part_of_several(submesh, cluster)
         most = submesh.num_devices if across else submesh.devices_per_host
         every = _configs(submesh, micro_batch, remat, zero, on_hosts and not across, most, divisions)
@@ -282,7 +286,7 @@ def _check_offered(
             f"replicas is {replicas}, but no stage on {cluster.name} can have so many: they are devices that divide a "
             f"micro-batch of {micro_batch} samples; give fewer replicas, fewer micro-batches or more devices"
         )
-    names = "tensor", "context", "experts", "shard"
+    names = "pipeline", "tensor", "context", "experts", "shard"
     asked = {name: getattr(divisions, name) for name in names}
     asked = {name: value for name, value in asked.items() if value not in (None, getattr(PLAIN_CHOICES, name))}
     if asked:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.costs.stage_costs import StageCostModel
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.search.runtimes import Runtime
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
-from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._outline import sizes_of
 from alpa_dejavu.exports._target import CostedWriter, Files, PlainWriter, Target, Writer
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:

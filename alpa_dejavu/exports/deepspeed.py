@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_checked
-from alpa_dejavu.exports._outline import Outline, commented, filled, heading
+from alpa_dejavu.exports._outline import commented, filled, heading
 from alpa_dejavu.exports._settings import Configuration, json_settings, short, whole_numbers
 from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload, Plan
 from alpa_dejavu.sharding.transformers import execution
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alpa_dejavu._util.json_file import read_checked
-from alpa_dejavu.exports._outline import Outline, commented, degrees_of, heading
+from alpa_dejavu.exports._outline import commented, degrees_of, heading
 from alpa_dejavu.exports._settings import Configuration, json_settings, short
 from alpa_dejavu.exports._target import Files, Foreign
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.search.runtimes import DEGREES
+from alpa_dejavu.plans.outline import DEGREES, Outline
 from alpa_dejavu.problem import Plan, blocks_again
 
 RELEASE = "Galvatron 2.4"

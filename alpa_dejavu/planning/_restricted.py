@@ -27,13 +27,21 @@ if TYPE_CHECKING:
 def in_blocks(
     model: str | Callable[..., Any] | Model | ModelSource, runs_on: str, strategy: str | Strategy
 ) -> str | Callable[..., Any] | Model | ModelSource:
-    """Returns a known transformer's sizes as text, to be planned in its blocks; others, and for Alpa, as they are."""
+    """Returns a known transformer's sizes as text, to be planned in its blocks; for Alpa, models as they are, and
+    layers too. Raises ValueError for another model, which no framework but Alpa has by its layers.
+    """
     if strategy != OURS:
         raise ValueError(
             f"strategy is {strategy!r}, but must be {OURS!r} where the plan is for {runs_on}: other strategies have "
             "rules of their own; leave one of them out"
         )
     size = transformer_size(model) if isinstance(model, str) and runs_on != "alpa" else None
+    if size is None and runs_on != "alpa" and not isinstance(model, (Model, ModelSource)):
+        name = model if isinstance(model, str) else getattr(model, "__name__", "this model")
+        raise ValueError(
+            f"runs_on is {runs_on!r}, but must be 'alpa' for {name}, whose layers aren't the blocks of a transformer; "
+            "give a transformer by its name, its sizes or its config.json, or plan without --for"
+        )
     return model if size is None else size.text
 
 

@@ -50,6 +50,7 @@ def plan_model(
     *,
     remat: Sequence[str] = REMAT,
     zero: Sequence[int] = (0, 2, 3),
+    pipeline: int | None = None,
     tensor: int | None = None,
     context: int | None = None,
     experts: int | None = None,
@@ -94,6 +95,7 @@ def plan_model(
         remat: the choices of rematerialisation that stages have, among "none", "layer" and, where a transformer isn't
             traced, "selective".
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        pipeline: how many stages, of equally many devices each; None: as is best.
         tensor, context, experts: how many devices share operators, a sample's tokens, and the experts of a model. None:
             each as is best; of a traced model only operators are divided.
         shard: in groups of how many data-parallel devices ZeRO shares parameters or states: a number, "host" or "all";
@@ -186,7 +188,8 @@ def plan_model(
     space = _space(
         source if strategy == OURS else None,
         SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas),
-        {"tensor": tensor, "context": context, "experts": experts, "shard": shard}, framework, limits, batch,
+        {"pipeline": pipeline, "tensor": tensor, "context": context, "experts": experts, "shard": shard}, framework,
+        limits, batch,
         "" if strategy == OURS else strategy if isinstance(strategy, str) else type(strategy).__name__,
     )  # fmt: skip
     chooser = _chooser(strategy, schedule, space, search, objective)

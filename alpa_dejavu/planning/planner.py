@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.search_watch import is_stopped
@@ -59,13 +59,21 @@ def plan(
         simulated=lambda: ranking[0].timeline,
         choices=chosen.stages,
         divisions=task.space.divisions if isinstance(task.space, SpaceRules) else PLAIN_CHOICES,
-        runners_up=tuple(
-            RunnerUp(other.plan, why_not(other.plan, best, task.cluster, task.objective))
-            for other in ranking[1 : _RUNNERS_UP + 1]
-        ),
+        runners_up=tuple(_runners_up(best, ranking, task)),
         front=front([best, *(other.plan for other in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
         contenders=tuple(others),
     )
+
+
+def _runners_up(best: Plan, ranking: Sequence[Ranked], task: PlanningTask) -> Iterator[RunnerUp]:
+    """Yields the next best plans, and the best one without a pipeline, which is simpler to run."""
+    near, far = [other.plan for other in ranking[1 : _RUNNERS_UP + 1]], ranking[_RUNNERS_UP + 1 :]
+    for plan in near:
+        yield RunnerUp(plan, why_not(plan, best, task.cluster, task.objective))
+    if all(len(plan.stages) > 1 for plan in (best, *near)):
+        for plan in [other.plan for other in far if len(other.plan.stages) == 1][:1]:
+            why = why_not(plan, best, task.cluster, task.objective)
+            yield RunnerUp(plan, f"{why}; the best without a pipeline")
 
 
 def _annotated(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from alpa_dejavu._util.json_text import Path
+from alpa_dejavu.plans.outline import DEGREES
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.problem.run import schedule_form
 
@@ -17,7 +18,6 @@ _ABOVE = 2.0
 """Plans of before 0.3.0 have the bound of slicers' closed form, which doesn't know where stages will be placed."""
 _LEAST_BYTES = 1e-3
 """Less memory than this no device has, and no stage keeps, however many devices divide it."""
-_DEGREES = ("context_parallel", "expert_parallel", "expert_tensor", "sharded")
 _PARTS = {
     "forward_collective_s": ("collective_s", "forward_s"),
     "forward_boundary_s": ("boundary_s",),
@@ -115,7 +115,7 @@ def _of_stages(stages: Sequence[_Data], name: str) -> Iterator[tuple[Path, str]]
 def _of_degrees(stage: _Data) -> str:
     """Returns why the devices of a stage can't be divided as its degrees have it; empty where they can."""
     data, *others = stage["logical_mesh"]
-    degrees = {name: stage[name] for name in _DEGREES if name in stage}
+    degrees = {name: stage[name] for name in DEGREES if name in stage}
     try:
         MeshConfig((data, math.prod(others)), data, math.prod(others), **degrees)
     except ValueError as error:

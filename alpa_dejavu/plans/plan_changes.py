@@ -1,8 +1,9 @@
 """The changes that make one plan of another, and the plan in between that some of them make.
 
-Stages that are as many as before differ in their layers, submeshes, logical meshes and hosts, each by itself; where a
-submesh changes, its logical mesh and hosts come along. Of other numbers of stages all of that is one change, and what
-stages have besides goes with their layers.
+Plans of equal submeshes on the same devices differ in what a training framework's user sets: degrees, schedule,
+micro-batch and so on, each by itself. Of other plans, stages that are as many as before differ in their layers,
+submeshes, logical meshes and hosts, each by itself; where a submesh changes, its logical mesh and hosts come along. Of
+other numbers of stages all of that is one change, and what stages have besides goes with their layers.
 """
 
 from __future__ import annotations
@@ -15,56 +16,169 @@ from typing import Any
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
+from alpa_dejavu.plans.outline import DEGREES as OF_MESHES
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.plans.stage_rows import DEGREES, degrees_text, mesh_text
-from alpa_dejavu.problem import ZERO_NAMES, Plan, PricedBy, StagePlan
+from alpa_dejavu.problem import ZERO_NAMES, NoPlanError, Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
+TRAINING = ("precision", "optimizer", "gather", "lora", "lora_targets", "frozen", "train_last")
+"""The sizes in a model's text that say how it is trained, which its user sets."""
+_USUAL = "as usual"
 _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload", *DEGREES)
 """The choices for a stage that go with its layers where the number of stages changes."""
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields each difference of two plans as texts: the name of the choice, such as "schedule", and both its values."""
-    pairs = [("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches))]
+    outlines = _outlines(first, second)
+    rows = _stage_changes(first, second) if outlines is None else _choice_changes(*outlines)
+    both = first.priced_by and second.priced_by
+    pricing = [_pricing(plan.priced_by) for plan in (first, second) if both] or [{}, {}]
+    of_prices = [(what, text, pricing[1][what]) for what, text in pricing[0].items()]
+    trained = [row for row in size_changes(first, second) or () if row[0] in TRAINING]
+    corrections = ("correction", _correction(first), _correction(second))
+    yield from (row for row in (*rows, *trained, *of_prices, corrections) if row[1] != row[2])
+
+
+def _choice_changes(first: Outline, second: Outline) -> Iterator[tuple[str, str, str]]:
+    for what, text in _OF_OUTLINES.items():
+        yield what, text(first), text(second)
+    if (first.pipeline, first.chunks) == (second.pipeline, second.chunks):
+        blocks = [grouped(list(map(str, outline.blocks))) for outline in (first, second)]
+        yield _BLOCKS, blocks[0], blocks[1]
+
+
+def _stage_changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
+    yield "micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)
     if _chunks_differ(first, second):
         first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
-        pairs.append(("schedule", first_text, other))
-    else:
-        pairs.append(("schedule", first.schedule, second.schedule))
-        if len(first.stages) != len(second.stages):
-            pairs.append(("stages", stages_text(first), stages_text(second)))
-    yield from (row for row in pairs if row[1] != row[2])
-    for what in () if _chunks_differ(first, second) else (*_shape_changes(first, second), *_WITH_LAYERS):
+        yield "schedule", first_text, other
+        return
+    yield "schedule", first.schedule, second.schedule
+    if len(first.stages) != len(second.stages):
+        yield "stages", stages_text(first), stages_text(second)
+    for what in (*_shape_changes(first, second), *_WITH_LAYERS):
         of, text = _OF_STAGES[what]
         if _differ(first, second, of):
             yield what, text(first.stages), text(second.stages)
-    both = first.priced_by and second.priced_by
-    for what, texts in (
-        ("priced by", [priced_text(plan.priced_by) for plan in (first, second) if both]),
-        ("correction", [_correction(plan) for plan in (first, second)]),
-    ):
-        if texts[:1] != texts[1:]:
-            yield what, texts[0], texts[1]
 
 
 def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
-    """Returns the first plan with those of its differences that `names` has changed to the second plan's values."""
+    """Returns the first plan with those of its differences that `names` has changed to the second plan's values.
+
+    Raises ValueError if devices, blocks or the batch can't be divided by both plans' choices together.
+    """
 
     def of(what: str) -> Plan:
         return second if what in names else first
 
-    priced_by, correction = of("priced by").priced_by, of("correction").correction
+    outlines = _outlines(first, second)
+    if outlines is None:
+        count, schedule = of("micro-batches").num_micro_batches, of("schedule").schedule
+        stages = list(_stages(first, second, of))
+    else:
+        outline = _outline_between(*outlines, names)
+        count, schedule = outline.num_micro_batches, outline.schedule
+        stages = outline.stages(first.devices_of_hosts)
     return dataclasses.replace(
         first,
-        num_micro_batches=of("micro-batches").num_micro_batches,
-        schedule=of("schedule").schedule,
-        stages=tuple(_stages(first, second, of)),
-        priced_by=priced_by or first.priced_by or second.priced_by,
-        correction=correction,
+        model=_model_between(first, second, names),
+        num_micro_batches=count,
+        schedule=schedule,
+        stages=tuple(stages),
+        priced_by=_priced_between(first.priced_by, second.priced_by, names),
+        correction=of("correction").correction,
     )
+
+
+def size_changes(first: Plan, second: Plan) -> list[tuple[str, str, str]] | None:
+    """Returns the sizes in which the models of two plans differ, each with both values; None where the models aren't
+    texts of sizes of one kind.
+    """
+    (kind, own), (other_kind, other) = _sizes(first.model), _sizes(second.model)
+    if not own or not other or kind != other_kind:
+        return None
+    names = sorted(own.keys() | other.keys())
+    rows = [(name, own.get(name, _USUAL), other.get(name, _USUAL)) for name in names]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _sizes(model: str) -> tuple[str, dict[str, str]]:
+    """Returns the kind in the text of a model, such as a transformer, and its sizes by their names; none for others."""
+    kind, colon, sizes = model.partition(":")
+    if not colon or "=" not in sizes:
+        return kind, {}
+    return kind, {name: value for name, _, value in (part.partition("=") for part in sizes.split(","))}
+
+
+def _model_between(first: Plan, second: Plan, names: Collection[str]) -> str:
+    changed = {name: value for name, _, value in size_changes(first, second) or () if name in names}
+    if not changed:
+        return first.model
+    kind, sizes = _sizes(first.model)
+    kept = {name: value for name, value in (sizes | changed).items() if value != _USUAL}
+    return f"{kind}:" + ",".join(f"{name}={value}" for name, value in kept.items())
+
+
+def _outlines(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
+    """Returns both plans as their users set them; None where their stages can't be said so, or they have other hosts.
+
+    A plan that its outline doesn't make again has stages that differ in more than it can say.
+    """
+    if list(first.devices_of_hosts.items()) != list(second.devices_of_hosts.items()):
+        return None
+    try:
+        outlines = Outline.of(first), Outline.of(second)
+        for plan, outline in zip((first, second), outlines, strict=True):
+            if list(map(_outlined, outline.stages(plan.devices_of_hosts))) != list(map(_outlined, plan.stages)):
+                return None
+    except (NoPlanError, ValueError):
+        return None
+    alike = outlines[0].batch == outlines[1].batch and outlines[0].num_blocks == outlines[1].num_blocks
+    return outlines if alike else None
+
+
+def _outlined(stage: StagePlan) -> tuple[object, ...]:
+    degrees = (getattr(stage, name) for name in OF_MESHES)
+    mesh = stage.layers, stage.submesh, tuple(stage.logical_mesh), stage.hosts
+    return *mesh, stage.remat, stage.remat_share, stage.zero, stage.offloaded, *degrees
+
+
+def _outline_between(first: Outline, second: Outline, names: Collection[str]) -> Outline:
+    own, other = first.choices, second.choices
+    outline = first.with_choices({name: (other if name in names else own)[name] for name in own if name != _BLOCKS})
+    count = len(outline.blocks)
+    if len(second.blocks) == count and (_BLOCKS in names or len(first.blocks) != count):
+        outline = dataclasses.replace(outline, blocks=second.blocks)
+    return outline
+
+
+def _pricing(by: PricedBy | None) -> dict[str, str]:
+    """Returns what a plan's seconds come from, by the names of the choices."""
+    if by is None:
+        return {}
+    runtime, _, overlap = by.runtime.partition("+")
+    return {
+        "runtime": runtime, "overlap": overlap or "the runtime's", "attention": by.attention or "the runtime's",
+        **{f"{name} model" if name != "calibration" else name: getattr(by, name) or "none" for name in _MODELS},
+    }  # fmt: skip
+
+
+def _priced_between(first: PricedBy | None, second: PricedBy | None, names: Collection[str]) -> PricedBy | None:
+    """Returns the first plan's pricing with some choices of the second's; of one that isn't known, the other's."""
+    if first is None or second is None:
+        return first or second
+    of = {what: second if what in names else first for what in _pricing(first)}
+    runtime, overlap = of["runtime"].runtime.partition("+")[0], of["overlap"].runtime.partition("+")[2]
+    return dataclasses.replace(
+        first, runtime=f"{runtime}+{overlap}" if overlap else runtime, attention=of["attention"].attention,
+        latency=of["latency model"].latency, communication=of["communication model"].communication,
+        calibration=of["calibration"].calibration,
+    )  # fmt: skip
 
 
 def _chunks_differ(first: Plan, second: Plan) -> bool:
@@ -116,6 +230,22 @@ def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
         return ()
     same = [stage.submesh for stage in first.stages] == [stage.submesh for stage in second.stages]
     return ("layers", "logical meshes", "hosts") if same else ("layers", "submeshes")
+
+
+def _again_text(outline: Outline) -> str:
+    """Returns which blocks are computed again, in the usual words, each run of alike ones with how many they are."""
+    of_blocks = [
+        _RECOMPUTED[remat if remat != "layer" or n < again else "none"]
+        for remat, count, again in zip(outline.remat, outline.blocks, outline.again, strict=True)
+        for n in range(count)
+    ]
+    alike = [(text, len(list(run))) for text, run in itertools.groupby(of_blocks)]
+    return alike[0][0] if len(alike) == 1 else ", ".join(f"{text} of {count}" for text, count in alike)
+
+
+def _experts_text(outline: Outline) -> str:
+    within = f" (tensor {outline.expert_tensor})" if outline.expert_tensor else ""
+    return f"{outline.expert_parallel}{within}"
 
 
 def _differ(first: Plan, second: Plan, of: Callable[[StagePlan], Any]) -> bool:
@@ -197,3 +327,19 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     **{name: (text, functools.partial(_degrees_text, name)) for name, text in DEGREES.items()},
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""
+
+_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
+_BLOCKS = "blocks of stages"
+_OF_OUTLINES: dict[str, Callable[[Outline], str]] = {
+    "tensor": lambda outline: str(outline.tensor_parallel),
+    "context": lambda outline: str(outline.context_parallel),
+    "experts": _experts_text,
+    "pipeline": lambda outline: str(outline.pipeline),
+    "schedule": lambda outline: outline.schedule,
+    "micro-batch": lambda outline: str(outline.micro_batch),
+    "recompute": _again_text,
+    "ZeRO": lambda outline: ZERO_NAMES[outline.zero],
+    "shard": lambda outline: str(outline.sharded or "all"),
+    "offload": lambda outline: outline.offload.text if outline.offload.any else "none",
+}
+"""The choices of `Outline.choices`, but the blocks of stages, each as text, in the order in which they are listed."""

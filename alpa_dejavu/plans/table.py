@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu._util import units
@@ -39,7 +40,7 @@ def planning_text(plan: Plan) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryParts:
-    """The parts of a stage's memory."""
+    """The parts of the memory of a device."""
 
     stage: int
     parts: tuple[tuple[str, float], ...]  # bytes by name on each device; they add up to its peak
@@ -52,20 +53,21 @@ class MemoryParts:
 
 
 def fullest_parts(plan: Plan) -> MemoryParts:
-    """Returns what a device of the stage keeps that fills its memory most."""
+    """Returns what a device keeps that a plan fills most, of all the stages that are on it, with one of them."""
     shares = [stage.memory_bytes / (stage.memory_limit_bytes or 1.0) for stage in plan.stages]
     number = max(range(len(shares)), key=shares.__getitem__)
-    stage = plan.stages[number]
-    return MemoryParts(number, _parts(stage), stage.memory_limit_bytes)
+    on_it = [plan.stages[n] for n in plan.stages_on[plan.submesh_of[number]]]
+    return MemoryParts(number, _parts(on_it), plan.stages[number].memory_limit_bytes)
 
 
-def _parts(stage: StagePlan) -> tuple[tuple[str, float], ...]:
-    """By what each is; of stages that don't know it, by how long it is kept."""
-    if stage.memory_parts:
-        return tuple((name, num_bytes) for name, num_bytes in stage.memory_parts.items() if num_bytes)
-    rest = stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes
+def _parts(stages: Sequence[StagePlan]) -> tuple[tuple[str, float], ...]:
+    """By what each is, which each of the stages says of all; where they don't know it, by how long it is kept."""
+    first = stages[0]
+    if first.memory_parts:
+        return tuple((name, num_bytes) for name, num_bytes in first.memory_parts.items() if num_bytes)
+    resident, temporary = sum(stage.resident_bytes for stage in stages), max(stage.temporary_bytes for stage in stages)
     return (
-        ("weights, gradients and optimizer's states", stage.resident_bytes),
-        ("activations of micro-batches in flight", max(rest, 0.0)),
-        ("temporaries of a layer", stage.temporary_bytes),
+        ("weights, gradients and optimizer's states", resident),
+        ("activations of micro-batches in flight", max(first.memory_bytes - resident - temporary, 0.0)),
+        ("temporaries of a layer", temporary),
     )

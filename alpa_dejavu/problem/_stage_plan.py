@@ -44,7 +44,8 @@ class StagePlan:
             step; they aren't part of the seconds above.
         drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
             of each layer; None: they aren't known.
-        memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
+        memory_parts: what `memory_bytes` are made of, with all stages on its submesh, in bytes by name; empty where
+            only the kinds above are known.
     """
 
     layers: Annotated[tuple[_Number, _Number], stated("[first layer, last layer], inclusive, from 0")]

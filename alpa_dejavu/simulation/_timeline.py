@@ -206,23 +206,42 @@ class Timeline:
         They are the sum of what is resident, the activations of the micro-batches in flight, and, while one of its
         stages computes, that one's temporaries. `device` is the submesh's index in the schedule.
         """
-        spans = []
-        for i in self.schedule.stages_on[device]:
-            passes = np.concatenate([span[i] for span in (self.forward_s, self.backward_s, self.weight_s)])
-            spans.append((self.stages[i], passes[passes[:, 1] > passes[:, 0]], self._kept(i)))
-        times = [span.ravel() for _, passes, kept in spans for span in (passes, kept)]
-        edges = np.unique(np.concatenate([[0.0, self.step_s], *times]))
-        total = np.zeros(len(edges))
-        for chosen, passes, kept in spans:
-            computing = _under_way(passes, edges) > 0
-            total += chosen.resident_bytes + computing * chosen.temporary_bytes
-            total += _under_way(kept, edges) * chosen.activation_bytes
-        return edges, total
+        times, in_flight, computing = self._in_use(device)
+        return times, self._used(device, in_flight, computing)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:
         """Returns the most memory in use at a time on each device of each of D submeshes, in bytes, shape (D,)."""
         return tuple(float(self.memory_over_time(n)[1].max()) for n in range(self.schedule.num_devices))
+
+    def at_peak(self, device: int) -> dict[int, tuple[int, bool]]:
+        """Returns for each stage on a submesh, when the memory in use there is at its peak, how many of its
+        micro-batches are in flight, and whether it computes.
+        """
+        _, in_flight, computing = self._in_use(device)
+        peak = int(self._used(device, in_flight, computing).argmax())
+        stages = self.schedule.stages_on[device]
+        return {i: (int(in_flight[n, peak]), bool(computing[n, peak])) for n, i in enumerate(stages)}
+
+    def _in_use(self, device: int) -> tuple[FloatArray, IntArray, NDArray[np.bool_]]:
+        """Returns the T times at which the use of memory changes on a submesh; how many micro-batches each of its S
+        stages has in flight from then on, shape (S, T); and whether the stage computes, shape (S, T).
+        """
+        spans = []
+        for i in self.schedule.stages_on[device]:
+            passes = np.concatenate([span[i] for span in (self.forward_s, self.backward_s, self.weight_s)])
+            spans.append((self._kept(i), passes[passes[:, 1] > passes[:, 0]]))
+        times = np.unique(np.concatenate([[0.0, self.step_s], *(span.ravel() for pair in spans for span in pair)]))
+        in_flight = np.stack([_under_way(kept, times) for kept, _ in spans])
+        return times, in_flight, np.stack([_under_way(passes, times) > 0 for _, passes in spans])
+
+    def _used(self, device: int, in_flight: IntArray, computing: NDArray[np.bool_]) -> FloatArray:
+        total = np.zeros(in_flight.shape[1])
+        for n, i in enumerate(self.schedule.stages_on[device]):
+            chosen = self.stages[i]
+            total += chosen.resident_bytes + computing[n] * chosen.temporary_bytes
+            total += in_flight[n] * chosen.activation_bytes
+        return total
 
     def _kept(self, stage: int) -> FloatArray:
         """From when to when each micro-batch's activations are kept, shape (B, 2); (0, 2) in inference."""

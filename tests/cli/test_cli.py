@@ -97,6 +97,8 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert lines[head + 1].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
     wide = run(*ASKED, "--wide").stdout.splitlines()
     assert [line.split()[:2] for line in wide[head + 1 : head + 3]] == [["0", "0-1"], ["1", "2-3"]]
+    assert "priced as Alpa runs it, the default: --runtime megatron" in result.stdout
+    assert "priced as Alpa" not in run(*ASKED, "--runtime", "megatron").stdout
     made = planned()
     assert f"iteration time          {units.seconds(made.plan.step_s)}, {32 / made.plan.step_s:.4g} samples/s" in lines
     assert facts["MFU"].startswith(f"{100 * made.flop_utilisation:.1f} %: ")
@@ -464,7 +466,7 @@ def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path
     rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
     assert float(rows["schedule"]) == 0
     assert rows["micro-batches"] == rows["together"]
-    said = "1 plan in between can't be estimated, and costs are means over the other orders; the first: this"
+    said = "1 plan in between can't be estimated, and costs are of other orders; the first: this"
     assert said in result.stdout
     # The files of these tests say 250 ms each.
     assert "the files' own times differ by 0 s, not by " in result.stdout

@@ -32,8 +32,8 @@ def test_what_is_asked_for_is_in_the_plan_and_said_everywhere(tmp_path):
         assert "adapters of rank 8 on all products; all else is frozen, products in 4 bits" in " ".join(output.split())
     assert "trained " not in run("explain", str(first)).output
     differing = run("diff", str(first), str(second)).output
-    assert [line.split()[:3] for line in differing.splitlines() if line.startswith("model: opt")] == [
-        ["model:", "optimizer", "as"],
+    assert [line.split()[:3] for line in differing.splitlines() if line.startswith("optimizer")] == [
+        ["optimizer", "as", "usual"],
     ]  # fmt: skip
     assert "lion" in differing
     estimated = run("estimate", str(first), *asked, "--json", str(tmp_path / "c.json"))

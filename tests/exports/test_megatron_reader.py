@@ -6,6 +6,7 @@ import pytest
 
 from alpa_dejavu.exports import TARGETS, import_plan, read_model
 from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.planning import plan_model
 
 RUN = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
@@ -273,6 +274,15 @@ def test_without_effect_is_what_changes_nothing(tmp_path):
     assert read(tmp_path, more).ignored == (f"line 2: {names}",)
     assert read(tmp_path, "--bf16 --attention-backend unfused").priced_by == {"attention": "plain", "overlap": "none"}
     assert read(tmp_path, "--bf16 --overlap-grad-reduce").priced_by == {}
+
+
+def test_overlap_with_tensor_parallelism_is_written():
+    asked = {"batch": 16, "micro_batches": 4, "tensor": 2, "runs_on": "megatron", "cache": False}
+    size = transformer_size("gpt2-125m")
+    for kind, written in (("tensor", True), ("gradients", False), ("none", False)):
+        plan = plan_model(size.text, "dgx-h100", overlap=kind, **asked).plan
+        text = TARGETS["megatron"].writer.write(plan, size)["run_megatron.sh"]
+        assert ("--tp-comm-overlap" in text) == written
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 import deepspeed_stage
 from alpa_dejavu.exports import TARGETS
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.testing import example_cluster
 

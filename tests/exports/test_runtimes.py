@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.exports import TARGETS, export
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.megatron._writer import blocks_of_layout, layout_of
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.testing import example_cluster

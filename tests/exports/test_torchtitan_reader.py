@@ -3,8 +3,8 @@
 import pytest
 
 from alpa_dejavu.exports import TARGETS, import_plan
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Offload
 from alpa_dejavu.testing import example_cluster
 

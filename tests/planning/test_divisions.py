@@ -89,7 +89,9 @@ def test_no_division_is_better_than_the_plan(size, runtime, memory):
     assert planned.plan.step_s <= least[0] * (1 + 1e-9), least
 
 
-FIXED = [{"tensor": 2}, {"context": 2}, {"experts": 4}, {"shard": "host"}, {"shard": "all"}, {"shard": 2}]
+FIXED = [
+    {"pipeline": 2}, {"tensor": 2}, {"context": 2}, {"experts": 4}, {"shard": "host"}, {"shard": "all"}, {"shard": 2},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("size", "hosts"), [(EXPERTS, 2), (DENSE, 4)])
@@ -105,8 +107,8 @@ def test_a_free_plan_is_no_slower_than_one_with_a_degree_fixed(size, hosts):
         for stage in plan.stages:
             data, tensor = stage.logical_mesh
             degrees = {
-                "tensor": tensor, "context": stage.context_parallel, "experts": stage.expert_parallel,
-                "shard": {data: "all"}.get(stage.sharded or data, stage.sharded),
+                "pipeline": len(plan.on_submeshes), "tensor": tensor, "context": stage.context_parallel,
+                "experts": stage.expert_parallel, "shard": {data: "all"}.get(stage.sharded or data, stage.sharded),
             }  # fmt: skip
             ((name, value),) = fixed.items()
             assert degrees[name] == value or (name, degrees[name]) in (("shard", 2 // tensor), ("shard", "all"))
@@ -123,6 +125,7 @@ def test_a_free_plan_is_no_slower_than_one_with_a_degree_fixed(size, hosts):
         (DENSE, "fsdp", {"context": 2}, "context is 2, but must be 1 under fsdp"),
         (DENSE, "alpa", {"context": 2}, "context is 2, but must be 1 for a traced model"),
         (DENSE, "megatron", {"shard": "nix"}, "shard is 'nix', but must be at least 1, 'host' or 'all'"),
+        (DENSE, "megatron", {"pipeline": 0}, "pipeline is 0, but must be at least 1"),
         (DENSE, "megatron", {"context": 0}, "context is 0, but must be at least 1"),
         (DENSE, "alpa", {"remat": ["selective"]}, "remat is \\['selective'\\], but must be among"),
     ],

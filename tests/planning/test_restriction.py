@@ -104,6 +104,17 @@ def test_what_the_restriction_costs_is_the_difference_to_the_free_plan():
     assert any(f"that maxtext can run it costs {more:.1%}" in note for note in made.plan.notes)
 
 
+def test_a_traced_model_is_refused_at_once_for_all_but_alpa():
+    def step(batch_size):
+        raise AssertionError("it was traced")
+
+    for model, name in ((step, "step"), ("my_flax:plain", "my_flax:plain")):
+        with pytest.raises(ValueError, match=f"runs_on is 'megatron', but must be 'alpa' for {name}, whose layers"):
+            plan_model(model, example_cluster(1, 2), batch=4, runs_on="megatron")
+    with pytest.raises(AssertionError, match="it was traced"):
+        plan_model(step, example_cluster(1, 2), batch=4, runs_on="alpa")
+
+
 def test_a_schedule_that_the_framework_has_not_is_refused():
     with pytest.raises(ValueError, match="schedule is 'zb_v', but must be one that megatron has"):
         plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="megatron", schedule="zb_v")

@@ -15,12 +15,14 @@ from alpa_dejavu.planning.search._polish import ANY_SCHEDULE, under
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences
+from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Cluster, Device, Link, NoPlanError, Operator, Operators, Run
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate, step_seconds
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.slicing import Dynamic
+from alpa_dejavu.testing import example_cluster
 from models import chain, costs_of, planned, space, task_of
 
 FAST = Link(1e-9, 1e15)
@@ -253,6 +255,46 @@ def test_memory_is_that_of_all_stages_on_a_submesh():
         on = [s for s, of in zip(found.plan.stages, found.plan.submesh_of, strict=True) if of == submesh]
         by_hand = sum(s.resident_bytes for s in on) + kept[submesh] * 2.0**20
         assert found.plan.stages[n].memory_bytes == pytest.approx(by_hand + on[0].temporary_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("runtime", ["megatron", None])
+def test_the_parts_of_memory_are_those_of_all_stages_on_a_submesh(runtime):
+    """By hand: a block has 3 hidden² for queries, keys and values, hidden² behind them and 3 x hidden x inner, with its
+    two norms; the first stage has the embedding, and the last one the final norm and the head. Of weights in bfloat16
+    Megatron keeps 2 bytes, a gradient in float32, and Adam's moments with a copy.
+    """
+    hidden, blocks, inner, vocabulary = 512, 8, 2048, 1024
+    text = f"transformer:hidden={hidden},blocks={blocks},heads=8,feed_forward={inner},vocabulary={vocabulary}"
+    plan_ = plan_model(
+        f"{text},sequence=256,tied=no,gated=yes,biases=none", "dgx-h100", batch=16, micro_batches=8, zero=(0,),
+        remat=("none",), schedule="interleaved", runtime=runtime, layers=blocks + 2,
+    ).plan  # fmt: skip
+    assert len(plan_.stages) > len(plan_.on_submeshes)
+    fullest = fullest_parts(plan_)
+    assert sum(num_bytes for _, num_bytes in fullest.parts) == pytest.approx(plan_.stages[fullest.stage].memory_bytes)
+    on_it = [plan_.stages[n] for n in plan_.stages_on[plan_.submesh_of[fullest.stage]]]
+    if runtime is None:
+        assert dict(fullest.parts)["weights, gradients and optimizer's states"] == sum(s.resident_bytes for s in on_it)
+        return
+    block = 4 * hidden**2 + 3 * hidden * inner + 2 * hidden
+    layers = [vocabulary * hidden, *[block] * blocks, vocabulary * hidden + hidden]
+    count = sum(layers[n] for s in on_it for n in range(s.layers[0], s.layers[1] + 1)) / on_it[0].tensor_parallel
+    by_hand = {"weights": 2 * count, "gradients": 4 * count, "optimizer's states": 12 * count}
+    assert {name: dict(fullest.parts)[name] for name in by_hand} == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_the_best_plan_without_a_pipeline_is_among_the_next_best():
+    """Eight layers of parameters that take a second each to be exchanged once a step, where stages share them."""
+    model = chain(8, 1e10, parameter_bytes=1e9, exchanged=(1e3,))
+    cluster = example_cluster(2, 2, memory_bytes=2.0**40)
+    found = plan_model(model, cluster, batch=16, micro_batches=8, schedule="auto", cache=False)
+    assert [len(other.plan.stages) > 1 for other in found.runners_up] == [True, True, True, False]
+    *near, last = found.runners_up
+    assert last.why.endswith("; the best without a pipeline")
+    assert (last.plan.num_devices, last.plan.step_s > max(other.plan.step_s for other in near)) == (4, True)
+    host = plan_model(model, example_cluster(1, 2, memory_bytes=2.0**40), batch=16, micro_batches=8, pipeline=1).plan
+    alone = plan_model(model, cluster, batch=16, micro_batches=8, pipeline=1, cache=False).plan
+    assert (len(alone.stages), alone.step_s) == (1, pytest.approx(host.step_s))  # a host alone is faster than both
 
 
 def test_no_bound_is_promised_where_none_is_known():

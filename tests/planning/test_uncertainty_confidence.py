@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,26 +13,34 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.given._annotations import Chosen, with_confidence
+from alpa_dejavu.planning.search._ranking import finished_plan
 from alpa_dejavu.planning.search.uncertainty import (
+    CLASSES,
     Errors,
+    Factors,
     Resolver,
     closed_form,
     confidence,
+    confidence_and_expected,
     confidence_of_draws,
     drawn_steps,
     layer_draws,
     meet,
     numbered_errors,
     redrawn,
+    spread_shares,
     step_draws,
 )
+from alpa_dejavu.planning.task import Clock, Found
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, DrawnSeconds, Run, StepCorrection
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
-from models import best_and_neighbours, chain, costs_of, planned, space
+from models import best_and_neighbours, chain, costs_of, planned, space, task_of
 from plans import example_plan, stage
 
 CLUSTER, RUN = example_cluster(1), Run(8)
@@ -248,3 +257,35 @@ def test_one_draw_has_the_step_and_all_stages():
 def test_seconds_below_zero_are_refused():
     with pytest.raises(ValueError, match="drawn: deviation_s is -1"):
         DrawnSeconds(1.0, -1.0)
+
+
+def test_the_reason_of_an_interval_is_what_makes_it():
+    """A step of two powers of errors, whose logarithms' variances are 0.09 and 0.01, and a rest of no class of 0.01."""
+    rng = np.random.default_rng(0)
+    common, rest = np.ones((400, len(CLASSES))), np.exp(0.1 * rng.standard_normal(400))
+    common[:, CLASSES.index("doublings")] = np.exp(0.1 * rng.standard_normal(400))
+    common[:, CLASSES.index("products")] = np.exp(0.2 * rng.standard_normal(400))
+    factors = Factors(common, np.ones((400, 1, 2)))
+    steps_s = common[:, CLASSES.index("doublings")] ** 3 * common[:, CLASSES.index("products")] ** 0.5 * rest
+    said = spread_shares(steps_s, factors)
+    assert said.startswith("an assumed 12 % for each doubling of a stage's devices (8")
+    shares = [float(share) for share in re.findall(r"\((\d+) %", said)]
+    assert shares == pytest.approx([100 * 9 / 11, 100 / 11, 100 / 11], abs=4)
+    assert spread_shares(np.ones(400), factors) == ""
+
+
+def test_a_plan_with_the_shorter_expected_step_is_named():
+    candidates = sorted(found(chain(6)), key=lambda candidate: candidate.step_s)
+    task = task_of(chain(6), CLUSTER, space(), RUN)
+
+    def notes(order):
+        chosen = Chosen(task, Found(order), order, order, Clock())
+        return with_confidence(finished_plan(task, order[0]), chosen).notes
+
+    _, expected_s = confidence_and_expected(candidates)
+    assert expected_s == pytest.approx([confidence([candidate]).expected_step_s for candidate in candidates], rel=0.05)
+    assert notes(candidates) == ()
+    (note,) = notes([*candidates[::-1]])
+    _, back_s = confidence_and_expected(candidates[::-1])
+    assert f"is shorter, {units.seconds(min(back_s))} instead of {units.seconds(back_s[0])}" in note
+    assert f"{len(candidates[0].stages)} stage" in note

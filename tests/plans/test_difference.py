@@ -1,12 +1,13 @@
-"""What two plans differ in: costs are means over the orders in which differences are made, and add up."""
+"""What two plans differ in: costs are means over an order in which differences are made and its reverse, and add up."""
 
 import dataclasses
 import itertools
 
 import pytest
 
-from alpa_dejavu.plans.difference import differences, shapley
-from alpa_dejavu.problem import NoPlanError, StepCorrection
+from alpa_dejavu.plans.difference import differences, shares
+from alpa_dejavu.plans.outline import Outline
+from alpa_dejavu.problem import NoPlanError, PricedBy, StepCorrection
 from plans import example_plan, hardware, stage, whole_plan
 
 FIRST = example_plan()
@@ -94,17 +95,65 @@ def test_exchanging_the_plans_negates_the_costs(other):
     assert sum(one.cost_s for one in there) == pytest.approx(step_s(other) - step_s(FIRST))
 
 
-def test_a_cost_is_the_mean_over_all_orders():
-    values = {frozenset(made): float(n**3 + 7 * n) for n, made in enumerate(subsets(4))}
-    found = shapley(4, values.__getitem__)
-    orders = list(itertools.permutations(range(4)))
-    for one in range(4):
-        before = [frozenset(order[: order.index(one)]) for order in orders]
-        assert found[one] == pytest.approx(sum(values[made | {one}] - values[made] for made in before) / len(orders))
+def test_a_cost_is_the_mean_of_the_listed_order_and_its_reverse():
+    values = {frozenset(chosen): float(n**3 + 7 * n) for n, chosen in enumerate(subsets(4))}
+    found = shares(4, values.__getitem__)
+    for n in range(4):
+        before, behind = frozenset(range(n)), frozenset(range(n + 1, 4))
+        adds = [values[others | {n}] - values[others] for others in (before, behind)]
+        assert found[n] == pytest.approx(sum(adds) / 2)
 
 
 def subsets(count):
     return [made for size in range(count + 1) for made in itertools.combinations(range(count), size)]
+
+
+def outlined(outline, **more):
+    """A plan of an outline, as a training framework's user sets it, on four hosts of 8 devices."""
+    stages = tuple(outline.stages({f"h{n}": 8 for n in range(4)}))
+    return dataclasses.replace(
+        FIRST, stages=stages, schedule=outline.schedule, num_micro_batches=outline.num_micro_batches,
+        batch=outline.batch, layer_option="manual", **more,
+    )  # fmt: skip
+
+
+def test_what_a_user_sets_is_a_row_each_and_plans_in_between_keep_devices_and_batch():
+    by = PricedBy("kernels", "nccl", runtime="megatron+none", attention="plain")
+    text = "transformer:hidden=64,blocks=16,heads=4,vocabulary=128,sequence=16"
+    slow = Outline(128, 16, "1f1b", 4, 4, (8, 8), ("layer", "layer"), 2, context_parallel=2)
+    fast = Outline(128, 16, "interleaved", 4, 2, (2,) * 8, ("selective",) * 8, 2)
+    first = outlined(slow, priced_by=by, model=text)
+    second = outlined(
+        fast, priced_by=dataclasses.replace(by, runtime="megatron", attention=""), model=f"{text},precision=float8"
+    )
+    seen = []
+
+    def step_s(plan):
+        outline = Outline.of(plan)
+        seen.append(plan)
+        figures = outline.tensor_parallel, outline.pipeline, outline.micro_batch, outline.context_parallel
+        words = len(plan.model), len(plan.priced_by.runtime), len(plan.priced_by.attention), len(outline.remat[0])
+        return float(sum(figures) + sum(words) * figures[0])
+
+    rows = differences(first, second, step_s)
+    assert [(row.what, row.first, row.second) for row in rows] == [
+        ("tensor", "4", "2"), ("context", "2", "1"), ("pipeline", "2", "4"), ("schedule", "1f1b", "interleaved"),
+        ("micro-batch", "4", "2"), ("recompute", "full", "selective"), ("precision", "as usual", "float8"),
+        ("overlap", "none", "the runtime's"), ("attention", "plain", "the runtime's"),
+    ]  # fmt: skip
+    assert sum(row.cost_s for row in rows) == pytest.approx(step_s(second) - step_s(first))
+    assert {(plan.num_devices, plan.batch, plan.num_layers) for plan in seen} == {(32, 128, 18)}
+    assert len(seen) == 2 * len(rows) + 2
+
+
+def test_stages_that_no_user_sets_so_are_told_apart_by_their_own_differences():
+    outline = Outline(128, 16, "1f1b", 4, 4, (8, 8), ("none", "none"))
+    plan = outlined(outline)
+    uneven = changed(plan, zero=[0, 2])
+    assert [row.what for row in differences(plan, uneven)] == ["ZeRO"]
+    assert [row.what for row in differences(plan, outlined(dataclasses.replace(outline, blocks=(9, 7))))] == [
+        "blocks of stages"
+    ]
 
 
 @pytest.mark.parametrize("error", [ValueError, NoPlanError])
@@ -139,7 +188,7 @@ def test_other_prices_and_corrections_are_differences_too():
         return len(one.priced_by.communication) * (one.correction.factor if one.correction else 1.0)
 
     models, correction = differences(plan, other, step_s)
-    assert (models.what, models.first) == ("priced by", "analytic, links, no calibration")
+    assert (models.what, models.first, models.second) == ("communication model", "links", "alpha-beta")
     assert (correction.what, correction.first, correction.second) == ("correction", "none", "times 1.5")
     assert models.cost_s + correction.cost_s == pytest.approx(1.5 * len("alpha-beta") - len("links"))
     # An old plan doesn't say: it is priced as the other one.

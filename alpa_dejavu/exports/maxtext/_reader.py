@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.maxtext._settings import OWN_BASE, RULES, USUAL, read_settings
 from alpa_dejavu.exports.maxtext._sizes import model_sizes
 from alpa_dejavu.exports.maxtext._writer import AXES
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.sharding.transformers import execution
 

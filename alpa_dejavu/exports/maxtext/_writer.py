@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import commented, heading
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Plan
 
 _QUANTIZATIONS = {"float8": "fp8", "mxfp8": "te_mxfp8"}

@@ -17,12 +17,13 @@ from alpa_dejavu.exports._command_line import (
     command_line_of,
     wrong_line,
 )
-from alpa_dejavu.exports._outline import Outline, degrees_of
+from alpa_dejavu.exports._outline import degrees_of
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._sizes import NUMBERS, precision_of, sizes_of_arguments, training_of
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload, blocks_again
 
 _MOST_NAMES, _LONGEST = 10, 60

@@ -10,12 +10,12 @@ from typing import Final
 
 from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import commented, heading
 from alpa_dejavu.exports._settings import short
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.exports.megatron._sizes import size_arguments
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.search.runtimes import DEGREES
+from alpa_dejavu.plans.outline import DEGREES, Outline
 from alpa_dejavu.problem import Plan
 
 RELEASE = "Megatron-Core 0.19"
@@ -47,7 +47,7 @@ def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     own = {"train-iters": "100", "lr": "1e-4", "mock-data": None, "tokenizer-type": "NullTokenizer"}
     text += _array("DISTRIBUTED", processes, f"  {_WHERE}\n") + "\n"
     text += commented(["The model, by the sizes that were planned for."]) + _array("MODEL", size_arguments(sizes))
-    rows = _plan_rows(outline, sizes, _hides(plan))
+    rows = _plan_rows(outline, sizes, _hidden(plan))
     arguments = {name: value for _, row in rows for name, value in row.items()}
     text += "\n" + commented(why for why, _ in rows if why) + _array("PLAN", arguments)
     text += "\n" + commented(["Yours: what follows trains on made-up tokens."]) + _array("OWN", own)
@@ -55,16 +55,16 @@ def megatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     return {"run_megatron.sh": text}
 
 
-def _hides(plan: Plan) -> bool:
-    """Returns whether a plan was priced with gradients that are summed while devices compute."""
+def _hidden(plan: Plan) -> str:
+    """Returns what a plan was priced with that devices do while they compute, as a kind of overlap."""
     if plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] not in runtime_names():
-        return plan.streams
-    return runtime_profile(plan.priced_by.runtime).overlap != NO_OVERLAP
+        return "streams" if plan.streams else NO_OVERLAP.kind
+    return runtime_profile(plan.priced_by.runtime).overlap.kind
 
 
-def _plan_rows(outline: Outline, sizes: Transformer, hides: bool) -> list[tuple[str, dict[str, str | None]]]:
+def _plan_rows(outline: Outline, sizes: Transformer, hidden: str) -> list[tuple[str, dict[str, str | None]]]:
     """Returns Megatron's arguments for a plan in rows: what they stand for, and the arguments by name; None: without a
-    value. `hides`: devices communicate while they compute.
+    value. `hidden` is what devices do while they compute, as a kind of overlap.
     """
     again, remat = max(outline.again), outline.remat[0]
     if outline.remat_share < 1 and outline.again != tuple(min(again, number) for number in outline.blocks):
@@ -78,7 +78,7 @@ def _plan_rows(outline: Outline, sizes: Transformer, hides: bool) -> list[tuple[
             "optimizer is 'muon' with ZeRO 3, hybrid sharding or offload, which Megatron hasn't; plan with ZeRO 0 or 2 "
             "and without offload"
         )
-    shares = bool(outline.zero or offloads) and not muon
+    hides, shares = hidden != NO_OVERLAP.kind, bool(outline.zero or offloads) and not muon
     rows: Sequence[tuple[object, str, dict[str, str | None]]] = (
         (True, "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch "
          "sizes: its batch over its micro-batches and replicas.", {
@@ -121,6 +121,7 @@ def _plan_rows(outline: Outline, sizes: Transformer, hides: bool) -> list[tuple[
         }),
         (hides, "", {"overlap-grad-reduce": None}),
         (hides and shares, "", {"overlap-param-gather": None}),
+        (hidden == "tensor" and outline.tensor_parallel > 1, "", {"tp-comm-overlap": None}),
     )  # fmt: skip
     return [(why, arguments) for applies, why, arguments in rows if applies]
 

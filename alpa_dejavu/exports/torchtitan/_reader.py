@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._outline import Outline, degrees_of
+from alpa_dejavu.exports._outline import degrees_of
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
 from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text

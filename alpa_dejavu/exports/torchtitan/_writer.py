@@ -5,9 +5,10 @@ from __future__ import annotations
 import pprint
 from collections.abc import Sequence
 
-from alpa_dejavu.exports._outline import Outline, commented, filled, heading
+from alpa_dejavu.exports._outline import commented, filled, heading
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text

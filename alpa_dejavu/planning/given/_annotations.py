@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, final
 
+import numpy as np
+
 from alpa_dejavu._util import units
-from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.near_names import name_ranges, near
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.search_watch import current_watch, is_stopped
+from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
 from alpa_dejavu.costs.latency import KernelLatency
 from alpa_dejavu.costs.memory_margin import with_memory_note
-from alpa_dejavu.planning.search._candidate import Candidate
+from alpa_dejavu.planning.search._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import Clock, Found, PlanningTask
 from alpa_dejavu.problem import Device, Plan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 _LEAST_SHARE = 0.01
+_TRIED = 4
+"""By the costs of so many candidates it is tried what all devices would take."""
+_STEADIER = 0.01
+"""A plan is named whose expected step is shorter by more than this share than that of the chosen one."""
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
 _HALF = ("bfloat16", "float16")
@@ -43,18 +52,40 @@ Annotation: TypeAlias = Callable[[Plan, Chosen], Plan]
 
 
 def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
-    """Returns the plan with how probably it is nearly the best, and how far its step, stages and layers spread."""
-    from alpa_dejavu.planning.search.uncertainty import confidence, drawn_stages, layer_draws, numbered_errors
+    """Returns the plan with how probably it is nearly the best, and how far its step, stages and layers spread; with a
+    note where another has the shorter expected step.
+    """
+    from alpa_dejavu.planning.search.uncertainty import (
+        confidence_and_expected,
+        drawn_stages,
+        layer_draws,
+        numbered_errors,
+    )
 
     phase("confidence")
     best = chosen.compared[0]
-    sure = confidence(chosen.compared, errors=chosen.outcome.errors)
+    sure, expected_s = confidence_and_expected(chosen.compared, errors=chosen.outcome.errors)
     # These are the draws that the expected step is from: the seed and the errors are the same.
     errors = numbered_errors([best], chosen.outcome.errors)
     draws = layer_draws(best, errors, errors.drawn(sure.draws))
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")
-    return dataclasses.replace(plan, confidence=sure.times(factor), stages=drawn_stages(plan.stages, draws, factor))
+    plan = dataclasses.replace(plan, confidence=sure.times(factor), stages=drawn_stages(plan.stages, draws, factor))
+    steadiest = int(first_least(np.array(expected_s)))
+    if expected_s[steadiest] >= expected_s[0] * (1 - _STEADIER):
+        return plan
+    other = chosen.compared[steadiest]
+    hosts = list(dict.fromkeys(name for names in host_names(other) for name in names))
+    on = f" on {name_ranges(hosts)} alone" if len(hosts) < len(chosen.task.cluster.hosts) else ""
+    own, better = (units.seconds(seconds * factor) for seconds in (expected_s[0], expected_s[steadiest]))
+    return _noted(
+        plan,
+        [
+            f"plans are ranked by their iteration time; of another the expected step is shorter, {better} instead of "
+            f"{own}: {units.counted(len(other.stages), 'stage')}{on}, "
+            f"{units.counted(other.run.num_micro_batches, 'micro-batch', 'micro-batches')}, {other.run.schedule}"
+        ],
+    )
 
 
 def _noted(plan: Plan, notes: Iterable[str]) -> Plan:
@@ -129,11 +160,17 @@ def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
     if not unused:
         return plan
     factor = 1.0 if plan.correction is None else plan.correction.factor
-    num_devices = chosen.task.cluster.num_devices
-    steps_s = [candidate.step_s for candidate in chosen.candidates if candidate.num_devices == num_devices]
+    num_devices, slicer = chosen.task.cluster.num_devices, chosen.task.slicer
+    whole = [candidate for candidate in chosen.candidates if candidate.num_devices == num_devices]
+    if not whole:  # the search saw that fewer devices are faster, and looked no further
+        phase("plans on all devices")
+        costs = {id(candidate.costs): candidate.costs for candidate in chosen.candidates}
+        of_all = [own for own in costs.values() if own.cluster.num_devices == num_devices and not own.partial]
+        sliced = (own.sliced(slicer, devices="exactly") for own in of_all if own.run.schedule in ALPA_SCHEDULES)
+        whole = [candidate for candidate in itertools.islice(sliced, _TRIED) if candidate is not None]
     why = "no plan that uses all devices was found"
-    if steps_s:
-        best = units.seconds(min(steps_s) * factor)
+    if whole:
+        best = units.seconds(min(candidate.step_s for candidate in whole) * factor)
         why = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
     names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
     return _noted(plan, [f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {why}"])

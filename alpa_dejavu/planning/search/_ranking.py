@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -132,13 +132,13 @@ def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
     interstage_s = candidate.table.interstage_s(stages, candidate.space, hosts, candidate.submesh_of)
     in_alpa = run.schedule in ALPA_SCHEDULES
     timeline = None if in_alpa else candidate.timeline
-    by_weight, peaks = [0.0] * len(stages), () if timeline is None else timeline.peak_bytes
+    by_weight, kept = [0.0] * len(stages), _kept_by_submesh(candidate, timeline)
     if timeline is not None and run.form.splits:
         by_weight = [stage.backward_weight_s for stage in timeline.stages]
     configs = map(candidate.space.config, stages)
     free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
-        stages=tuple(_stage(candidate, n, names[n], interstage_s[n], by_weight[n], peaks) for n in range(len(stages))),
+        stages=tuple(_stage(candidate, n, names[n], interstage_s[n], by_weight[n], kept) for n in range(len(stages))),
         step_s=candidate.step_s,
         lower_bound_s=min(candidate.slicing.lower_bound_s, candidate.step_s) if in_alpa else 0.0,
         num_micro_batches=run.num_micro_batches,
@@ -156,31 +156,54 @@ def finished_plan(task: PlanningTask, candidate: Candidate) -> Plan:
     )
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class _AtPeak:
+    """The bytes that a device of a submesh keeps at its peak, with all stages on it, and what they are made of."""
+
+    peak_bytes: float
+    parts: Mapping[str, float]
+
+
+def _kept_by_submesh(candidate: Candidate, timeline: Timeline | None) -> list[_AtPeak]:
+    """Returns what devices of each submesh keep at their peak, of which Alpa's own schedules need no timeline."""
+    if timeline is None:
+        last = len(candidate.stages) - 1
+        return [_at_peak(candidate, {n: (candidate.run.in_flight(last - n), True)}) for n in range(last + 1)]
+    return [_at_peak(candidate, timeline.at_peak(device)) for device in range(timeline.schedule.num_devices)]
+
+
+def _at_peak(candidate: Candidate, in_use: Mapping[int, tuple[int, bool]]) -> _AtPeak:
+    """Returns what a device keeps of its stages, each with so many micro-batches in flight, and computing or not."""
+    total, parts, costs = 0.0, dict[str, float](), candidate.table.stage_costs
+    for n, (in_flight, computes) in in_use.items():
+        choice, times = candidate.stages[n], {"resident": 1, "per_micro_batch": in_flight, "temporary": int(computes)}
+        where, config = (choice.first, choice.last), candidate.space.config(choice)
+        memory = candidate.table.memory[choice.submesh][choice.config]
+        assert memory is not None, "every config has its memory"
+        for kind, count in times.items():
+            total += float(getattr(memory, kind)[where]) * count
+        for part in () if costs is None or config.offload.any else costs.parts(config):
+            parts[part.name] = parts.get(part.name, 0.0) + float(part.num_bytes[where]) * times[part.kind]
+    return _AtPeak(total, parts)
+
+
 def _stage(
     candidate: Candidate,
     n: int,
     hosts: tuple[str, ...],
     interstage_s: tuple[float, float],
     by_weight_s: float,
-    peaks: Sequence[float],
+    kept: Sequence[_AtPeak],
 ) -> StagePlan:
     table, space, choice = candidate.table, candidate.space, candidate.stages[n]
     entry, where, submesh = choice.entry, (choice.first, choice.last), choice.submesh
     config, memory, costs = space.config(choice), table.memory[submesh][choice.config], table.stage_costs
     assert memory is not None, "every config has its memory"
-    in_flight, parts, hidden_s, offload = candidate.run.in_flight(len(candidate.stages) - 1 - n), {}, (0.0, 0.0), None
-    peak_bytes = peaks[candidate.submesh_of[n]] if peaks else float(memory.peak(in_flight)[where])
-    per_micro_batch = float(memory.per_micro_batch[where])
+    hidden_s, offload, own = (0.0, 0.0), None, kept[candidate.submesh_of[n]]
     if costs is not None:
         hidden = costs.hidden_s(table.devices[submesh], config)[:, choice.first, choice.last]
         hidden_s = float(hidden[:2].sum()), float(hidden[2]) * (1 - config.offload.gradients)
-    if costs is not None and not config.offload.any:
-        kept = peak_bytes - float((memory.resident + memory.temporary)[where])
-        times = kept / per_micro_batch if per_micro_batch > 0 else 0.0
-        parts = {
-            part.name: float(part.num_bytes[where]) * (times if part.kind == "per_micro_batch" else 1.0)
-            for part in costs.parts(config)
-        }
     if config.offload.any:
         assert memory.elsewhere is not None, "a config that offloads keeps something elsewhere"
         assert costs is not None, "a table that was priced keeps its prices"
@@ -188,7 +211,7 @@ def _stage(
         added = costs.offload_s(table.devices[submesh], config)[:, choice.first, choice.last].tolist()
         offload = StageOffload(
             config.offload,
-            host_bytes=float(memory.elsewhere.peak(in_flight)[where]),
+            host_bytes=float(memory.elsewhere.peak(candidate.run.in_flight(len(candidate.stages) - 1 - n))[where]),
             host_limit_bytes=limits.host_bytes,
             nvme_bytes=float(memory.elsewhere.nvme[where]),
             nvme_limit_bytes=limits.nvme_bytes,
@@ -205,7 +228,7 @@ def _stage(
         collective_s=float(table.collective_forward_s[entry] + table.collective_backward_s[entry]),
         boundary_s=sum(interstage_s),
         per_step_s=float(table.synchronisation_s[entry] + table.update_s[entry]),
-        memory_bytes=peak_bytes,
+        memory_bytes=own.peak_bytes,
         memory_limit_bytes=float(table.memory_limit_bytes[submesh]),
         options=dict(config.options),
         remat=config.remat,
@@ -216,7 +239,7 @@ def _stage(
         forward_boundary_s=interstage_s[0],
         synchronisation_s=float(table.synchronisation_s[entry]),
         backward_weight_s=by_weight_s,
-        activation_bytes=per_micro_batch,
+        activation_bytes=float(memory.per_micro_batch[where]),
         resident_bytes=float(memory.resident[where]),
         temporary_bytes=float(memory.temporary[where]),
         offload=offload,
@@ -227,7 +250,7 @@ def _stage(
         sharded=config.sharded,
         expert_tensor=config.expert_tensor,
         remat_share=config.remat_share,
-        memory_parts=parts,
+        memory_parts=own.parts,
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any, final
 
 from alpa_dejavu.clusters.space import PLAIN_CHOICES, SHARDS, DivisionChoices
 from alpa_dejavu.layers.models import Transformer, model_title, transformer_size
-from alpa_dejavu.planning.search.runtimes import DEGREES, RUNTIMES, Runtime, limits_of
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, Runtime, limits_of
+from alpa_dejavu.plans.outline import DEGREES
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, SearchSpace
 from alpa_dejavu.sharding.transformers import TransformerSharding
 
@@ -125,7 +126,7 @@ def division_choices(
         size: the transformer, if it is planned by its sizes; None: a traced model, of which only operators are divided.
         runtime: the name of the training framework, for messages.
         limits: what that can run; None: it isn't known to divide models otherwise.
-        asked: what "tensor", "context", "experts" and "shard" are to be; None: any.
+        asked: what "pipeline", "tensor", "context", "experts" and "shard" are to be; None: any.
         strategy: the name of the strategy that plans, if that divides operators and batches alone; for messages.
 
     Raises:
@@ -144,6 +145,8 @@ def division_choices(
             raise ValueError(f"{name} is {value!r}, but must be {allowed}; give another, or leave it out")
         if name == "tensor" and (strategy or (limits is not None and not limits.tensor_parallel)):
             usual = 1
+        if name == "pipeline" and strategy:
+            usual = "chosen"
         if usual in (None, value) or (size is not None and name in divides and (name != "experts" or size.num_experts)):
             continue
         why, remedy = f"under {runtime}, which hasn't that", "give another runtime, or leave it out"

@@ -14,13 +14,11 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.layers.models import Transformer, is_marked, transformer_size
+from alpa_dejavu.plans.outline import DEGREES
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, ZERO_NAMES, Cuts, MeshConfig, Offload, Plan, StagePlan
 from alpa_dejavu.problem.limits import MOST_LAYERS
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.schedules import kind_name
-
-DEGREES: Mapping[str, int] = {"context_parallel": 1, "expert_parallel": 1, "expert_tensor": 0, "sharded": 0}
-"""The degrees of a `MeshConfig` beside data and tensor parallelism, with the values by which they divide nothing."""
 
 
 @final

@@ -21,8 +21,8 @@ import serving_plans
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.exports import TARGETS
-from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.planning.inference.serving_plan import write_serving_plan
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.testing import example_cluster
 from fuzzing._read import SHAPES, SIZES
 

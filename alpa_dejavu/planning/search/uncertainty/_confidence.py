@@ -11,8 +11,9 @@ import numpy as np
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search.uncertainty._errors import Errors
+from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, DIVIDED
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
 from alpa_dejavu.problem import Confidence
 
@@ -29,13 +30,23 @@ def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Erro
     The costs of all are drawn jointly, `count` times, by `errors`, or as the cost models tell it. The step is drawn for
     the first plan by itself, so that it is the same whatever the plan is compared with.
     """
+    return confidence_and_expected(candidates, count, errors)[0]
+
+
+def confidence_and_expected(
+    candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None
+) -> tuple[Confidence, list[float]]:
+    """Returns the confidence in the first candidate, as `confidence` does, and the step to expect of each of them."""
     alone = numbered_errors(candidates[:1], errors)
-    own_s = step_draws(candidates[:1], alone, alone.drawn(count))[:, 0]
+    factors = alone.drawn(count)
+    own_s = step_draws(candidates[:1], alone, factors)[:, 0]
     joint_s = drawn_steps(candidates, count, errors) if len(candidates) > 1 else own_s[:, None]
     slicing, missed = candidates[0].slicing, 1.0
     if slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0:
         missed = min(slicing.lower_bound_s / slicing.cost_s, 1.0)
-    return confidence_of_draws(joint_s, own_s, alone.resolver.source, missed, _compared(candidates))
+    source = "; ".join(filter(None, (spread_shares(own_s, factors), alone.resolver.source)))
+    sure = confidence_of_draws(joint_s, own_s, source, missed, _compared(candidates))
+    return sure, [sure.expected_step_s, *np.exp(np.log(joint_s[:, 1:]).mean(axis=0)).tolist()]
 
 
 def drawn_steps(
@@ -74,6 +85,36 @@ def _compared(candidates: Sequence[Candidate]) -> str:
         plural = f"{what}es" if what.endswith("ch") else f"{what}s"
         ranges.append(f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}")
     return ", ".join(ranges)
+
+
+def spread_shares(steps_s: FloatArray, factors: Factors) -> str:
+    """Returns in words which errors make most of the spread of a step, in shares of its logarithm's variance; "" where
+    it has none. `steps_s` are the step's seconds in the draws of `factors`, shape (K,).
+
+    The logarithm of the step is regressed on those of the classes' factors; what is left over is of single layers.
+    """
+    steps, errors = (values - values.mean(axis=0) for values in (np.log(steps_s), np.log(factors.common)))
+    total = float(np.square(steps).sum())
+    if total == 0 or not errors.any():
+        return ""
+    of_classes = np.square(np.linalg.lstsq(errors, steps, rcond=None)[0]) * np.square(errors).sum(axis=0) / total
+    shares: dict[str, float] = {}
+    for name, share in zip(CLASSES, of_classes.tolist(), strict=True):
+        title = "collectives" if name.endswith(_BETWEEN) else _ERRORS.get(name, name)
+        shares[title] = shares.get(title, 0.0) + share
+    shares["single layers"] = max(1.0 - sum(shares.values()), 0.0)
+    most, *others = sorted((pair for pair in shares.items() if pair[1] >= _TOLD), key=lambda pair: -pair[1])
+    more = "".join(f", {name} ({100 * share:.0f} %)" for name, share in others)
+    return f"{most[0]} ({100 * most[1]:.0f} % of the variance){more}"
+
+
+_TOLD = 0.05
+"""Errors are named that make at least this share of the variance of a step's logarithm."""
+_BETWEEN = ("within hosts", "between hosts")
+_ERRORS = {
+    "doublings": f"an assumed {100 * DIVIDED:.0f} % for each doubling of a stage's devices",
+    "runtime": "what the framework's steps are off",
+}
 
 
 def confidence_of_draws(
