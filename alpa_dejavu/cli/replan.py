@@ -115,8 +115,8 @@ def _print_replanned(replanned: Replanned, before: Plan, without: tuple[str, ...
     moved = replanned.moves
     to.fact(
         "moves",
-        f"of {units.counted(len(moved.layers), 'layer')} {moved.text}; "
-        f"{units.counted(len(replanned.kept_layers), 'layer')} of {replanned.plan.num_layers} stay",
+        f"{moved.text}, for {units.counted(len(moved.layers), 'layer')}; {len(replanned.kept_layers)} of "
+        f"{units.counted(replanned.plan.num_layers, 'layer')} stay",
     )
     print_said(replanned.plan, to)
     to.fact("planned again in", units.seconds(replanned.seconds))

@@ -239,7 +239,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     other = run("replan", plan_path, "--cluster", "p4d.24xlarge", "--hosts", 2)
     assert other.exit_code == 0, other.output
     assert "2 x p4d.24xlarge, 16 devices" in other.stdout
-    assert "0 layers of 12 stay" in other.stdout
+    assert "0 of 12 layers stay" in other.stdout
     write_cluster(dataclasses.replace(without(CLUSTER, ["p3.16xlarge-1"]), name="ours"), tmp_path / "ours.json")
     ours = run("replan", plan_path, "--cluster", tmp_path / "ours.json")
     assert ours.exit_code == 0, ours.output
