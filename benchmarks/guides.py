@@ -276,8 +276,9 @@ def _command(words: Sequence[str]) -> tuple[int, str, str]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text without what colours them."""
-    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip().splitlines()]
+    """The lines of a text without what colours them, and without the seconds that a machine took to plan."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip()
+    return [line.rstrip() for line in re.sub(r"^planned in .*(?:\n {24}.*)*", LEFT_OUT, text, flags=re.M).splitlines()]
 
 
 def is_shown(shown: Sequence[str], printed: Sequence[str], near: float = 0.01) -> bool:
