@@ -50,7 +50,7 @@ pictures: $(STAMP) report-picture
 report-picture: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu plan --model gpt-39b --cluster p3.16xlarge --hosts 8 --batch 1024 --html report.html
 	@$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=20000 \
-		--window-size=1480,2060 --screenshot=docs/report.png "file://$(CURDIR)/report.html"
+		--window-size=1480,2130 --screenshot=docs/report.png "file://$(CURDIR)/report.html"
 	@rm report.html
 
 docs: $(STAMP)

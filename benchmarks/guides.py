@@ -40,6 +40,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from unittest import mock
 
+from alpa_dejavu._util import units
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 GUIDES = [ROOT / "README.md", DOCS / "start.md", *sorted(DOCS.glob("guides/*.md")), *sorted(DOCS.glob("concepts/*.md"))]
@@ -276,8 +278,9 @@ def _command(words: Sequence[str]) -> tuple[int, str, str]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text without what colours them."""
-    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip().splitlines()]
+    """The lines of a text without what colours them, and without the seconds that a machine took to plan."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip()
+    return [line.rstrip() for line in re.sub(r"^planned in .*(?:\n {24}.*)*", LEFT_OUT, text, flags=re.M).splitlines()]
 
 
 def is_shown(shown: Sequence[str], printed: Sequence[str], near: float = 0.01) -> bool:
@@ -350,7 +353,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("\n".join(run.told) or f"{page.relative_to(ROOT)} is current")
             for block, seconds in run.seconds.items():
                 if seconds > _SLOW_S and "slow" not in block.marks:
-                    print(f"{page.relative_to(ROOT)}:{block.line} took {seconds:.0f} s; mark it as slow", flush=True)
+                    place = f"{page.relative_to(ROOT)}:{block.line}"
+                    print(f"{place} took {units.seconds(seconds)}; mark it as slow", flush=True)
             if run.changes and not given.check:
                 page.write_text(run.filled(), encoding="utf-8")
     return int(told > 0)

@@ -135,11 +135,11 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "measurements", "*.measurements.jsonl", _lines,
-        (("calibration", "show", "measured.json", "--plots", "plots"),),
+        (("calibration", "show", "measured.json", "--html", "page.html"),),
     ),
     Format(
         "database", "database.json", _text,
-        (("calibration", "show", "database.json"), ("calibration", "show", "database.json", "--plots", "plots")),
+        (("calibration", "show", "database.json"), ("calibration", "show", "database.json", "--html", "page.html")),
     ),
     Format(
         "pickle", "database.pkl", broken_pickle, (("calibration", "convert", "database.pkl", "--output", "new.json"),)
