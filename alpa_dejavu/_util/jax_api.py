@@ -103,6 +103,10 @@ def gradients_by(differentiate: Callable[..., Any]) -> Iterator[None]:
     owners = [api] if hasattr(api, "_vjp") else [api, jax]
     name = "_vjp" if hasattr(api, "_vjp") else "vjp"
     original = getattr(api, name)
+    if tuple(inspect.signature(original).parameters)[:3] != ("fun", "primals", "has_aux"):
+        raise RuntimeError(
+            f"jax {jax.__version__} takes gradients in a way that isn't known; install one from 0.4.30 to 0.12.0"
+        )
 
     def vjp(fun: Any, *primals: Any, has_aux: bool = False, **others: Any) -> Any:
         return differentiate(lambda *args, **kwargs: original(*args, **others, **kwargs), fun, primals, has_aux)

@@ -149,3 +149,10 @@ def test_the_data_of_an_inference_step_are_among_its_operands():
     traced = trace(lambda: (lambda weight, x: jax.nn.relu(x @ weight) @ weight, (weight, x)))
     assert not traced.training
     assert traced.data == {var for var in traced.loss.invars if var.aval.shape == (8, 4)}
+
+
+def test_a_jax_that_takes_gradients_in_another_way_is_told(monkeypatch):
+    name = "_vjp" if "_vjp" in vars(jax._src.api) else "vjp"
+    monkeypatch.setattr(jax._src.api, name, lambda function, *operands: None)
+    with pytest.raises(RuntimeError, match="takes gradients in a way that isn't known"):
+        trace(lambda: with_aux())
