@@ -95,6 +95,7 @@ def compare(
             model, clusters, batch, savings=[way for way in SAVINGS if {way.name, "all"} & {*savings}], steps=whole,
             attention=attention or "", **choices,
         )  # fmt: skip
+    written = [] if json_path is None else write_output(json_path, comparison_text(comparison))
     to = console(takes_stdout(json_path))
     of = f"batch {comparison.batch}" + ("" if whole is None else f", {units.counted(whole, 'step')}")
     to.print(f"{model_title(comparison.model)}, {of}, on {units.counted(len(comparison.clusters), 'cluster')}:")
@@ -105,8 +106,7 @@ def compare(
     to.print()
     for name, text in _facts(comparison):
         to.fact(name, text)
-    if json_path is not None:
-        to.wrote(write_output(json_path, comparison_text(comparison)))
+    to.wrote(written)
 
 
 def _table(comparison: Comparison) -> Table:
@@ -200,7 +200,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for measure in MEASURES:
         yield from _by_saving(comparison, f"by {measure}", lambda order: _order_text(comparison, order), measure)
     if len(comparison.clusters) > 2:
-        yield "how sure", "what follows 'then' is so in 90 % of draws of how far off seconds may be, 'perhaps' in fewer"
+        yield "how sure", "an order with 'then' holds in at least 90 % of draws of the predictions' errors, with 'perhaps' in fewer"
     reasons = dict.fromkeys(reason for order in comparison.orders for reason in _reasons(comparison, order))
     yield from (("can't be told", reason) for reason in reasons)
     for change in (change for measure in MEASURES for change in comparison.changes(measure)):
@@ -240,12 +240,12 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
         if a is None or b is None or order.is_before(first, other):
             continue
         share = 100 * order.before[order.clusters.index(first)][order.clusters.index(other)]
-        why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of how far off seconds may be"
+        why = f"{first} is before {other} by {order.measure} in {share:.0f} % of draws of the predictions' errors"
         if a.ground != b.ground:
             one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
             faster = first if one_s < other_s else other
             times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
-            why += f": some are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
+            why += f": some seconds are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
         yield why
 
 
