@@ -67,6 +67,8 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
+        cluster = CLUSTER
+
         def __init__(self, plan, model, cluster, **options):
             assert options.keys() <= {"calibration", "runtime", "overlap", "attention", "cache", "trust_model"}
             asked.append((plan, model, cluster))

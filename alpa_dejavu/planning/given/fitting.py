@@ -6,6 +6,7 @@ In: a plan, and the estimator of plans of its model on its cluster. Out: texts.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,8 +44,8 @@ def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
     def is_enough(priced: Plan | None) -> bool:
         return priced is not None and fits(priced, estimator.cluster)
 
-    changes = (next((one for one in _changed(plan, kind) if is_enough(estimated(one))), None) for kind in _KINDS)
-    enough = [_named(plan, changed) for changed in changes if changed is not None]
+    tries = ((changed for changed in _changed(plan, kind) if is_enough(estimated(changed))) for kind in _KINDS)
+    enough = [_named(plan, changed) for least in tries for changed in itertools.islice(least, 1)]
     most = plan
     for kind in () if enough else _KINDS:
         for changed in _changed(most, kind):
