@@ -200,7 +200,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for measure in MEASURES:
         yield from _by_saving(comparison, f"by {measure}", lambda order: _order_text(comparison, order), measure)
     if len(comparison.clusters) > 2:
-        yield "how sure", "an order with 'then' holds in at least 90 % of draws of the predictions' errors, with 'perhaps' in fewer"
+        yield "how sure", "'then' holds in at least 90 % of draws of the predictions' errors, 'perhaps' in fewer"
     reasons = dict.fromkeys(reason for order in comparison.orders for reason in _reasons(comparison, order))
     yield from (("can't be told", reason) for reason in reasons)
     for change in (change for measure in MEASURES for change in comparison.changes(measure)):
@@ -245,7 +245,8 @@ def _reasons(comparison: Comparison, order: Order) -> Iterator[str]:
             one_s, other_s = (figures.common_s or figures.expected_step_s for figures in (a, b))
             faster = first if one_s < other_s else other
             times = units.number(round(max(one_s, other_s) / min(one_s, other_s), 2))
-            why += f": some seconds are by {a.ground}, some by {b.ground}; on one ground {faster} is {times} times as fast"
+            why += f": some seconds are by {a.ground}, some by {b.ground}; on one ground "
+            why += f"{faster} is {times} times as fast"
         yield why
 
 

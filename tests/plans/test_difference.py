@@ -148,9 +148,8 @@ def test_what_a_user_sets_is_a_row_each_and_plans_in_between_keep_devices_and_ba
 
 def test_another_order_of_the_same_hosts_hides_no_setting():
     outline = Outline(128, 16, "interleaved_4", 8, 2, (2,) * 8, ("layer",) * 8)
-    plan, other = outlined(outline), dataclasses.replace(
-        outline, num_micro_batches=8, tensor_parallel=1, data_parallel=16, remat=("none",) * 8
-    )
+    plan, changed_to = outlined(outline), {"tensor_parallel": 1, "data_parallel": 16, "remat": ("none",) * 8}
+    other = dataclasses.replace(outline, num_micro_batches=8, **changed_to)
     turned = dataclasses.replace(outlined(other), stages=tuple(other.stages({f"h{n}": 8 for n in (2, 3, 0, 1)})))
     rows = differences(plan, turned, lambda plan: float(len(plan.stages[0].remat) + plan.stages[0].logical_mesh[0]))
     assert [(row.what, row.second) for row in rows] == [

@@ -148,7 +148,8 @@ class Runtime:
 
 
 def _either(values: Sequence[object]) -> str:
-    return "above 0" if isinstance(values, range) else " or ".join("left out" if value == "" else repr(value) for value in values)
+    words = ("left out" if value == "" else repr(value) for value in values)
+    return "above 0" if isinstance(values, range) else " or ".join(words)
 
 
 _TRAINING = {
