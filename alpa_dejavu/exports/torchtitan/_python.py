@@ -130,7 +130,7 @@ def _model(path: pathlib.Path, module: Module, spec: Any, line: int, lines: Line
 def _llama(path: pathlib.Path, model: Built) -> Transformer:
     """Returns the sizes of a Llama whose modules are written out as a plan's are; ValueError for one that differs."""
     parts = dict(_parts(model, model.line))
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, place in _LLAMA_SIZES.items():
         value, line = parts.get(place, (None, model.line))
         if not isinstance(value, int | float) or isinstance(value, bool) != (name == "tied"):
