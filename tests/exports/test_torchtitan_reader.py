@@ -352,6 +352,21 @@ def test_a_job_of_deepseek_as_people_write_it(tmp_path):
         read(tmp_path, alone, 256)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("job.toml", "# nothing\n", "job.toml is empty, but must have a job's settings"),
+        ("job.toml", "[training]\nseq_len = 8192\n", "model.name is missing, but must be there to know the sizes"),
+        ("own.py", "from . import model_registry\ndef own() -> Trainer.Config:\n"
+         "    return Trainer.Config(model_spec=model_registry('8B'))\n", "'folder', which is the folder's name"),
+    ],
+)  # fmt: skip
+def test_a_job_without_a_known_model_says_so(tmp_path, name, text, said):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path / "folder", text, name=name)
+
+
 def test_gradient_accumulation_beside_a_pipeline_is_told(tmp_path):
     job = JOB.replace(TENSOR, PIPELINE).replace("seq_len = 4096", "global_batch_size = 24")
     with pytest.raises(ValueError, match=r"line 14: .* is 24, but must be 8, .*: gradient accumulation beside a pipe"):

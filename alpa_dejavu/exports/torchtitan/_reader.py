@@ -84,7 +84,7 @@ def read_torchtitan(
     """
     settings = read_settings(path, config)
     settings.one_of("optimizer.name", ("Adam", "AdamW"), "AdamW")
-    sizes = _sizes(settings, model)
+    sizes = _sizes(settings, model, path)
     outline = _outline(settings, num_devices, sizes.num_blocks, path)
     otherwise = tuple(_otherwise(settings, outline, sizes.precision))
     divided = outline.tensor_parallel == 1 or settings.flag(f"{_DIVISION}enable_sequence_parallel", True)
@@ -127,15 +127,20 @@ def _otherwise(config: Configuration, outline: Outline, precision: str) -> Itera
         yield f"{_HIDES} is priced as if all-to-alls weren't hidden behind another micro-batch"
 
 
-def _sizes(config: Configuration, model: Transformer | None) -> Transformer:
+def _sizes(config: Configuration, model: Transformer | None, path: pathlib.Path) -> Transformer:
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
     if model is None:
         name, flavor = str(config.get("model.name", "")), str(config.get("model.flavor", ""))
         sizes = transformer_size(_FLAVORS.get((name, _KERNELS.sub("", flavor)), ""))
+        if not name:
+            why = "model.name is missing, but must be there to know the sizes; add it and a flavor, or give --model"
+            raise config.wrong("model", why)
         if sizes is None:
-            why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
+            folder = path.suffix == ".py" and name == path.absolute().parent.name
+            whence = ", which is the folder's name, as its own model_registry is imported," if folder else ""
+            why = f"the sizes of {name!r}{whence} {flavor!r} aren't known; give --model, such as its config.json"
             raise config.wrong("model.flavor", why)
         further = config.number(_FURTHER, 0, least=0)
         return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=further, precision=precision))

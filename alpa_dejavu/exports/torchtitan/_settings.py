@@ -53,6 +53,8 @@ def _of_toml(path: pathlib.Path, text: str) -> tuple[Sections, Lines]:
     except (RecursionError, ValueError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise ValueError(f"{path}: this isn't TOML: {why}; {REMEDY}") from None
+    if not data:
+        raise ValueError(f"{path} is empty, but must have a job's settings; {REMEDY}")
     section, lines = tuple[str, ...](), Lines()
     for number, row in enumerate(text.splitlines(), 1):
         if (begins := _SECTION.match(row)) is not None:
