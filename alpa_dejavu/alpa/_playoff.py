@@ -18,7 +18,7 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.alpa.option import DejavuStageOption
-from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.problem import Plan
 
 _log = logging.getLogger("alpa_dejavu")

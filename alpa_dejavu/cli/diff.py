@@ -20,6 +20,7 @@ from alpa_dejavu.cli.working import working
 from alpa_dejavu.layers.models import model_title
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.plans.table import lacking
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
 from alpa_dejavu.simulation.breakdown import breakdown
 
@@ -83,6 +84,11 @@ def print_difference(
         table.add_row("together", "", "", _signed(sum(costs)))
     if changes:
         to.print(table)
+    if changes and not costs and not refused:
+        to.print(
+            f'rows have no costs, as plans in between need the same "{changes[0].what}"; the next table says in which '
+            "work the steps differ"
+        )
     for line in _caveats(first, second, names, costs, refused):
         to.print(line)
     figures = new_table(("of the average device",), (*names, "difference"))
@@ -108,8 +114,7 @@ def _caveats(
     elif len(costs) > 1:
         yield "a cost is the mean of making the changes in this order and in the reverse order"
     for plan, name in zip((first, second), names, strict=True):
-        if (missing := max(stage.memory_bytes - stage.memory_limit_bytes for stage in plan.stages)) > 0:
-            yield f"{name} doesn't fit into memory: {units.size(missing)} are missing on a device"
+        yield from (f"{name} doesn't fit: {sentence}" for sentence in lacking(plan))
     files = second.step_s - first.step_s
     if costs and abs(sum(costs) - files) > _AGREE * max(first.step_s, second.step_s):
         yield (

@@ -18,6 +18,7 @@ from alpa_dejavu.cli.parameters import CLUSTER, PLAN_FILE, output_options, prici
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.plans.table import lacking
 
 
 @click.command(
@@ -55,7 +56,6 @@ def estimate(
     if training:
         model = model_text(plan.model if model is None else model, training=training)
     with working(f"estimating {plan_path}"):
-        from alpa_dejavu.planning.given.figures import lacking
         from alpa_dejavu.planning.given.fitting import what_fits
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 

@@ -15,11 +15,11 @@ from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.simulation.sensitivity import alike
+from alpa_dejavu.simulation.sensitivity import alike, slope_texts
 
 if TYPE_CHECKING:
     from alpa_dejavu.report.explanation import Explanation
@@ -45,7 +45,8 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     with working(f"explaining {plan_path}"):
         explained, lacking = _explained(plan_in_file, plan_path, calibration)
     plan, to = explained.plan, console()
-    print_plan(plan, to, more=[("bound by", explained.bound)])
+    fits = [("what would fit", explained.would_fit)] if explained.would_fit else []
+    print_plan(plan, to, more=[*fits, ("bound by", explained.bound)])
     print_said(plan, to)
     for note in explained.notes:
         to.print(note)
@@ -123,13 +124,8 @@ def _cells(together: Sequence[Sensitivity]) -> tuple[str, ...]:
         best = "this plan" if together[0].best is None else stages_text(together[0].best)
     return (
         units.span([sensitivity.saved_s / 100 for sensitivity in together], units.seconds),
-        units.span([sensitivity.elasticity for sensitivity in together], _thousandths),
-        units.span([sensitivity.worse_elasticity for sensitivity in together], _thousandths),
-        units.span([sensitivity.twice_s for sensitivity in together], units.seconds),
+        *slope_texts(together),
         best_s,
         f"{100 * together[0].gained_s / together[0].step_s:.1f} %",
         best,
     )
-
-
-_thousandths = "{:.3f} %".format

@@ -16,6 +16,7 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import CLUSTER, FILES, MODEL, PLAN_FILE, LateChoice, hosts_option, pricing_options
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
+from alpa_dejavu.plans.table import lacking
 
 
 @click.command(
@@ -72,7 +73,6 @@ def import_(
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
         from alpa_dejavu.layers.models import transformer_size
-        from alpa_dejavu.planning.given.figures import lacking
         from alpa_dejavu.planning.given.fitting import what_fits
 
         imported = import_plan(path, source, cluster, hosts, sizes, config, optimizer, **pricing)

@@ -17,9 +17,15 @@ from typing import Any, Final, NamedTuple, final
 
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.layers.models import Transformer
 
 _TABLE = pathlib.Path(__file__).with_name("settings.csv")
 _LONGEST = 100
+_TRAINED: Final = {
+    "sequence", "positions", "precision", "gather", "optimizer", "imbalance", "train_last", "lora", "lora_targets",
+    "frozen",
+}  # fmt: skip
+"""Fields of a transformer that say how it is trained: a file and a model that is given may differ in them."""
 _MOST: Final = 10**9
 """Numbers of configurations are less."""
 
@@ -165,6 +171,41 @@ class Configuration:
                 "cluster that it runs on, by --cluster and --hosts",
             )  # fmt: skip
         return across
+
+
+def differing(sizes: Transformer, model: Transformer) -> dict[str, Any]:
+    """Returns the sizes in which a model that is given differs from a file's, as the given one has them."""
+    fields = (field.name for field in dataclasses.fields(model) if field.name not in _TRAINED)
+    return {name: getattr(model, name) for name in fields if getattr(model, name) != getattr(sizes, name)}
+
+
+def check_given(
+    config: Configuration, usual: Mapping[str, Any], sizes: Callable[[Configuration], Transformer]
+) -> Transformer:
+    """Returns the sizes that a file's settings say beside a model that is given, by `usual` for what says the same.
+    Raises ValueError, with its line, for a setting that says another size.
+    """
+    own, given = sizes(config), sizes(dataclasses.replace(config, values=usual))
+    other = differing(own, given)
+    for name in config.values if other else ():
+        values = {key: value for key, value in config.values.items() if key != name}
+        values |= {name: usual[name]} if name in usual else {}
+        try:
+            fewer = differing(sizes(dataclasses.replace(config, values=values)), given)
+        except ValueError:  # It says nothing without that setting.
+            continue
+        if len(fewer) < len(other):
+            mended = {field: value for field, value in other.items() if field not in fewer}
+            raise config.wrong(name, given_otherwise(f"{config.sign}{name} is {short(config.values[name])}", mended))
+    if other:
+        raise config.wrong("", given_otherwise("the model is another one", other))
+    return own
+
+
+def given_otherwise(what: str, other: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a setting beside a model that is given, which has other sizes."""
+    sizes = ", ".join(f"{name}={value}" for name, value in other.items())
+    return f"{what}, but --model has {sizes}; give the model of the run, or leave it out"
 
 
 def checked_settings(

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.near_names import name_ranges
-from alpa_dejavu.plans.plan_changes import TRAINING, between, changes, size_changes, stages_text
-from alpa_dejavu.problem import NoPlanError, Plan
+from alpa_dejavu.plans.plan_changes import TRAINING, between, changes, size_changes
+from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
-
-__all__ = ["Difference", "differences", "stages_text"]
 
 
 @final
@@ -69,10 +67,15 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
             yield (what.replace("_", " "), *texts)
     if first.hardware and second.hardware and first.hardware != second.hardware:
         yield "hosts of the cluster", _hosts(first), _hosts(second)
-    # What a schedule brings with it is no other problem.
+    # What a schedule brings with it is no other problem, nor is what no framework but Alpa asks.
     alike = (first.schedule in ALPA_SCHEDULES) == (second.schedule in ALPA_SCHEDULES)
-    if alike and first.runs_on_alpa != second.runs_on_alpa:
+    if alike and any(map(_is_for_alpa, (first, second))) and first.runs_on_alpa != second.runs_on_alpa:
         yield ("runs on Alpa", "yes", "no") if first.runs_on_alpa else ("runs on Alpa", "no", "yes")
+
+
+def _is_for_alpa(plan: Plan) -> bool:
+    by = plan.priced_by or PricedBy()
+    return (by.runs_on or by.runtime.partition("+")[0]) == PricedBy.runtime
 
 
 def _hosts(plan: Plan) -> str:

@@ -63,7 +63,9 @@ class Outline:
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
-        """Returns a plan's outline; ValueError if layers aren't a transformer's blocks, or it has no batch."""
+        """Returns a plan's outline; ValueError if layers aren't a transformer's blocks, or it has no batch that
+        its micro-batches and replicas divide.
+        """
         if plan.layer_option != "manual":
             raise ValueError(
                 f"layer_option is {plan.layer_option!r}, but must be 'manual', with layers that are the blocks of a "
@@ -84,10 +86,19 @@ class Outline:
                 "must have one share; plan again with --for"
             )
         degrees["expert_tensor"] *= degrees["expert_tensor"] != along
-        return cls(
+        outline = cls(
             plan.batch, plan.num_micro_batches, plan.schedule, across, along, tuple(blocks), remat, first.zero,
             first.offloaded, **degrees, remat_share=min(shares),
         )  # fmt: skip
+        outline._check_batch()
+        return outline
+
+    def _check_batch(self) -> None:
+        if self.batch % (self.num_micro_batches * self.replicas):
+            raise ValueError(
+                f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
+                f"{self.replicas} data-parallel replicas; give a batch that these divide"
+            )
 
     @property
     def chunks(self) -> int:
@@ -153,11 +164,7 @@ class Outline:
                 f"the stages have {self.num_devices} devices, but must have the {cluster.num_devices} of "
                 f"{cluster.name}; give the cluster that it runs on, by --cluster and --hosts"
             )
-        if self.batch % (self.num_micro_batches * self.replicas):
-            raise ValueError(
-                f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
-                f"{self.replicas} data-parallel replicas; give a batch that these divide"
-            )
+        self._check_batch()
         return Plan(
             stages=tuple(self.stages({host.name: host.num_devices for host in cluster.hosts})), step_s=0.0,
             num_micro_batches=self.num_micro_batches, schedule=self.schedule, cluster=cluster.name, planning_s={},
@@ -186,7 +193,7 @@ class Outline:
         return {
             "tensor": self.tensor_parallel,
             "context": self.context_parallel,
-            "experts": (self.expert_parallel, self.expert_tensor),
+            "expert": (self.expert_parallel, self.expert_tensor),
             "pipeline": self.pipeline,
             "schedule": self.schedule,
             "micro-batch": self.micro_batch,
@@ -212,7 +219,7 @@ class Outline:
         schedule = chosen["schedule"] if pipeline > 1 else "1f1b"
         count = pipeline * schedule_form(schedule).chunks
         blocks, (remat, share), (experts, expert_tensor) = (
-            chosen[name] for name in ("blocks of stages", "recompute", "experts")
+            chosen[name] for name in ("blocks of stages", "recompute", "expert")
         )
         if len(blocks) != count:
             blocks = _evenly(self.num_blocks, count)

@@ -18,7 +18,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.plans.outline import DEGREES as OF_MESHES
 from alpa_dejavu.plans.outline import Outline
-from alpa_dejavu.plans.stage_rows import DEGREES, degrees_text, mesh_text
+from alpa_dejavu.plans.stage_rows import DEGREES, RECOMPUTED, degrees_text, mesh_text, recomputed_text
 from alpa_dejavu.problem import ZERO_NAMES, NoPlanError, Plan, PricedBy, StagePlan
 from alpa_dejavu.problem.run import schedule_form
 
@@ -28,13 +28,13 @@ _MODELS = ("latency", "communication", "calibration")
 TRAINING = ("precision", "optimizer", "gather", "lora", "lora_targets", "frozen", "train_last")
 """The sizes in a model's text that say how it is trained, which its user sets."""
 _USUAL = "as usual"
-_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload", *DEGREES)
+_WITH_LAYERS = ("recompute", "ZeRO", "auto-sharding", "offload", *DEGREES)
 """The choices for a stage that go with its layers where the number of stages changes."""
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields each difference of two plans as texts: the name of the choice, such as "schedule", and both its values."""
-    outlines = _outlines(first, second)
+    outlines = outlines_of(first, second)
     rows = _stage_changes(first, second) if outlines is None else _choice_changes(*outlines)
     both = first.priced_by and second.priced_by
     pricing = [_pricing(plan.priced_by) for plan in (first, second) if both] or [{}, {}]
@@ -76,7 +76,7 @@ def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
     def of(what: str) -> Plan:
         return second if what in names else first
 
-    outlines = _outlines(first, second)
+    outlines = outlines_of(first, second)
     if outlines is None:
         count, schedule = of("micro-batches").num_micro_batches, of("schedule").schedule
         stages = list(_stages(first, second, of))
@@ -124,7 +124,7 @@ def _model_between(first: Plan, second: Plan, names: Collection[str]) -> str:
     return f"{kind}:" + ",".join(f"{name}={value}" for name, value in kept.items())
 
 
-def _outlines(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
+def outlines_of(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
     """Returns both plans as their users set them; None where their stages can't be said so, or they have other hosts.
 
     A plan that its outline doesn't make again has stages that differ in more than it can say.
@@ -145,7 +145,7 @@ def _outlines(first: Plan, second: Plan) -> tuple[Outline, Outline] | None:
 def _outlined(stage: StagePlan) -> tuple[object, ...]:
     degrees = (getattr(stage, name) for name in OF_MESHES)
     mesh = stage.layers, stage.submesh, tuple(stage.logical_mesh), stage.hosts
-    return *mesh, stage.remat, stage.remat_share, stage.zero, stage.offloaded, *degrees
+    return *mesh, _options(stage), stage.remat, stage.remat_share, stage.zero, stage.offloaded, *degrees
 
 
 def _outline_between(first: Outline, second: Outline, names: Collection[str]) -> Outline:
@@ -235,17 +235,12 @@ def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
 def _again_text(outline: Outline) -> str:
     """Returns which blocks are computed again, in the usual words, each run of alike ones with how many they are."""
     of_blocks = [
-        _RECOMPUTED[remat if remat != "layer" or n < again else "none"]
+        RECOMPUTED[remat if remat != "layer" or n < again else "none"]
         for remat, count, again in zip(outline.remat, outline.blocks, outline.again, strict=True)
         for n in range(count)
     ]
     alike = [(text, len(list(run))) for text, run in itertools.groupby(of_blocks)]
     return alike[0][0] if len(alike) == 1 else ", ".join(f"{text} of {count}" for text, count in alike)
-
-
-def _experts_text(outline: Outline) -> str:
-    within = f" (tensor {outline.expert_tensor})" if outline.expert_tensor else ""
-    return f"{outline.expert_parallel}{within}"
 
 
 def _differ(first: Plan, second: Plan, of: Callable[[StagePlan], Any]) -> bool:
@@ -308,9 +303,13 @@ def stages_text(plan: Plan) -> str:
 _Stages = Sequence[StagePlan]
 
 
-def _degrees_text(name: str, stages: _Stages) -> str:
+def _degrees_text(name: str, of: Sequence[StagePlan | Outline]) -> str:
     none = "all" if name == "shard" else "1"
-    return grouped([DEGREES[name](stage) or none for stage in stages])
+    return grouped([DEGREES[name](stage) or none for stage in of])
+
+
+def _degree_text(name: str) -> Callable[[Outline], str]:
+    return lambda outline: _degrees_text(name, [outline])
 
 
 _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]]] = {
@@ -320,7 +319,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
         lambda stage: stage.logical_mesh, lambda stages: grouped([mesh_text(stage.logical_mesh) for stage in stages]),
     ),
     "hosts": (lambda stage: stage.hosts, lambda stages: grouped([name_ranges(stage.hosts) for stage in stages])),
-    "remat": (lambda stage: stage.remat_text, lambda stages: grouped([stage.remat_text for stage in stages])),
+    "recompute": (recomputed_text, lambda stages: grouped(list(map(recomputed_text, stages)))),
     "ZeRO": (lambda stage: stage.zero, lambda stages: grouped([ZERO_NAMES[stage.zero] for stage in stages])),
     "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
@@ -328,18 +327,17 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""
 
-_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
 _BLOCKS = "blocks of stages"
 _OF_OUTLINES: dict[str, Callable[[Outline], str]] = {
     "tensor": lambda outline: str(outline.tensor_parallel),
-    "context": lambda outline: str(outline.context_parallel),
-    "experts": _experts_text,
+    "context": _degree_text("context"),
+    "expert": _degree_text("expert"),
     "pipeline": lambda outline: str(outline.pipeline),
     "schedule": lambda outline: outline.schedule,
     "micro-batch": lambda outline: str(outline.micro_batch),
     "recompute": _again_text,
     "ZeRO": lambda outline: ZERO_NAMES[outline.zero],
-    "shard": lambda outline: str(outline.sharded or "all"),
+    "shard": _degree_text("shard"),
     "offload": lambda outline: outline.offload.text if outline.offload.any else "none",
 }
 """The choices of `Outline.choices`, but the blocks of stages, each as text, in the order in which they are listed."""

@@ -15,10 +15,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, final
+from typing import Protocol, TypeAlias, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
+from alpa_dejavu.plans.outline import Outline
 from alpa_dejavu.problem import ZERO_NAMES, DrawnSeconds, MeshConfig, Plan, StagePlan
 
 
@@ -118,25 +119,28 @@ def mesh_text(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _context(of: StagePlan | MeshConfig) -> str:
+_Divided: TypeAlias = StagePlan | MeshConfig | Outline
+
+
+def _context(of: _Divided) -> str:
     return str(of.context_parallel) if of.context_parallel > 1 else ""
 
 
-def _experts(of: StagePlan | MeshConfig) -> str:
+def _experts(of: _Divided) -> str:
     if of.expert_parallel == 1 and not of.expert_tensor:
         return ""
     return f"{of.expert_parallel} (tensor {of.expert_tensor})" if of.expert_tensor else str(of.expert_parallel)
 
 
-def _shard(of: StagePlan | MeshConfig) -> str:
+def _shard(of: _Divided) -> str:
     return str(of.sharded or "")
 
 
-DEGREES: Mapping[str, Callable[[StagePlan | MeshConfig], str]] = {
+DEGREES: Mapping[str, Callable[[_Divided], str]] = {
     "context": _context, "expert": _experts, "shard": _shard,
 }  # fmt: skip
 """What divides a stage beside its logical mesh, by its name, each as text; "": nothing."""
-_RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
+RECOMPUTED = {"none": "none", "selective": "selective", "layer": "full"}
 """The usual names of what backward passes compute again."""
 
 
@@ -190,15 +194,16 @@ def _kept_texts(stages: Sequence[StagePlan | MeshConfig]) -> list[str]:
     groups = [of.sharded for of in stages]
     within = f" in groups of {_span(groups)}" if any(groups) else ""
     levels = (f"ZeRO-{ZERO_NAMES[of.zero]}" if of.zero else "no ZeRO" for of in stages)
-    shared, again = (" or ".join(dict.fromkeys(texts)) for texts in (levels, map(_recomputed, stages)))
+    shared, again = (" or ".join(dict.fromkeys(texts)) for texts in (levels, map(recomputed_text, stages)))
     offloads = [of.offloaded if isinstance(of, StagePlan) else of.offload for of in stages]
     kept = " or ".join(dict.fromkeys(offload.text for offload in offloads if offload.any))
     return [shared + within, f"recompute {again}", *([f"offload {kept}"] if kept else [])]
 
 
-def _recomputed(of: StagePlan | MeshConfig) -> str:
+def recomputed_text(of: StagePlan | MeshConfig) -> str:
+    """Returns what the backward pass of a stage computes again, by its usual name."""
     share = "" if of.remat_share == 1 else f" of {of.remat_share:.0%} of the blocks"
-    return _RECOMPUTED[of.remat] + share
+    return RECOMPUTED[of.remat] + share
 
 
 def _span(values: Sequence[int]) -> str:

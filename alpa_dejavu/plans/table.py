@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
 from alpa_dejavu.problem import Plan, StagePlan
 
@@ -50,6 +51,27 @@ class MemoryParts:
     def total(self) -> float:
         """Returns the bytes of all parts together."""
         return sum(num_bytes for _, num_bytes in self.parts)
+
+
+def lacking(plan: Plan, free_share: float = 0.0) -> list[str]:
+    """Returns a sentence for the stages that don't fit into their devices' memory, of which a share is to be left free,
+    and for those that offload more than their hosts have; none if all fit.
+    """
+    usable = 1 - free_share
+    on_devices = {n: stage.memory_bytes - usable * stage.memory_limit_bytes for n, stage in enumerate(plan.stages)}
+    on_hosts = {n: stage.offload.missing_bytes for n, stage in enumerate(plan.stages) if stage.offload is not None}
+    return [
+        *_sentence("of each device's memory", "", on_devices),
+        *_sentence("of the hosts' for each device", "; offload less, or add memory or drives to the hosts", on_hosts),
+    ]
+
+
+def _sentence(where: str, remedy: str, missing: Mapping[int, float]) -> Iterator[str]:
+    short = {n: num_bytes for n, num_bytes in missing.items() if num_bytes > 0}
+    if short:
+        span = units.span(short.values(), units.size)
+        stages = "" if len(missing) == 1 else f" on {name_ranges(f'stage {n}' for n in short)}"
+        yield f"{span} {where} are missing{stages}{remedy}"
 
 
 def fullest_parts(plan: Plan) -> MemoryParts:

@@ -30,7 +30,7 @@ from alpa_dejavu.plans.stage_rows import (
 from alpa_dejavu.plans.table import fullest_parts
 from alpa_dejavu.problem import Cluster, DrawnSeconds, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
-from alpa_dejavu.simulation.sensitivity import alike, sensitivities
+from alpa_dejavu.simulation.sensitivity import alike, sensitivities, slope_texts
 from alpa_dejavu.simulation.step import Timeline
 
 
@@ -126,15 +126,7 @@ def runner_up_rows(planned: PlanningResult) -> ReportTable:
 
 def sensitivity_rows(plan: Plan) -> ReportTable:
     """Returns a table of how a step depends on the speed of devices, links and stages; what helps most is first."""
-    rows = [
-        [
-            what,
-            units.span([slope.elasticity for slope in together], "{:.3f} %".format),
-            units.span([slope.worse_elasticity for slope in together], "{:.3f} %".format),
-            units.span([slope.twice_s for slope in together], units.seconds),
-        ]
-        for what, together in alike(sensitivities(plan))
-    ]
+    rows = [[what, *slope_texts(together)] for what, together in alike(sensitivities(plan))]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
     return {"heads": heads, "rows": rows, "kept": heads[:2]}
 

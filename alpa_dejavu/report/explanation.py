@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.near_names import name_ranges
-from alpa_dejavu.planning.given.other_settings import OtherSetting, other_settings
-from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.planning.given.other_settings import OtherSetting, other_settings, what_would_fit
+from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.simulation.plan_times import PlanStep, scaled
@@ -53,6 +53,7 @@ class Explanation:
     notes: tuple[str, ...]  # sentences about the slowest stage and the fullest memory
     what_if: tuple[WhatIf, ...]  # changes to the plan with the step after each, the one that helps most first
     settings: tuple[OtherSetting, ...] = ()  # each changed alone, that its framework can run, what helps most first
+    would_fit: str = ""  # a sentence on what would fit, where the plan doesn't fit into memory
     sensitivities: tuple[Sensitivity, ...] = ()  # on the speed of devices, links and layers, what helps most first
 
 
@@ -86,6 +87,7 @@ def explain(
         notes=(*_slowest(plan), *_fullest(plan), *_offloaded(plan), *better),
         what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
         settings=tuple(other_settings(plan, calibration)),
+        would_fit=what_would_fit(plan, calibration),
         sensitivities=slopes,
     )
 

@@ -67,6 +67,8 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
+        cluster = CLUSTER
+
         def __init__(self, plan, model, cluster, **options):
             assert options.keys() <= {"calibration", "runtime", "overlap", "attention", "cache", "trust_model"}
             asked.append((plan, model, cluster))
@@ -478,4 +480,5 @@ def test_diff_of_plans_for_other_problems_traces_nothing(run, estimates, tmp_pat
     assert result.exit_code == 0
     assert "gpt-125m" in result.stdout
     assert "bert" in result.stdout
+    assert 'rows have no costs, as plans in between need the same "model"; the next table' in result.stdout
     assert estimates == []

@@ -281,6 +281,21 @@ def test_what_is_wrong_is_said_by_its_line(tmp_path, settings, said):
         assert int(line[1]) > len(rows)
 
 
+def test_a_model_that_is_given_has_no_other_sizes_than_the_settings(tmp_path):
+    llama = transformer_size("llama-3.1-8b")
+    assert read(tmp_path, JOB, model=llama).model == read(tmp_path, JOB).model
+    for name, text, said in (
+        ("base_emb_dim: 1024", OWN, "line 3: base_emb_dim is 1024, but --model has 4096"),
+        ("num_experts: 8", "num_experts: 8\n", "line 1: num_experts is 8, but --model has 1"),
+        ("model_name", JOB.replace("8b", "70b"), "line 4: model_name is llama3.1-70b, but --model has hidden=4096"),
+    ):
+        assert name in text
+        with pytest.raises(ValueError, match=said):
+            read(tmp_path, text, model=llama)
+    with pytest.raises(ValueError, match=r"line 1: 'aaa.* isn't there; put it beside this file"):
+        read(tmp_path, f"base_config: {'a' * 400}\n")
+
+
 def test_what_is_written_for_maxtext_is_read_back_with_its_model(tmp_path):
     latent = dataclasses.replace(
         transformer_size("deepseek-v2-lite"), num_blocks=8, sequence=1024, num_experts=8, experts_per_token=2

@@ -168,8 +168,11 @@ def test_a_model_that_is_given_has_the_arguments_tokens_and_no_other_sizes(tmp_p
     path = tmp_path / "run.sh"
     path.write_text(f"{RUN}--bf16\n")
     assert TARGETS["megatron"].reader(path, 8, model).model.sequence == 1024
-    with pytest.raises(ValueError, match="line 1: --num-layers is 24, but --model has 12; give the model of the run"):
+    with pytest.raises(ValueError, match="line 1: --num-layers is 24, but --model has num_blocks=12; give the model"):
         TARGETS["megatron"].reader(path, 8, transformer_size("gpt2-125m"))
+    path.write_text(f"{RUN}--bf16 --swiglu\n")
+    with pytest.raises(ValueError, match="line 1: --swiglu is True, but --model has gated=False"):
+        TARGETS["megatron"].reader(path, 8, model)
 
 
 def test_embedding_and_loss_count_as_blocks(tmp_path):

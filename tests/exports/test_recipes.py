@@ -297,8 +297,58 @@ def test_a_model_that_is_given_wins_over_a_class_that_isnt_known(tmp_path):
         read(tmp_path, text, "nemo")
     foreign = read(tmp_path, text, "nemo", model=transformer_size("gemma-2-9b"))
     assert (foreign.model.hidden, foreign.model.sequence, foreign.outline.blocks) == (3584, 8192, (21, 21))
-    with pytest.raises(ValueError, match=r"num_layers is 40, but --model has 42; give the model of the run"):
+    with pytest.raises(ValueError, match=r"num_layers is 40, but --model has num_blocks=42; give the model of the run"):
         read(tmp_path, changed(text, {"model.config.num_layers": 40}), "nemo", model=transformer_size("gemma-2-9b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "model", "said"),
+    [
+        ("nemo-1", {"model.activation": "squared-relu"}, "", r"line \d+: .*, but --model has gated=True, activation"),
+        ("nemo-1", {"model.num_moe_experts": 8}, "", r"num_moe_experts is 8, but --model has num_experts=0"),
+        ("nemo-1", {"model.bias": True}, "", r"line \d+: .*but --model has biases=none"),
+        ("nemo", {"model.config.rotary_base": 10000}, "", "rotary_base is 10000, but --model has rotary_base=500000"),
+        ("nemo", {"model.config.normalization": "LayerNorm"}, "", "is 'LayerNorm', but --model has rms_norm=True"),
+        ("nemo", {"model.config.add_qkv_bias": True}, "", "add_qkv_bias is True, but --model has biases=none"),
+        ("nemo", {}, "llama-3.2-1b", r"line 14: num_layers is 32, but --model has num_blocks=16"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_given_has_no_other_sizes_than_the_fields(tmp_path, name, changes, model, said):
+    source, text, given = name.removesuffix("-1"), TEXTS[name], transformer_size(model or "llama-3-8b")
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path, changed(text, changes), source, model=given)
+    alike = transformer_size("llama-3-8b")
+    assert read(tmp_path, text, source, model=alike).model == dataclasses.replace(alike, sequence=8192)
+
+
+def test_what_a_precision_sets_over_is_told(tmp_path):
+    changes = {"mixed_precision": "bf16_with_mxfp8_mixed", "model.fp8": "hybrid", "model.fp16": True}
+    foreign = read(tmp_path, changed(BRIDGE, changes), "megatron-bridge")
+    assert foreign.model.precision == "mxfp8"
+    assert "model: fp16 (set by mixed_precision), fp8 (set by mixed_precision)" in foreign.ignored
+    with pytest.raises(ValueError, match=r"line 22: model.fp8 is 'int8', but must be"):
+        read(tmp_path, changed(BRIDGE, {"model.fp8": "int8"}), "megatron-bridge")
+
+
+def test_devices_are_counted(tmp_path):
+    assert read(tmp_path, changed(NEMO_1, {"trainer.devices": list(range(8))}), "nemo").outline.num_devices == 8
+    for devices in (-1, "auto"):
+        assert read(tmp_path, changed(NEMO_1, {"trainer.devices": devices}), "nemo").outline.num_devices == 8
+    for changes, said in (
+        ({"trainer.devices": [0, 1]}, "1 nodes of 2 devices aren't the 8 devices"),
+        ({"trainer.devices": "4"}, "1 nodes of 4 devices aren't the 8 devices"),
+        ({"trainer.num_nodes": "two"}, "num_nodes is 'two', but must be a whole number of at least 1, a list, -1 or"),
+    ):
+        with pytest.raises(ValueError, match=rf"line \d+: .*{said}"):
+            read(tmp_path, changed(NEMO_1, changes), "nemo")
+
+
+def test_flags_of_one_section_that_contradict_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"model.add_bias_linear is True, but model.bias in line \d+ is False; "):
+        read(tmp_path, changed(NEMO_1, {"model.add_bias_linear": True}), "nemo")
+    foreign = read(tmp_path, changed(BRIDGE, {"ddp.use_distributed_optimizer": False}), "megatron-bridge")
+    assert foreign.outline.zero == 2
+    assert "ddp: use_distributed_optimizer (set by optimizer.use_distributed_optimizer)" in foreign.ignored
 
 
 def test_what_is_left_aside_is_told(tmp_path):

@@ -247,6 +247,11 @@ LAST = "    config.training.local_batch_size = NODES * 2\n"
         ("config.optimizer = OptimizersContainer.Config(param_groups=mine())", "optimizer of param_groups is decided"),
         ("config.override = OverrideConfig(imports=['ours.fused'])", "override.imports is .* which isn't planned"),
         ("config.validators = 1", "validators isn't known"),
+        ("tuned = tune([config.parallelism])", "it may change what is planned; leave it out"),
+        ("tuned = tune({'a': [config]})", "it may change what is planned; leave it out"),
+        ("x = [setattr(s, 'seq_len', 3) for s in (config.training,)]", "it may change what is planned; leave it out"),
+        ("x = (lambda s: setattr(s, 'seq_len', 3))(config.training)", "it may change what is planned; leave it out"),
+        ("config.parallelism['x'], n = 4, 2", "it may change what is planned; leave it out"),
         ("tuned = tune(config)", "it may change what is planned; leave it out"),
         ("tuned = tune(of=config.parallelism)", "it may change what is planned; leave it out"),
         ("config.training.local_batch_size += 1", "it may change what is planned; leave it out"),
@@ -267,12 +272,22 @@ def test_what_is_no_data_is_refused_by_its_line(tmp_path, statement, said):
     assert "\n" not in str(error.value)
 
 
+def test_several_fields_are_set_at_once(tmp_path):
+    statement = "    (config.parallelism.tensor_parallel_degree, (n, m)), config.training.seq_len = (4, (1, 2)), 1024\n"
+    foreign = read(tmp_path, "pipelined", JOBS.replace(LAST, LAST + statement))
+    assert (foreign.outline.tensor_parallel, foreign.model.sequence) == (4, 1024)
+
+
 def test_a_module_that_is_too_much_is_refused_soon(tmp_path):
     doubled = "".join(f"def f{n}(): return [f{n - 1}(), f{n - 1}()]\n" for n in range(1, 28))
     text = JOBS.replace(LAST, f"{LAST}    config.training.seq_len = f27()\n") + f"def f0(): return 1\n{doubled}"
     with pytest.raises(ValueError, match=r"line \d+: it has more parts than are followed; write it out"):
         read(tmp_path, "pipelined", text)
     assert not list(tmp_path.glob("*.pyc"))
+    wide = "lambda: [" + "1," * 20_000 + "]"
+    calls = "".join(f"def f{n}():\n    f{n - 1}()\n    f{n - 1}()\n" for n in range(1, 12))
+    with pytest.raises(ValueError, match=r"line \d+: it has more parts than are followed; write it out"):
+        read(tmp_path, "pipelined", JOBS.replace(LAST, f"{LAST}    f11()\n") + f"def f0():\n    x = {wide}\n{calls}")
 
 
 def test_nothing_is_run(tmp_path):

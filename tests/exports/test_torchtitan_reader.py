@@ -104,7 +104,8 @@ def test_settings_of_the_division_are_applied(tmp_path):
     assert (parts.replicas, parts.num_micro_batches, parts.batch) == (4, 1, 16)
     away = changed(tmp_path, "seq_len = 4096", "enable_cpu_offload = true")
     assert away.outline.offload == Offload(1.0, 1.0, 1.0)
-    single = changed(tmp_path, "seq_len = 4096", "mixed_precision_param = 'float32'", model=SIZES)
+    own = JOB.replace('"8B"', '"ours"').replace("seq_len = 4096", "mixed_precision_param = 'float32'")
+    single = read(tmp_path, own, model=SIZES)
     assert (single.model.precision, single.model.sequence) == ("float32", 16)
 
 
@@ -114,7 +115,7 @@ def test_a_run_without_a_compiler_is_priced_so_and_says_what_its_loss_takes(tmp_
     (said,) = foreign.otherwise
     assert f"{10 * 4 * 4096 * 128256 / 2 / 2**30:.2f} GiB more" in said
     assert changed(tmp_path, "[compile]\nenable = true", "").otherwise == foreign.otherwise
-    (tmp_path / "job.toml").write_text(JOB.replace("= true", "= false").replace('"8B"', '"8B" # ours'))
+    (tmp_path / "job.toml").write_text(JOB.replace("= true", "= false").replace('"8B"', '"ours"'))
     plan = import_plan(tmp_path / "job.toml", "torchtitan", example_cluster(1, 8), model=SIZES).result.plan
     assert plan.priced_by.runtime == "fsdp"
     assert plan.notes[0].startswith("compile.enable isn't true")
@@ -163,7 +164,7 @@ def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, sche
         ('"8B"', '"9B"', "line 6: the sizes of 'llama3' '9B' aren't known; give --model"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = ["fp6"]', r"line 7: model.converters is \['fp6'\], but must be"),
         ('flavor = "8B"', 'flavor = "8B"\nconverters = [["float8"]]', "line 7: model.converters is .* must be one of"),
-        ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
+        ('mode = "full"', 'mode = "selective"\nselective_ac_option = "3"', "option is '3', but must be 'op'"),
         ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
         ("enable = true", "enable = true\ncomponents = ['all']", "line 25: compile.components is .*, but must be"),
         ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
@@ -190,6 +191,11 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
     text = written(outline, tmp_path)
     assert read(tmp_path, text, 4, SIZES, "torchtitan_plan.py").outline == outline
     assert "compile=CompileConfig(enable=True)" in text
+    foreign = read(tmp_path, text, 4, name="torchtitan_plan.py")
+    assert (foreign.outline, foreign.model) == (outline, SIZES)
+    assert foreign.otherwise == ("model.attn_backend flex is priced as a fused kernel of sdpa's",)
+    with pytest.raises(ValueError, match=r"line \d+: 'llama3' has the sizes of .*, but --model has hidden=4096, nu"):
+        read(tmp_path, text, 4, LLAMA, "torchtitan_plan.py")
     (tmp_path / "schedule.csv").write_text("0F0\n1F0\n")
     with pytest.raises(ValueError, match=r"line \d+: .*schedule.csv is none of the schedules zb_h1, v_half, v_min"):
         read(tmp_path, text, 4, SIZES, "torchtitan_plan.py")
@@ -200,6 +206,10 @@ def test_the_function_that_is_written_is_read_back(tmp_path):
     [
         ("import pathlib", "import pathlib\nconfig.x = 1", "line 12: it may change what is planned; leave it out"),
         ("    spec = model_spec()", "    other()", r"line \d+: it may change what is planned"),
+        ("hidden_dim=128", "hidden_dim=width(64)", r"line \d+: layers.hidden_dim of .* is 'width', but must be a num"),
+        ("hidden_dim=128", "hidden_dim=128, bias=True", r"line \d+: layers.bias of .* is True, but must be None"),
+        ("num_embeddings=vocabulary", "num_embeddings=7", r"line \d+: tok_embeddings.num_embeddings of .* is 7, but"),
+        ("hidden, vocabulary, heads = 64, 128, 4", "hidden, vocabulary, heads = 64, 128, 3", "has wrong sizes"),
         ("local_batch_size=16", "local_batch_size=len([1])", r"line \d+: 'len\(...\)' is decided as it runs"),
         ("training=TrainingConfig(", "training=mine(", "training isn't made by one of TrainingConfig"),
         ("training=TrainingConfig(", "training=TrainingConfig(*x, ", "it has arguments without names"),
@@ -216,6 +226,19 @@ def test_python_that_decides_more_is_refused(tmp_path, old, new, said):
         read(tmp_path, text.replace(old, new), 2, SIZES, "torchtitan_plan.py")
 
 
+def test_a_model_that_is_given_has_no_other_sizes_than_the_flavor(tmp_path):
+    assert read(tmp_path, JOB, model=LLAMA).model == LLAMA
+    with pytest.raises(ValueError, match="line 6: 'llama3' has the sizes of '70B', but --model has hidden=4096, num"):
+        changed(tmp_path, '"8B"', '"70B"', model=LLAMA)
+
+
+def test_a_loss_in_pieces_is_priced_as_a_whole_one_and_told(tmp_path):
+    text = written(Outline(32, 1, "1f1b", 2, 1, (8,), ("layer",), 2), tmp_path)
+    text = text.replace("loss=CrossEntropyLoss.Config(", "loss=ChunkedLossWrapper.Config(")
+    told = "loss ChunkedLossWrapper is priced as if all logits of a micro-batch were there at once"
+    assert told in read(tmp_path, text, 2, name="torchtitan_plan.py").otherwise
+
+
 def test_a_configuration_is_no_longer_than_any_is(tmp_path):
     with pytest.raises(ValueError, match="has 1000331 characters, but must have 1000000 at most"):
         read(tmp_path, JOB + "#" * (1_000_331 - len(JOB)))
@@ -229,6 +252,7 @@ def test_what_is_computed_again_is_applied(tmp_path):
     assert every.remat == ("layer",)
     second = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '2'").outline
     assert (second.remat, second.again) == (("layer",), (16,))
+    assert changed(tmp_path, '[activation_checkpoint]\nmode = "full"\n', "").outline == second
     none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
     assert none.remat == ("none",)
 

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from alpa_dejavu.layers.models import transformer_size
-from alpa_dejavu.planning.given.figures import first_facts, lacking
+from alpa_dejavu.planning.given.figures import first_facts
 from alpa_dejavu.planning.given.fitting import what_fits
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.plans.table import lacking
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan, Submesh
 
 GIB = 2.0**30

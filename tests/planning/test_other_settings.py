@@ -4,11 +4,16 @@ import dataclasses
 
 import pytest
 
-from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.given import other_settings as module
+from alpa_dejavu.planning.given.fitting import fits, what_fits
 from alpa_dejavu.planning.given.other_settings import other_settings
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.outline import Outline
+from alpa_dejavu.plans.table import lacking
+from alpa_dejavu.problem import PricedBy
+from alpa_dejavu.report.explanation import explain
 
 MODEL = "transformer:hidden=1024,blocks=8,heads=16,vocabulary=32000,sequence=1024"
 ASKED = {"batch": 64, "micro_batches": 8, "zero": (2,), "runtime": "megatron", "schedule": "1f1b"}
@@ -33,15 +38,15 @@ def test_each_setting_alone_is_what_a_plan_with_it_takes():
     assert settings["recompute"].memory_bytes == pytest.approx(max(stage.memory_bytes for stage in by_hand.stages))
 
 
-def test_nothing_is_said_that_does_not_fit(monkeypatch):
+def test_nothing_is_said_that_does_not_fit_with_the_margin_of_the_plan():
     plan = slow()
     everything = {setting.what: setting for setting in other_settings(plan)}
     least, most = max(stage.memory_bytes for stage in plan.stages), everything["recompute"].memory_bytes
     usable = (least + most) / 2
     assert least < usable < most
-    margin = MemoryMargin(free_share=1 - usable / plan.stages[0].memory_limit_bytes)
-    monkeypatch.setattr(module, "UNMEASURED", margin)
-    fitting = {setting.what: setting for setting in other_settings(plan)}
+    margin = 1 - usable / plan.stages[0].memory_limit_bytes
+    narrow = dataclasses.replace(plan, priced_by=dataclasses.replace(plan.priced_by, margin=margin))
+    fitting = {setting.what: setting for setting in other_settings(narrow)}
     assert all(setting.memory_bytes <= usable for setting in fitting.values())
     assert fitting["recompute"].value != "none"
     assert everything["recompute"].plan.step_s < fitting["recompute"].plan.step_s < plan.step_s
@@ -51,3 +56,38 @@ def test_plans_whose_settings_are_not_known_have_none():
     plan = slow()
     assert other_settings(dataclasses.replace(plan, priced_by=None)) == []
     assert other_settings(dataclasses.replace(plan, layer_option="auto")) == []
+
+
+def too_large(margin):
+    """A plan of 8 billion parameters that doesn't fit, as its framework's user set it, with the estimator of its like.
+
+    Half its micro-batch takes 77.60 of 78.51 GiB.
+    """
+    outline = Outline(128, 8, "1f1b", 4, 2, (32,), ("none",), 2)
+    plan = outline.plan(named_cluster("dgx-h100", 1), transformer_size("llama-3-8b"))
+    by = PricedBy(runtime="megatron", runs_on="megatron", margin=margin)
+    plan = dataclasses.replace(plan, priced_by=by, step_s=1.0)
+    estimator = PlanEstimator(plan)
+    return estimator.estimate(plan).plan, estimator
+
+
+def test_a_plan_that_does_not_fit_is_explained_with_what_would():
+    plan, estimator = too_large(0.0)
+    assert lacking(plan)
+    explained = explain(plan)
+    assert explained.would_fit == what_fits(plan, estimator)
+    assert explained.would_fit == "tried, and enough: recompute full or micro-batch 2 x 16 x data 4"
+    settings = {setting.what: setting for setting in explained.settings}
+    by_hand = estimator.estimate(dataclasses.replace(plan, num_micro_batches=16)).plan
+    assert settings["micro-batch"].plan.step_s == pytest.approx(by_hand.step_s)
+    assert by_hand.step_s > plan.step_s
+    assert explain(by_hand).would_fit == ""
+
+
+def test_what_would_fit_leaves_the_margin_of_the_plan_free():
+    plan, estimator = too_large(0.02)
+    assert what_fits(plan, estimator) == "tried, and enough: recompute full or micro-batch 1 x 32 x data 4"
+    halved = estimator.estimate(dataclasses.replace(plan, num_micro_batches=16)).plan
+    assert not lacking(halved)
+    assert not fits(halved, estimator.cluster)
+    assert "micro-batch" not in {setting.what for setting in other_settings(plan)}

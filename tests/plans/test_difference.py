@@ -34,12 +34,12 @@ def test_equal_plans_do_not_differ_and_without_prices_no_cost_is_told():
 
 def test_every_difference_is_named_and_the_costs_add_up():
     found = differences(FIRST, SECOND, price)
-    assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "remat", "ZeRO"]
+    assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "recompute", "ZeRO"]
     assert (found[0].first, found[0].second, found[0].cost_s) == ("4", "8", 4.0)
     assert (found[1].first, found[1].second, found[1].cost_s) == ("1f1b", "gpipe", 1.0)
     assert found[2].first == "3 layers on 1x2 (tensor 1, data 2), 1 layer on 1x2 (tensor 2, data 1)"
     assert found[2].second == "2 times 1 layer on 1x2 (tensor 1, data 2), 2 layers on 1x2 (tensor 1, data 2)"
-    assert found[3].second == "2 times none, layer"
+    assert found[3].second == "2 times none, full"
     assert sum(one.cost_s for one in found) == pytest.approx(price(SECOND) - price(FIRST))
 
 
@@ -154,6 +154,40 @@ def test_stages_that_no_user_sets_so_are_told_apart_by_their_own_differences():
     assert [row.what for row in differences(plan, outlined(dataclasses.replace(outline, blocks=(9, 7))))] == [
         "blocks of stages"
     ]
+
+
+def test_auto_sharding_options_are_differences_of_plans_that_users_set_too():
+    plan = outlined(Outline(128, 16, "1f1b", 4, 4, (8, 8), ("none", "none")))
+    usual = plan.stages[0].options
+    other = changed(plan, options=[usual, {**usual, "allow_all_gather": False}])
+    (row,) = differences(plan, other, lambda one: sum(3.0 * len(stage.options) for stage in one.stages))
+    assert (row.what, row.second, row.cost_s) == (
+        "auto-sharding", "force_batch_dim_to_mesh_dim=0, allow_all_gather=False force_batch_dim_to_mesh_dim=0", 3.0,
+    )  # fmt: skip
+    assert not differences(other, other)
+
+
+def test_a_batch_that_is_not_divided_evenly_has_no_outline_but_differences():
+    outline = Outline(128, 16, "1f1b", 4, 4, (8, 8), ("none", "none"))
+    plan = dataclasses.replace(outlined(outline), batch=96)
+    with pytest.raises(ValueError, match="a batch of 96 samples can't be cut into 16 micro-batches on 4"):
+        Outline.of(plan)
+    (row,) = differences(plan, changed(plan, remat=["layer", "layer"]), price)
+    assert (row.what, row.first, row.second) == ("recompute", "2 times none", "2 times full")
+
+
+def test_whether_alpa_could_run_them_is_nothing_to_plans_for_another_framework():
+    outline = Outline(128, 16, "1f1b", 4, 4, (8, 8), ("none", "none"), context_parallel=2)
+    by = PricedBy("kernels", "nccl", runtime="megatron+none", runs_on="megatron")
+    plans = [
+        outlined(
+            dataclasses.replace(outline, context_parallel=ways, num_micro_batches=8 * ways), priced_by=by,
+            runs_on_alpa=ways == 1,
+        )
+        for ways in (2, 1)
+    ]  # fmt: skip
+    (row,) = differences(*plans, lambda plan: float(plan.stages[0].context_parallel))
+    assert (row.what, row.first, row.second, row.cost_s) == ("context", "2", "1", -1.0)
 
 
 @pytest.mark.parametrize("error", [ValueError, NoPlanError])

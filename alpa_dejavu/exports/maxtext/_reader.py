@@ -35,7 +35,7 @@ def read_maxtext(path: pathlib.Path, num_devices: int, model: Transformer | None
 
     `hosts` is how many hosts there are, which axes between them may divide.
     """
-    config = read_settings(path)
+    config = read_settings(path, model)
     sizes = model_sizes(config, model)
     outline = _outline(config, _axes(config, num_devices, hosts, sizes), sizes)
     plain = config.one_of("attention", _ATTENTION) == _ATTENTION[0]

@@ -10,7 +10,15 @@ from typing import Any, Final, final
 
 from alpa_dejavu._util.yaml_file import plain_value, read_checked_yaml
 from alpa_dejavu.exports._command_line import PLAIN_NAMED, command_line_of, wrong_line
-from alpa_dejavu.exports._settings import Configuration, checked_settings, setting_of, settings_of, short
+from alpa_dejavu.exports._settings import (
+    Configuration,
+    checked_settings,
+    differing,
+    given_otherwise,
+    setting_of,
+    settings_of,
+    short,
+)
 from alpa_dejavu.exports.maxtext._writer import model_settings
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.search.runtimes import RUNTIMES
@@ -43,12 +51,13 @@ _SHAPE: Final = frozenset(
 """The settings that say a model's sizes."""
 
 
-def read_settings(path: pathlib.Path) -> Configuration:
+def read_settings(path: pathlib.Path, model: Transformer | None = None) -> Configuration:
     """Returns the settings of a YAML, or of a script, over those of a known model, over MaxText's own. Raises
-    ValueError, with the line, if it can't be read, or leads to files that aren't there.
+    ValueError, with the line, if it can't be read, leads to files that aren't there, or says other sizes than a model
+    that is given.
     """
     is_script = path.suffix in (".sh", ".bash", ".txt", "")
-    return _configured(path, _of_script(path) if is_script else _chain(path), is_script)
+    return _configured(path, _of_script(path) if is_script else _chain(path), is_script, model)
 
 
 @final
@@ -73,7 +82,7 @@ def _based_on(base: _SettingAt, depth: int = 0) -> dict[str, _SettingAt]:
     """Returns the settings of the file that another is based on."""
     name = str(base.value)
     file = base.path.parent / name
-    if file.is_file() and depth < _DEEPEST and file != base.path:
+    if _is_there(file) and depth < _DEEPEST and file != base.path:
         return _chain(file, depth + 1)
     if pathlib.PurePosixPath(name).name != OWN_BASE:
         raise wrong_line(
@@ -81,6 +90,13 @@ def _based_on(base: _SettingAt, depth: int = 0) -> dict[str, _SettingAt]:
             f"and name it so, or write its settings into this one, over MaxText's own {OWN_BASE}",
         )  # fmt: skip
     return {}
+
+
+def _is_there(file: pathlib.Path) -> bool:
+    try:
+        return file.is_file()
+    except (OSError, ValueError):  # No file can have such a name.
+        return False
 
 
 def _of_script(path: pathlib.Path) -> dict[str, _SettingAt]:
@@ -108,7 +124,9 @@ def _of_script(path: pathlib.Path) -> dict[str, _SettingAt]:
     return written
 
 
-def _configured(path: pathlib.Path, written: Mapping[str, _SettingAt], commanded: bool) -> Configuration:
+def _configured(
+    path: pathlib.Path, written: Mapping[str, _SettingAt], commanded: bool, model: Transformer | None
+) -> Configuration:
     """Returns the configuration of what is written, over a known model's sizes, over MaxText's own."""
 
     def line_of(place: tuple[str, ...]) -> int | None:
@@ -126,14 +144,18 @@ def _configured(path: pathlib.Path, written: Mapping[str, _SettingAt], commanded
     for name in RULES:
         if name in values and written[name].path.name != OWN_BASE:
             raise config.wrong(name, f"{name} is written, but must be MaxText's own to be planned; leave it out")
-    sizes = known_model(config)
+    sizes, has = known_model(config, model), f"model_name {config.get('model_name')} has"
+    if model is not None:
+        if sizes is not None and (other := differing(sizes, model)):
+            raise config.wrong("model_name", given_otherwise(f"model_name is {config.get('model_name')}", other))
+        sizes, has = model, "--model has"
     named = {} if sizes is None or not is_written(sizes) else _shape(sizes)
-    wins = commanded and config.flag("override_model_config") and bool(named)
+    wins = model is None and commanded and config.flag("override_model_config") and bool(named)
     for name in filter(_SHAPE.__contains__, values) if sizes is not None and not wins else ():
         own = named.get(name, USUAL.get(name))
         if not (values[name] == own and named) and written[name].path.name != OWN_BASE:
-            has = f"model_name {config.get('model_name')} has {short(own) if named else 'its own'}"
-            why = f"{name} is {short(values[name])}, but {has}, which wins; leave one of them out"
+            wins_over = short(own) if named else "its own"
+            why = f"{name} is {short(values[name])}, but {has} {wins_over}, which wins; leave one of them out"
             raise config.wrong(name, why)
     ignored = config.ignored
     if path.name == OWN_BASE:  # it has all of them
@@ -148,13 +170,17 @@ def _shape(model: Transformer) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("dtype", "max_target_length")}
 
 
-def known_model(config: Configuration) -> Transformer | None:
-    """Returns the sizes of a model by MaxText's name of it; None where it isn't named."""
+def known_model(config: Configuration, given: Transformer | None = None) -> Transformer | None:
+    """Returns the sizes of a model by MaxText's name of it; None where it isn't named, or beside a model that is given
+    not known.
+    """
     name = str(config.get("model_name", "default"))
     if name == "default":
         return None
     plain = name.replace("-Instruct", "").removesuffix("-base")
     sizes = transformer_size(_OTHER_NAMES.get(plain, _NAMES.sub(r"\1-", plain)))
+    if sizes is None and given is not None:
+        return None
     if sizes is None:
         why = f"the sizes of model_name {name} aren't known; give --model, such as its config.json, or write them out"
         raise config.wrong("model_name", why)

@@ -10,7 +10,6 @@ from typing import Final
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._command_line import (
-    MOST_DIGITS,
     CommandLine,
     ShellArgument,
     check_processes,
@@ -18,9 +17,16 @@ from alpa_dejavu.exports._command_line import (
     wrong_line,
 )
 from alpa_dejavu.exports._outline import degrees_of
-from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short
+from alpa_dejavu.exports._settings import Configuration, Setting, check_given, settings_of, short
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._sizes import NUMBERS, precision_of, real_of, sizes_of_arguments, training_of
+from alpa_dejavu.exports.megatron._sizes import (
+    precision_of,
+    real_of,
+    size_values,
+    sizes_of_arguments,
+    training_of,
+    value_of,
+)
 from alpa_dejavu.exports.megatron._writer import DEGREE_ARGUMENTS, INSTANCES, LAYOUT, blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.plans.outline import Outline
@@ -72,12 +78,14 @@ def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | Non
     line = command_line_of(path, _TELLING)
     config = _configuration(path, line)
     check_processes(path, line, num_devices)
+    if model is not None:
+        config = dataclasses.replace(config, values={**size_values(model), **config.values})
     return foreign_of(config, num_devices, model)
 
 
 def foreign_of(config: Configuration, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that Megatron's arguments say, wherever they are from. Of a model that is given how it is
-    trained, and the tokens of a sample, are those of the arguments, which mustn't say other sizes.
+    trained, and the tokens of a sample, are those of the arguments, which mustn't say other sizes than it has.
     """
     sizes = sizes_of_arguments(config) if model is None else _trained(config, model)
     outline = _outline(config, num_devices, sizes.num_blocks)
@@ -90,13 +98,8 @@ def foreign_of(config: Configuration, num_devices: int, model: Transformer | Non
 
 def _trained(config: Configuration, model: Transformer) -> Transformer:
     """Returns a model that is given as the arguments train it."""
-    sequence = config.number("seq-length", model.sequence)
-    for name, field in NUMBERS.items():
-        value = config.number(name, getattr(model, field))
-        if value != getattr(model, field) and field != "sequence":
-            why = f"--{name} is {value}, but --model has {getattr(model, field)}; give the model of the run"
-            raise config.wrong(name, why)
-    return dataclasses.replace(model, sequence=sequence, **training_of(config))
+    own = check_given(config, size_values(model), sizes_of_arguments)
+    return dataclasses.replace(model, sequence=own.sequence, positions=own.positions, **training_of(config))
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -137,11 +140,6 @@ def _configuration(path: pathlib.Path, line: CommandLine) -> Configuration:
         aside.setdefault(number, {})[f"source {name}, whose variables aren't read"] = None
     ignored = tuple(f"line {number}: {', '.join(names)}" for number, names in sorted(aside.items()))
     return Configuration(values, wrong, "--", "; mend it", ignored)
-
-
-def value_of(value: str) -> int | str:
-    """Returns an argument's value, as a number where it is a whole one."""
-    return int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else value
 
 
 def _check(path: pathlib.Path, argument: ShellArgument, strange: Sequence[ShellArgument]) -> None:

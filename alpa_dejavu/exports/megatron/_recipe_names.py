@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
-from alpa_dejavu.exports.megatron._reader import value_of
-from alpa_dejavu.exports.megatron._sizes import size_arguments
+from alpa_dejavu.exports.megatron._sizes import size_values
 from alpa_dejavu.layers.models import transformer_size
 
 NAMED: Final = {
@@ -105,11 +104,9 @@ _SIZES: Final = (
     "max-position-embeddings", "group-query-attention", "num-query-groups", "num-experts", "moe-router-topk",
     "moe-ffn-hidden-size",
 )  # fmt: skip
-_TRAINED: Final = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather")
-"""Arguments that a recipe says elsewhere, or leaves to Megatron."""
 
 
-def model_arguments(name: str) -> dict[str, int | str | bool] | None:
+def model_arguments(name: str) -> dict[str, Any] | None:
     """Returns Megatron's arguments for what a model's class, or a recipe, says by its name; None: it isn't known.
 
     >>> model_arguments("nemo.collections.llm.gpt.model.llama.Llama3Config8B")["num-query-groups"]
@@ -122,6 +119,5 @@ def model_arguments(name: str) -> dict[str, int | str | bool] | None:
     model = transformer_size(_SIZED.get(words) or _FAMILIES.get(words, ""))
     if model is None:
         return None
-    left_out = {*_TRAINED, "max-position-embeddings", *(() if words in _SIZED else _SIZES)}
-    arguments = {key: value for key, value in size_arguments(model).items() if key not in left_out}
-    return {key: True if value is None else value_of(value) for key, value in arguments.items()}
+    left_out = {"max-position-embeddings", *(() if words in _SIZED else _SIZES)}
+    return {key: value for key, value in size_values(model).items() if key not in left_out}

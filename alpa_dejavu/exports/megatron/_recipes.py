@@ -16,7 +16,7 @@ from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.yaml_file import read_checked_yaml
 from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short, unknown_setting
 from alpa_dejavu.exports._target import Foreign
-from alpa_dejavu.exports.megatron._reader import foreign_of, value_of
+from alpa_dejavu.exports.megatron._reader import foreign_of
 from alpa_dejavu.exports.megatron._recipe_names import (
     ASIDE_CALLBACKS,
     NAMED,
@@ -25,14 +25,15 @@ from alpa_dejavu.exports.megatron._recipe_names import (
     SCALINGS,
     model_arguments,
 )
+from alpa_dejavu.exports.megatron._sizes import size_values, value_of
 from alpa_dejavu.layers.models import Transformer
 
 _REMEDY = "give a recipe in YAML, with its fields written out"
 _ARGUMENTS: Final = settings_of("megatron")[""]
 _SHARED: Final = settings_of("recipe")[""]
 _FIELDS: Final = {argument: name for name, argument in reversed(NAMED.items())}
-_OVER: Final = {"mixed_precision", "comm_overlap", "plugins", "callbacks"}
-"""The sections whose fields are set over those of others."""
+_OVER: Final = {"mixed_precision", "precision", "comm_overlap", "plugins", "callbacks"}
+"""The sections whose fields, and the fields that, are set over others."""
 _OWN: Final = {"model", "cluster", "hosts", "sequence"}
 """Options of ours that errors name, which aren't arguments of Megatron's."""
 _MODULES: Final = ("nemo", "megatron", "torch", "nemo_run", "transformer_engine", "lightning", "pytorch_lightning",
@@ -125,8 +126,7 @@ class _Recipe:
         for field in sorted(self._fields(self._file.data, ()), key=lambda field: field.rank):
             self._take(field)
         self._train(num_devices)
-        if model is None:
-            self._size()
+        self._size({} if model is None else size_values(model))
         arguments = {name: value for name, value in self._values.items() if value not in (None, False)}
         ignored = tuple(f"{name}: {', '.join(keys)}" if name else ", ".join(keys) for name, keys in self._aside.items())
         config = Configuration(arguments, self._wrong_argument, "--", "; mend it", ignored)
@@ -263,18 +263,30 @@ class _Recipe:
         return value_of(value) if isinstance(value, str) else value
 
     def _set(self, field: _RecipeField, argument: str, value: Any) -> None:
-        """Sets an argument; a flag is set where any field sets it."""
+        """Sets an argument, over fields of a lower rank; those of one rank must say the same, but for flags, which are
+        set where a field of any section sets them.
+        """
         before, at = self._values.get(argument), self._places.get(argument)
         if before is not None and value != before and at is not None:
             if field.rank > _RecipeField(at, None).rank:
                 self._aside.setdefault(_dotted(at[:-1]), []).append(f"{at[-1]} (set by {_dotted(field.place)})")
-            elif isinstance(value, bool):
-                value, field = True, field if value else _RecipeField(at, None)
+            elif isinstance(value, bool) and at[:-1] != field.place[:-1]:
+                unset, setter = (at, field.place) if value else (field.place, at)
+                self._aside.setdefault(_dotted(unset[:-1]), []).append(f"{unset[-1]} (set by {_dotted(setter)})")
+                value, field = True, field._replace(place=setter)
             else:
-                line = self._file.line_of(self._file.text, at)
-                why = f"is {short(value)}, but {_dotted(at)} in line {line} is {short(before)}; leave one out"
+                line, values = self._file.line_of(self._file.text, at), map(self._written, (field.place, at))
+                shown, other = map(short, values)
+                why = f"is {shown}, but {_dotted(at)} in line {line} is {other}; leave one out"
                 raise self._wrong(field.place, f"{_dotted(field.place)} {why}")
         self._values[argument], self._places[argument] = value, field.place
+
+    def _written(self, place: Place) -> Any:
+        """Returns the value of a field as the file has it."""
+        value: Any = self._file.data
+        for part in place:
+            value = value[part]
+        return value
 
     def _value(self, name: str, default: Any = None) -> Any:
         """Returns the value of a field that is read apart."""
@@ -298,12 +310,11 @@ class _Recipe:
             scaled = SCALED_PRECISION.fullmatch(str(precision))
             if str(precision) not in PRECISIONS and not (scaled and scaled[2] in SCALINGS):
                 raise self._must_be(name, f"one of {', '.join(PRECISIONS)}, bf16_with_{'|'.join(SCALINGS)}_mixed")
-            values |= {"bf16": False, "fp16": False}
             flag = scaled[1] if scaled else PRECISIONS[str(precision)]
-            values |= {flag: True} if flag else {}
-            scaling = SCALINGS[scaled[2]] if scaled else {}
-            values |= scaling
-            self._places |= dict.fromkeys(("bf16", "fp16", *scaling), self._apart[name].place)
+            for argument in ("bf16", "fp16"):
+                self._set(self._apart[name], argument, argument == flag)
+            for argument, value in SCALINGS[scaled[2]].items() if scaled else ():
+                self._set(self._apart[name], argument, value)
         if {"precision", "mixed_precision"}.isdisjoint(self._apart) and {"bf16", "fp16"}.isdisjoint(self._places):
             name = "mixed_precision" if "mixed_precision" in self._sections else "trainer.precision"
             raise self._wrong(("model",), f"{name} is missing, but must be there to know the precision; add it")
@@ -329,12 +340,13 @@ class _Recipe:
                 "model.megatron_amp_O2 isn't true: it is priced as if it was, with parameters in half precision and a "
                 "copy in single precision, which are 2 bytes a parameter more"
             )
-        devices, nodes = self._value("devices"), self._value("num_nodes", 1)
-        if isinstance(devices, int) and isinstance(nodes, int) and devices > 0 and devices * nodes != num_devices:
+        nodes, devices = (self._counted(name) for name in ("num_nodes", "devices"))
+        if devices is not None and devices * (nodes or 1) != num_devices:
             raise self._wrong(
-                self._apart["devices"].place, f"{nodes} nodes of {devices} devices aren't the {num_devices} devices of "
-                "the cluster; give the cluster that it runs on, by --cluster and --hosts",
-            )  # fmt: skip
+                self._apart["devices"].place,
+                f"{nodes or 1} nodes of {devices} devices aren't the {num_devices} devices of the cluster; give the "
+                "cluster that it runs on, by --cluster and --hosts",
+            )
         if not values.get("global-batch-size"):
             raise self._wrong_argument("global-batch-size", "--global-batch-size is missing, but must be there; add it")
 
@@ -351,6 +363,18 @@ class _Recipe:
             self._values.setdefault("attention-backend", "unfused")
         elif flash is False:
             self._notes.append("use_flash_attention false is priced as true: transformer_engine fuses attention, too")
+
+    def _counted(self, name: str) -> int | None:
+        """Returns how many devices, or nodes, a field says; None: all that are there."""
+        value = self._value(name)
+        if isinstance(value, list):
+            return len(value)
+        if value in (None, -1, "-1", "auto"):
+            return None
+        count = value if isinstance(value, bool) else value_of(str(value))
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise self._must_be(name, "a whole number of at least 1, a list, -1 or auto")
+        return count
 
     def _share(self) -> None:
         """Sets the arguments on what data-parallel devices share, and on the optimizer."""
@@ -369,17 +393,19 @@ class _Recipe:
                 values.setdefault("overlap-grad-reduce", True)
             values["optimizer"] = "adam"
 
-    def _size(self) -> None:
-        """Sets the arguments on the model's sizes that its class, or several fields together, say."""
+    def _size(self, given: Mapping[str, Any]) -> None:
+        """Sets the arguments on the model's sizes that its class, or several fields together, say, over those of a
+        model that is given where these don't say all.
+        """
         name, values = self._value("model"), self._values
         base = None if name is None else model_arguments(str(name))
-        if base is None and name is not None:
+        if base is None and name is not None and not given:
             raise self._wrong(
                 self._apart["model"].place, f"the sizes of {short(name)} aren't known; give --model, such as its "
                 "config.json",
             )  # fmt: skip
         own = {name for name, value in values.items() if value is not None}
-        sizes: dict[str, Any] = dict(base or {})
+        sizes: dict[str, Any] = {**({} if "num-layers" in (base or {}) else given), **(base or {})}
         heads, width = sizes.get("num-attention-heads", 0), sizes.get("hidden-size", 0)
         if {"hidden-size", "num-attention-heads"} & own and sizes.get("kv-channels", 0) * heads == width > 0:
             del sizes["kv-channels"]
@@ -394,7 +420,7 @@ class _Recipe:
         for flags in _ACTIVATIONS.values():
             sizes |= dict.fromkeys(flags, False)
         sizes |= dict.fromkeys(_ACTIVATIONS[pair], True)
-        if "scale_factor" not in values and values.get("use-rope-scaling") and not base:
+        if "scale_factor" not in values and values.get("use-rope-scaling") and not sizes:
             sizes["rope-scaling-factor"] = 1.0
         self._values = values = sizes | {name: value for name, value in values.items() if name in own}
         if values.get("multi-latent-attention"):
@@ -422,7 +448,9 @@ class _Recipe:
         return _NAME.sub(field, text)
 
     def _wrong_argument(self, name: str, why: str) -> ValueError:
-        return self._wrong(self._places.get(name, ("model",)), self._translated(why))
+        by_class = name in self._values and "model" in self._apart
+        place = self._places.get(name, self._apart["model"].place if by_class else ("model",))
+        return self._wrong(place, self._translated(why))
 
     def _wrong(self, place: Place, why: str) -> ValueError:
         return ValueError(f"{self._file.path}, line {self._file.line_of(self._file.text, place)}: {why}")

@@ -7,10 +7,11 @@ import math
 import re
 from typing import Any, Final
 
+from alpa_dejavu.exports._command_line import MOST_DIGITS
 from alpa_dejavu.exports._settings import Configuration
 from alpa_dejavu.layers.models import Transformer
 
-NUMBERS: Final = {
+_NUMBERS: Final = {
     "num-layers": "num_blocks", "hidden-size": "hidden", "num-attention-heads": "num_heads", "seq-length": "sequence",
 }  # fmt: skip
 """The arguments that must be there, with the fields of a transformer that they say."""
@@ -43,6 +44,8 @@ _LATENT: Final = {
     "qk-pos-emb-head-dim": ("rotary_size", 64), "v-head-dim": ("value_size", 128),
 }  # fmt: skip
 """Arguments of latent attention, with the field that they say, and its value where they are left out."""
+_TRAINED: Final = ("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather")
+"""Arguments that say how a model is trained."""
 _FREQUENCY = re.compile(r"[\d,\[\]()+* ]{1,500}")
 _WINDOW = re.compile(r"\(?(\d{1,9}), ?0\)?")
 _MOST_BLOCKS = 100_000
@@ -104,17 +107,30 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
     return {name: None if value is None else str(value) for name, value in arguments.items()}
 
 
+def size_values(model: Transformer) -> dict[str, Any]:
+    """Returns the values of Megatron's arguments for a transformer's sizes, but not for how it is trained."""
+    arguments = {name: value for name, value in size_arguments(model).items() if name not in _TRAINED}
+    if not model.positions:
+        del arguments["max-position-embeddings"]
+    return {name: True if value is None else value_of(value) for name, value in arguments.items()}
+
+
+def value_of(value: str) -> int | str:
+    """Returns an argument's value, as a number where it is a whole one."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS else value
+
+
 def _with_experts(model: Transformer) -> list[int]:
     return [int(model.has_experts(number)) for number in range(model.num_blocks)]
 
 
 def sizes_of_arguments(config: Configuration) -> Transformer:
     """Returns the transformer that Megatron's arguments say; ValueError if one is missing or wrong."""
-    for name in NUMBERS:
+    for name in _NUMBERS:
         if name not in config:
             why = f"--{name} is missing, but must be there to know the model; add it, or give --model"
             raise config.wrong(name, why)
-    fields: dict[str, Any] = {field: config.number(name) for name, field in NUMBERS.items()}
+    fields: dict[str, Any] = {field: config.number(name) for name, field in _NUMBERS.items()}
     fields |= {field: config.number(name, 0) for name, field in _COUNTS.items()}
     hidden, blocks, experts = fields["hidden"], fields["num_blocks"], fields["num_experts"]
     # Megatron takes two thirds of the usual width for a gate, in multiples of 64.

@@ -17,11 +17,12 @@ from typing import Any, Final, final
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._command_line import wrong_line
 
-_MOST_STEPS, _DEEPEST, _LARGEST = 50_000, 30, 10**12
-"""So many parts of expressions are looked at, so deep are calls followed, and so large are numbers computed."""
+_MOST_STEPS, _DEEPEST, _LARGEST, _SHOWN = 50_000, 30, 10**12, 60
+"""So many parts of expressions are looked at, so deep are calls followed, so large are numbers computed, and so many
+bytes of expressions do errors show."""
 DECIDED: Final = "is decided as it runs; write it out"
 _CHANGES: Final = "it may change what is planned; leave it out"
-MADE: Final[dict[str, dict[str, Any]]] = {
+BUILDERS: Final[dict[str, dict[str, Any]]] = {
     "TrainingConfig": {}, "ParallelismConfig": {}, "DebugConfig": {}, "CommConfig": {},
     "CompileConfig": {"enable": False, "components": ["model", "loss"]},
     "FullAC.Config": {"mode": "full"}, "SelectiveAC.Config": {"mode": "selective", "selective_ac_option": "op"},
@@ -37,7 +38,6 @@ USUAL: Final = {
 """What makes the sections that a configuration leaves out."""
 TRAINER: Final = "Trainer.Config"
 _CONVERTED = re.compile(r"(?:\w+(?:\.model)? = )?(\w+)\.build\(\)\.convert\((\w+)(?:\.model)?\)")
-_BESIDE = re.compile(r"str\(pathlib\.Path\(__file__\)\.with_name\('([^'/\\]+)'\)\)")
 _OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -49,7 +49,7 @@ _OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
 
 @final
 @dataclasses.dataclass(eq=False)
-class Made:
+class Built:
     """An object that a call makes: the name of what is called, and its arguments with their lines."""
 
     name: str
@@ -71,7 +71,9 @@ class Undecided:
 class Module:
     """A Python file of functions, some of which return configurations."""
 
-    def __init__(self, path: pathlib.Path, tree: ast.Module) -> None:
+    def __init__(self, path: pathlib.Path, text: str) -> None:
+        tree = ast.parse(text)
+        self._lines = re.split(rb"\r\n|[\r\n]", text.encode())
         self._path, self._steps, self._depth = path, 0, 0
         self._functions: dict[str, ast.FunctionDef] = {}
         self._names: dict[str, Any] = {}
@@ -85,7 +87,7 @@ class Module:
             elif not isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not _is_guard(node):
                 self._run([node], self._names)
 
-    def configuration(self, name: str) -> Made:
+    def configuration(self, name: str) -> Built:
         """Returns what the function of a name returns; empty: the one that returns a configuration."""
         names = [name for name, node in self._functions.items() if self._returns(node) and not _needs(node)]
         if not names:
@@ -97,10 +99,15 @@ class Module:
             several = f"{self._path} has {len(names)} functions that return a {TRAINER}, of which one is read"
             raise ValueError(f"{several}; give --config with one of {', '.join(names)}")
         function = self._functions[name or names[0]]
-        config = self._call(function, [], {}, function)
-        if not isinstance(config, Made) or config.name != TRAINER:
+        config = self.call(function.name)
+        if not isinstance(config, Built) or config.name != TRAINER:
             raise self._wrong(function, f"{function.name} doesn't return a {TRAINER} that is written out; write it so")
         return config
+
+    def call(self, name: str) -> Any:
+        """Returns what a function without arguments returns."""
+        function = self._functions[name]
+        return self._call(function, [], {}, function)
 
     def _imports(self, node: ast.ImportFrom) -> None:
         """Notes of which model a registry is."""
@@ -153,7 +160,7 @@ class Module:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 self._assign(node, scope)
             elif isinstance(node, ast.Raise):  # what it makes is for the user to write
-                return (Made("raise", node.lineno, {}, {}),)
+                return (Built("raise", node.lineno, {}, {}),)
             elif isinstance(node, ast.FunctionDef):
                 scope[node.name] = Undecided(node.name, node.lineno)
             elif isinstance(node, ast.If):
@@ -165,7 +172,7 @@ class Module:
             elif isinstance(node, ast.For):
                 self._convert(node, scope)
             elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Constant, ast.Call)):
-                if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) not in self._functions:
+                if isinstance(node.value, ast.Call) and self._text(node.value.func) not in self._functions:
                     raise self._wrong(node, _CHANGES)
                 self._value(node.value, scope)
             elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.Assert, ast.Pass, ast.AnnAssign)):
@@ -176,16 +183,22 @@ class Module:
         assert node.value is not None, "it was asked for"
         value = self._value(node.value, scope)
         for target in node.targets if isinstance(node, ast.Assign) else (node.target,):
-            names = [name.id for name in getattr(target, "elts", [target]) if isinstance(name, ast.Name)]
-            values = value if isinstance(target, ast.Tuple) and isinstance(value, list) else [value]
-            if names:
-                values = values if len(values) == len(names) else [_undecided_at(node.value)] * len(names)
-                scope |= dict(zip(names, values, strict=True))
-                continue
-            owner = self._value(target.value, scope) if isinstance(target, ast.Attribute) else None
-            if not isinstance(owner, Made) or not isinstance(target, ast.Attribute):
-                raise self._wrong(node, _CHANGES)
-            owner.fields[target.attr], owner.lines[target.attr] = value, node.lineno
+            self._bind(target, value, scope)
+
+    def _bind(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+        """Gives a value to a name, to a field, or part by part to several of them."""
+        if isinstance(target, ast.Name):
+            scope[target.id] = value
+            return
+        if isinstance(target, (ast.Tuple, ast.List)):
+            fits = isinstance(value, list) and len(value) == len(target.elts)
+            for number, inner in enumerate(target.elts):
+                self._bind(inner, value[number] if fits else self._undecided(target), scope)
+            return
+        owner = self._value(target.value, scope) if isinstance(target, ast.Attribute) else None
+        if not isinstance(owner, Built) or not isinstance(target, ast.Attribute):
+            raise self._wrong(target, _CHANGES)
+        owner.fields[target.attr], owner.lines[target.attr] = value, target.lineno
 
     def _convert(self, node: ast.For, scope: dict[str, Any]) -> None:
         """Applies converters to a model, which is what a loop may do."""
@@ -194,7 +207,7 @@ class Module:
         spec = None if statement is None else scope.get(statement[2])
         if (
             statement is None or statement[1] != ast.unparse(node.target) or not isinstance(converters, list)
-            or not isinstance(spec, Made)
+            or not isinstance(spec, Built)
         ):  # fmt: skip
             raise self._wrong(node, _CHANGES)
         spec.fields["converters"] = [*(spec.fields.get("converters") or []), *converters]
@@ -217,13 +230,13 @@ class Module:
         if isinstance(node, ast.Attribute):
             return self._field(self._value(node.value, scope), node)
         if isinstance(node, ast.Call):
-            return self._made(node, scope)
+            return self._built(node, scope)
         if isinstance(node, ast.Subscript):
             owner, key = self._value(node.value, scope), self._value(node.slice, scope)
             try:
                 return owner[key]
             except (IndexError, KeyError, TypeError):
-                return _undecided_at(node)
+                return self._undecided(node)
         if isinstance(node, ast.IfExp):
             test = self._value(node.test, scope)
             undecided = next(undecided_in(test), None)
@@ -231,7 +244,7 @@ class Module:
         if isinstance(node, ast.BoolOp):
             values = [self._value(inner, scope) for inner in node.values]
             if any(undecided_in(values)):
-                return _undecided_at(node)
+                return self._undecided(node)
             stops = isinstance(node.op, ast.Or)
             return next((value for value in values if bool(value) == stops), values[-1])
         return self._computed(node, scope)
@@ -241,43 +254,48 @@ class Module:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
             value = self._value(node.operand, scope)
             if isinstance(node.op, ast.Not):
-                return _undecided_at(node) if any(undecided_in(value)) else not value
-            return -value if isinstance(value, int | float) else _undecided_at(node)
+                return self._undecided(node) if any(undecided_in(value)) else not value
+            return -value if isinstance(value, int | float) else self._undecided(node)
+        if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            parts_of = (inner for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Constant)))
+            if any(_has_section(self._value(inner, scope)) for inner in parts_of):
+                raise self._wrong(node, _CHANGES)
         parts = (
             (node.left, node.op, node.right) if isinstance(node, ast.BinOp)
             else (node.left, node.ops[0], node.comparators[0]) if isinstance(node, ast.Compare) and len(node.ops) == 1
             else None
         )  # fmt: skip
         if parts is None or type(parts[1]) not in _OPERATORS:
-            return _undecided_at(node)
+            return self._undecided(node)
         left, right = self._value(parts[0], scope), self._value(parts[2], scope)
         numbers = all(isinstance(side, int | float) and abs(side) < _LARGEST for side in (left, right))
         if isinstance(node, ast.BinOp) and not numbers:
-            return _undecided_at(node)
+            return self._undecided(node)
         if any(undecided_in([left, right])):
-            return _undecided_at(node)
+            return self._undecided(node)
         try:
             return _OPERATORS[type(parts[1])](left, right)
         except (ArithmeticError, TypeError):
-            return _undecided_at(node)
+            return self._undecided(node)
 
     def _field(self, owner: Any, node: ast.Attribute) -> Any:
         """Returns an attribute of an object, as it is set, or usual."""
-        if not isinstance(owner, Made):
-            return _undecided_at(node)
+        if not isinstance(owner, Built):
+            return self._undecided(node)
         name = node.attr
         usual = USUAL.get(name) if owner.name == TRAINER else None
         if name not in owner.fields and usual is not None:
-            owner.fields[name], owner.lines[name] = Made(usual, owner.line, {}, {}), owner.line
-        set_by = owner.fields if name in owner.fields else MADE.get(owner.name, {})
-        return set_by[name] if name in set_by else _undecided_at(node)
+            owner.fields[name], owner.lines[name] = Built(usual, owner.line, {}, {}), owner.line
+        set_by = owner.fields if name in owner.fields else BUILDERS.get(owner.name, {})
+        return set_by[name] if name in set_by else self._undecided(node)
 
-    def _made(self, node: ast.Call, scope: Mapping[str, Any]) -> Any:
+    def _built(self, node: ast.Call, scope: Mapping[str, Any]) -> Any:
         """Returns what a call makes."""
-        called = ast.unparse(node.func)
-        beside = _BESIDE.fullmatch(ast.unparse(node))
-        if beside is not None:
-            return str(self._path.with_name(beside[1]))
+        match node:
+            case ast.Call(ast.Name("str"), [ast.Call(ast.Attribute(beside, "with_name"), [ast.Constant(str(name))])]):
+                if self._text(beside) == "pathlib.Path(__file__)" and not {*"/\\"} & {*name}:
+                    return str(self._path.with_name(name))
+        called = self._text(node.func)
         args = [self._value(arg, scope) for arg in node.args]
         keywords: dict[str, Any] = {}
         lines: dict[str, int] = {}
@@ -288,7 +306,7 @@ class Module:
             lines |= dict.fromkeys(own, keyword.value.lineno)
         if called in self._functions:
             return self._call(self._functions[called], args, keywords, node)
-        if called in _COPIES and len(args) == 1 and isinstance(args[0], Made):
+        if called in _COPIES and len(args) == 1 and isinstance(args[0], Built):
             copied = copy.deepcopy(args[0]) if "deepcopy" in called else dataclasses.replace(
                 args[0], fields=dict(args[0].fields), lines=dict(args[0].lines)
             )  # fmt: skip
@@ -297,13 +315,20 @@ class Module:
             return copied
         if called == "cast" and len(args) == 2:
             return args[1]
-        if (called in MADE or called == TRAINER) and (args or "**" in keywords):
+        if (called in BUILDERS or called == TRAINER) and (args or "**" in keywords):
             raise self._wrong(node, "it has arguments without names; name them")
-        passed = [value.name for value in (*args, *keywords.values()) if isinstance(value, Made)]
-        if not called.endswith("Config") and not {*passed}.isdisjoint({TRAINER, *MADE}):
+        if not called.endswith("Config") and _has_section([*args, *keywords.values()]):
             raise self._wrong(node, _CHANGES)
         positional = {str(n): value for n, value in enumerate(args)}
-        return Made(called, node.lineno, positional | keywords, lines)
+        return Built(called, node.lineno, positional | keywords, lines)
+
+    def _undecided(self, node: ast.expr) -> Undecided:
+        return Undecided(self._text(node), node.lineno)
+
+    def _text(self, node: ast.expr) -> str:
+        """Returns how an expression is written, as far as its first line has it, and not longer than errors show it."""
+        ends = node.end_col_offset if node.end_lineno == node.lineno else None
+        return self._lines[node.lineno - 1][node.col_offset : ends][:_SHOWN].decode(errors="replace")
 
     def _wrong(self, node: ast.AST, why: str) -> ValueError:
         return wrong_line(self._path, getattr(node, "lineno", 1), why)
@@ -323,15 +348,18 @@ def _needs(function: ast.FunctionDef) -> bool:
     return len(spec.posonlyargs) + len(spec.args) > len(spec.defaults) or None in spec.kw_defaults
 
 
-def _undecided_at(node: ast.expr) -> Undecided:
-    return Undecided(ast.unparse(node)[:60], node.lineno)
+def _has_section(value: Any) -> bool:
+    """Returns whether a section of a configuration, or a whole one, is in a value."""
+    if isinstance(value, (list, dict)):
+        return any(map(_has_section, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Built) and (value.name in {TRAINER, *BUILDERS} or _has_section(value.fields))
 
 
 def undecided_in(value: Any) -> Iterator[Undecided]:
     """Yields the parts of a value that aren't data."""
     if isinstance(value, Undecided):
         yield value
-    elif isinstance(value, Made):
+    elif isinstance(value, Built):
         yield Undecided(f"{value.name}(...)", value.line)
     elif isinstance(value, (list, dict)):
         for inner in value.values() if isinstance(value, dict) else value:

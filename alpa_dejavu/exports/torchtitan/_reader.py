@@ -12,7 +12,7 @@ from typing import Any, Final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
 from alpa_dejavu.exports._outline import degrees_of
-from alpa_dejavu.exports._settings import Configuration
+from alpa_dejavu.exports._settings import Configuration, differing, given_otherwise
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
@@ -61,6 +61,8 @@ _SPLIT = re.compile(r"layers\.(\d{1,6})")
 _EAGER_LOGIT_BYTES = 14.0
 """Of each logit: in half precision, and thrice in single precision (itself, its logarithm, its gradient), where nothing
 is fused."""
+_OPTION, _EVERY_SECOND = "activation_checkpoint.selective_ac_option", "2"
+"""What selective remat computes again, and torchtitan's own choice of it in TOML: every second block."""
 _DIVISION = "parallelism."
 _ROTATES = f"{_DIVISION}context_parallel_rotate_method"
 _ASYNC = (f"{_DIVISION}enable_async_tensor_parallel", "compile.enable_async_tensor_parallel")
@@ -122,6 +124,10 @@ def _otherwise(config: Configuration, outline: Outline, precision: str) -> Itera
     for key, filters in _filters(config, precision):
         if _BY_SIZE in filters:
             yield f"{key} {_BY_SIZE} is priced as if no product of the blocks was too small for 8 bits"
+    if str(config.get("model.attn_backend")) in ("flex", "varlen"):
+        yield f"model.attn_backend {config.get('model.attn_backend')} is priced as a fused kernel of sdpa's"
+    if str(config.get("loss")).startswith("ChunkedLossWrapper"):
+        yield "loss ChunkedLossWrapper is priced as if all logits of a micro-batch were there at once"
     hides = config.flag(_HIDES, True) and outline.schedule == "dualpipe_v"
     if hides and outline.expert_parallel > 1:
         yield f"{_HIDES} is priced as if all-to-alls weren't hidden behind another micro-batch"
@@ -131,21 +137,25 @@ def _sizes(config: Configuration, model: Transformer | None, path: pathlib.Path)
     """Returns the model's sizes: those that are given, or those of the flavor."""
     precision = config.one_of("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     sequence = config.number("training.seq_len", 2048)
-    if model is None:
-        name, flavor = str(config.get("model.name", "")), str(config.get("model.flavor", ""))
-        sizes = transformer_size(_FLAVORS.get((name, _KERNELS.sub("", flavor)), ""))
-        if not name:
-            why = "model.name is missing, but must be there to know the sizes; add it and a flavor, or give --model"
-            raise config.wrong("model", why)
-        if sizes is None:
-            folder = path.suffix == ".py" and name == path.absolute().parent.name
-            whence = ", which is the folder's name, as its own model_registry is imported," if folder else ""
-            why = f"the sizes of {name!r}{whence} {flavor!r} aren't known; give --model, such as its config.json"
-            raise config.wrong("model.flavor", why)
-        further = config.number(_FURTHER, 0, least=0)
-        return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, predicted=further, precision=precision))
-    kept = sequence if "training.seq_len" in config else model.sequence
-    return _narrowed(config, dataclasses.replace(model, sequence=kept, precision=precision, gather=""))
+    name, flavor = str(config.get("model.name", "")), str(config.get("model.flavor", ""))
+    plain = _KERNELS.sub("", flavor)
+    sizes = transformer_size(plain if plain.startswith(Transformer.prefix()) else _FLAVORS.get((name, plain), ""))
+    if sizes is not None:
+        default = 0 if model is None else model.predicted
+        sizes = dataclasses.replace(sizes, predicted=config.number(_FURTHER, default, least=0))
+        if model is not None and (other := differing(sizes, model)):
+            raise config.wrong("model.flavor", given_otherwise(f"{name!r} has the sizes of {flavor!r}", other))
+    if model is not None:
+        sizes, sequence = model, sequence if "training.seq_len" in config else model.sequence
+    elif not name:
+        why = "model.name is missing, but must be there to know the sizes; add it and a flavor, or give --model"
+        raise config.wrong("model", why)
+    elif sizes is None:
+        folder = path.suffix == ".py" and name == path.absolute().parent.name
+        whence = ", which is the folder's name, as its own model_registry is imported," if folder else ""
+        why = f"the sizes of {name!r}{whence} {flavor!r} aren't known; give --model, such as its config.json"
+        raise config.wrong("model.flavor", why)
+    return _narrowed(config, dataclasses.replace(sizes, sequence=sequence, precision=precision, gather=""))
 
 
 def _narrowed(config: Configuration, model: Transformer) -> Transformer:
@@ -324,7 +334,7 @@ def _mode(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
     cheap ("selective").
     """
     mode = config.one_of("activation_checkpoint.mode", ("none", "selective", "full"), "selective")
-    option = str(config.get("activation_checkpoint.selective_ac_option"))
+    option = str(config.get(_OPTION, _EVERY_SECOND))
     if mode != "selective":
         return "layer" if mode == "full" else mode, 1.0
     every = int(option) if option.isascii() and option.isdigit() and len(option) < 4 else 0
@@ -332,8 +342,8 @@ def _mode(config: Configuration, blocks: Sequence[int]) -> tuple[str, float]:
         return "layer", 1 / every
     if option != "op":
         raise config.must_be(
-            "activation_checkpoint.selective_ac_option", f"'op', or divide the {min(blocks)} to {max(blocks)} blocks "
-            "of each stage, to be planned, or another mode",
+            _OPTION, f"'op', or divide the {min(blocks)} to {max(blocks)} blocks of each stage, to be planned, or "
+            "another mode", _EVERY_SECOND,
         )  # fmt: skip
     return mode, 1.0
 

@@ -60,15 +60,13 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
     compiled = plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp"
-    pipelined, scaled = outline.pipeline > 1, sizes.rotary_scaling > 1
+    pipelined = outline.pipeline > 1
     shared = (outline.sharded or outline.data_parallel) if outline.zero else 1
-    scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if scaled else ""
-    llama = filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
     return commented(lines) + filled(
         "torchtitan_plan",
         outline=outline,
         sizes=sizes,
-        spec=llama if is_llama else filled("torchtitan_own_model"),
+        spec=llama_spec(sizes) if is_llama else filled("torchtitan_own_model"),
         replicate=outline.data_parallel // shared,
         shard=shared // outline.context_parallel if outline.zero else 1,
         reshard="always" if outline.zero == 3 else "never",
@@ -81,6 +79,13 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         quantized=_quantized(sizes, compiled),
         compiled=compiled,
     )
+
+
+def llama_spec(sizes: Transformer) -> str:
+    """Returns the function that makes the model, one of torchtitan's Llama 3 with these sizes."""
+    scaled = sizes.rotary_scaling > 1
+    scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if scaled else ""
+    return filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
 
 
 def _quantized(sizes: Transformer, compiled: bool) -> str:

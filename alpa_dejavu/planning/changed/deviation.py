@@ -22,7 +22,7 @@ from alpa_dejavu.planning.search._decisive import Decisive
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._stage_times import timeline_alone
 from alpa_dejavu.planning.search.given_stages import GivenStages, given_stages
-from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.plans.plan_changes import stages_text
 from alpa_dejavu.plans.stage_rows import layers_text
 from alpa_dejavu.problem import Moves, Plan, StepCorrection
 from alpa_dejavu.simulation.step import StageTimes

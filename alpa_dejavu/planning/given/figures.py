@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.near_names import name_ranges
 from alpa_dejavu.layers.models import tokens_of_sample, transformer_size
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import config_of_stage
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.plans.stage_rows import parallelism_text
-from alpa_dejavu.plans.table import fullest_parts
+from alpa_dejavu.plans.table import fullest_parts, lacking
 from alpa_dejavu.problem import ACTIVATIONS, GRADIENTS, INPUTS, STATES, WEIGHTS, Plan, StagePlan
 from alpa_dejavu.sharding.transformers import Reckoning, TransformerSharding, training_text
 
-__all__ = ["batch_text", "first_facts", "lacking"]
+__all__ = ["batch_text", "first_facts"]
 
 _PARAMETERS, _IN_FLIGHT = (WEIGHTS, GRADIENTS, STATES), (INPUTS, ACTIVATIONS)
 _TEMPORARIES = "temporaries "
@@ -43,26 +42,6 @@ def first_facts(plan: Plan, planned: PlanningResult | None = None) -> list[tuple
         *_memory(plan),
         *(("doesn't fit", sentence) for sentence in lacking(plan)),
     ]
-
-
-def lacking(plan: Plan) -> list[str]:
-    """Returns a sentence for the stages that don't fit into their devices' memory, and for those that offload more than
-    their hosts have; none if all fit.
-    """
-    on_devices = {n: stage.memory_bytes - stage.memory_limit_bytes for n, stage in enumerate(plan.stages)}
-    on_hosts = {n: stage.offload.missing_bytes for n, stage in enumerate(plan.stages) if stage.offload is not None}
-    return [
-        *_sentence("of each device's memory", "", on_devices),
-        *_sentence("of the hosts' for each device", "; offload less, or add memory or drives to the hosts", on_hosts),
-    ]
-
-
-def _sentence(where: str, remedy: str, missing: Mapping[int, float]) -> Iterator[str]:
-    short = {n: num_bytes for n, num_bytes in missing.items() if num_bytes > 0}
-    if short:
-        span = units.span(short.values(), units.size)
-        stages = "" if len(missing) == 1 else f" on {name_ranges(f'stage {n}' for n in short)}"
-        yield f"{span} {where} are missing{stages}{remedy}"
 
 
 def _batch(plan: Plan) -> Iterable[tuple[str, str]]:

@@ -6,17 +6,28 @@ In: a plan, and the estimator of plans of its model on its cluster. Out: texts.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from alpa_dejavu.planning.given.figures import batch_text, lacking
+from alpa_dejavu.costs.memory_margin import UNMEASURED
+from alpa_dejavu.planning.given.figures import batch_text
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.stage_rows import kept_text
-from alpa_dejavu.problem import REMAT, NoPlanError, Plan
+from alpa_dejavu.plans.table import lacking
+from alpa_dejavu.problem import REMAT, Cluster, NoPlanError, Plan
 
-__all__ = ["what_fits"]
+__all__ = ["fits", "what_fits"]
 
 _KINDS = ("remat", "zero", "micro-batch")
+
+
+def fits(plan: Plan, cluster: Cluster) -> bool:
+    """Returns whether a plan fits into memory and leaves the share of it free that it was searched with; where that
+    isn't known, the share of the cluster's hosts.
+    """
+    margin = plan.priced_by and plan.priced_by.margin
+    return not lacking(plan, max(map(UNMEASURED.free_share_of, cluster.hosts)) if margin is None else margin)
 
 
 def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
@@ -30,18 +41,18 @@ def what_fits(plan: Plan, estimator: PlanEstimator) -> str:
         except (NoPlanError, ValueError):  # a framework, or devices of one, may not have it
             return None
 
-    def fits(changed: Plan) -> bool:
-        priced = estimated(changed)
-        return priced is not None and not lacking(priced)
+    def is_enough(priced: Plan | None) -> bool:
+        return priced is not None and fits(priced, estimator.cluster)
 
-    changes = (next(filter(fits, _changed(plan, kind)), None) for kind in _KINDS)
-    enough = [_named(plan, changed) for changed in changes if changed is not None]
+    tries = ((changed for changed in _changed(plan, kind) if is_enough(estimated(changed))) for kind in _KINDS)
+    enough = [_named(plan, changed) for least in tries for changed in itertools.islice(least, 1)]
     most = plan
     for kind in () if enough else _KINDS:
         for changed in _changed(most, kind):
-            if fits(changed):
+            priced = estimated(changed)
+            if is_enough(priced):
                 return f"tried, and enough: {_named(plan, changed)}"
-            most = changed if estimated(changed) else most
+            most = changed if priced else most
     not_enough = "tried, and not enough: recompute, ZeRO and smaller micro-batches; `alpa-dejavu plan` tries more"
     return f"tried, and enough: {' or '.join(enough)}" if enough else not_enough
 

@@ -1,23 +1,26 @@
 """The settings each of which, changed alone, would make a plan's step shorter: the plans that they make are estimated.
 
 In: a plan of a transformer by its sizes whose stages are alike but for their layers. Out: the settings by which its
-framework's step is shorter and fits into memory, the shortest first. A search would change several at once.
+framework's step is shorter and fits into memory, the shortest first; of a plan that doesn't fit, those
+by which it does. A search would change several at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util.ties import ordered
-from alpa_dejavu.costs.memory_margin import UNMEASURED
+from alpa_dejavu.planning.given.fitting import fits, what_fits
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.plans.outline import Outline
-from alpa_dejavu.plans.plan_changes import between, changes
+from alpa_dejavu.plans.plan_changes import between, changes, outlines_of
+from alpa_dejavu.plans.table import lacking
 from alpa_dejavu.problem import ZERO_NAMES, NoPlanError, Plan
 
 if TYPE_CHECKING:
@@ -50,19 +53,20 @@ def other_settings(
     plan: Plan, calibration: str | os.PathLike[str] | Calibration | None = None
 ) -> list[OtherSetting]:
     """Returns the plans with one setting changed whose step is shorter and that fit into memory, the shortest first, of
-    each setting the best; none where the plan can't be estimated without tracing, or can't be said by settings.
+    each setting the best; of a plan that doesn't fit, also those whose step is longer. There are none where the plan
+    can't be estimated without tracing, or can't be said by settings.
     """
     framework = plan.priced_by and (plan.priced_by.runs_on or plan.priced_by.runtime.partition("+")[0])
-    if framework not in RUNTIMES or not _is_sized(plan):
+    if framework not in RUNTIMES or not _is_sized(plan) or (outlines := outlines_of(plan, plan)) is None:
         return []
     try:
-        outline, estimators = Outline.of(plan), {plan.priced_by: PlanEstimator(plan, calibration=calibration)}
+        estimators = {plan.priced_by: PlanEstimator(plan, calibration=calibration)}
         own = estimators[plan.priced_by].estimate(plan).plan
-        left = max(map(UNMEASURED.free_share_of, estimators[plan.priced_by].cluster.hosts))
     except (NoPlanError, ValueError):
         return []
-    best: dict[str, OtherSetting] = {}
-    for other in _changed(plan, outline):
+    cluster, best = estimators[plan.priced_by].cluster, dict[str, OtherSetting]()
+    longest_s = math.inf if lacking(own) else own.step_s
+    for other in _changed(plan, outlines[0]):
         change = next(changes(plan, other), None)
         if change is None:  # of one stage no schedule is another, for instance
             continue
@@ -76,12 +80,23 @@ def other_settings(
         except (NoPlanError, ValueError):
             continue
         what, _, value = change
-        setting = OtherSetting(what, value, estimated)
-        before = best[what].plan if what in best else own
-        fits = all(stage.memory_bytes <= (1 - left) * stage.memory_limit_bytes for stage in estimated.stages)
-        if fits and estimated.step_s < before.step_s * (1 - _WORTH):
-            best[what] = setting
+        before_s = best[what].plan.step_s if what in best else longest_s
+        if estimated.step_s < before_s * (1 - _WORTH) and fits(estimated, cluster):
+            best[what] = OtherSetting(what, value, estimated)
     return ordered(best.values(), key=lambda setting: setting.plan.step_s)
+
+
+def what_would_fit(plan: Plan, calibration: str | os.PathLike[str] | Calibration | None = None) -> str:
+    """Returns what would fit of a plan that doesn't fit into memory; "" where it fits, or can't be estimated without
+    tracing.
+    """
+    if not lacking(plan) or not _is_sized(plan):
+        return ""
+    try:
+        return what_fits(plan, PlanEstimator(plan, calibration=calibration))
+    except (NoPlanError, ValueError):
+        return ""
+
 
 def _is_sized(plan: Plan) -> bool:
     """Returns whether a plan is of a transformer by its sizes, which needn't be traced."""
