@@ -83,7 +83,7 @@ def unit_of_seconds(most: float) -> Unit:
     >>> unit_of_seconds(0.25).name, unit_of_seconds(2.5).name
     ('ms', 's')
     """
-    return next(unit for unit, least in _SECONDS if not abs(most) < least)
+    return next((unit for unit, least in _SECONDS if abs(most) >= least), SECONDS)  # those that are no number, too
 
 
 def unit_of_bytes(most: float) -> Unit:

@@ -49,7 +49,7 @@ def test_the_estimate_of_a_plan_expects_what_the_plan_does():
 def test_the_same_plan_takes_the_same_hours_in_every_row_of_a_comparison():
     other = cluster([host("c", 1e9, 1, price=1.0)])
     clusters = [dataclasses.replace(one, name=name) for one, name in ((where(), "x"), (other, "y"))]
-    found = compare(functools.partial(trained, size=256), clusters, steps=1000, layers=4, **ASKED)
+    found = compare(functools.partial(trained, size=256), clusters, savings=SAVINGS, steps=1000, layers=4, **ASKED)
     rows = [found.cell("x", saving.name).figures for saving in SAVINGS]
     rows = [one for one in rows if one is not None and not one.uses and one.step_s == rows[0].step_s]
     assert len(rows) > 1

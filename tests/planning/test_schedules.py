@@ -165,6 +165,8 @@ def test_who_can_run_a_plan_is_said():
     unlike = dataclasses.replace(plain, stages=(*plain.stages[:-1], last))
     assert runtimes_of(unlike)["megatron"] == "stages 0 and 2 have unlike remat"
     assert not runtimes_of(unlike)["jaxpp"]
+    unmendable = dataclasses.replace(unlike, layer_option=traced.layer_option)
+    assert runtimes_of(unmendable)["megatron"] == runtimes_of(traced)["megatron"], "no other plan would do"
     assert "zb_v" in schedules_of("torchtitan")
     with pytest.raises(ValueError, match="schedule is 'zb_v', but must be one that megatron has: 1f1b, interleaved"):
         check_schedule_of("megatron", "zb_v")

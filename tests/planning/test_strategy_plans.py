@@ -163,7 +163,7 @@ def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
         ({"objective": "pareto"}, "objective is 'pareto', but amp .* has rules of its own"),
         ({"schedule": "gpipe"}, "schedule is 'gpipe'"),
         ({"remat": ("none",)}, r"remat is \('none',\)"),
-        ({"slicing": "uniform"}, r"slicing is Uniform\(\)"),
+        ({"slicing": "uniform"}, "slicing is 'uniform'"),
         ({"strategy": "gshard"}, "there is no strategy named 'gshard'"),
     ],
 )

@@ -272,6 +272,11 @@ def test_the_reason_of_an_interval_is_what_makes_it():
     shares = [float(share) for share in re.findall(r"\((\d+) %", said)]
     assert shares == pytest.approx([100 * 9 / 11, 100 / 11, 100 / 11], abs=4)
     assert spread_shares(np.ones(400), factors) == ""
+    against = Factors(common.copy(), factors.own)  # as two columns of draws that go against each other
+    against.common[:, CLASSES.index("doublings")] /= common[:, CLASSES.index("products")] ** 0.3
+    steps_s = against.common[:, CLASSES.index("doublings")] * common[:, CLASSES.index("products")] ** 0.5
+    shares = [float(share) for share in re.findall(r"\((\d+) %", spread_shares(steps_s, against))]
+    assert sum(shares) == pytest.approx(100, abs=1)
 
 
 def test_a_plan_with_the_shorter_expected_step_is_named():

@@ -166,7 +166,7 @@ def test_the_page_s_examples_run(capsys):
     page = (pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground.md").read_text(encoding="utf-8")
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block.replace("steps=100", "steps=10"), {"__name__": "example"})
-    assert capsys.readouterr().out.startswith("all-reduce ")
+    assert capsys.readouterr().out.startswith("all-reduce: a loss of ")
 
 
 def hosts(count, devices=1):

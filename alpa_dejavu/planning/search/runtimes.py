@@ -289,10 +289,10 @@ def runtimes_of(plan: Plan) -> dict[str, str]:
     why = {name: "" if hindrance is None else hindrance.why for name, hindrance in first.items()}
     sizes = transformer_size(plan.model)
     blocks_alike = plan.layer_option == "manual" and (sizes is not None or not is_marked(plan.model))
-    for name in (name for name, reason in why.items() if not reason):
-        if not blocks_alike and name != "alpa":
+    for name, reason in why.items():
+        if not blocks_alike and name != "alpa":  # before reasons that another plan could remove
             why[name] = "its layers aren't the blocks of a transformer"
-        elif sizes is not None:
+        elif not reason and sizes is not None:
             why[name] = RUNTIMES[name].why_not_written(sizes)
     return why
 

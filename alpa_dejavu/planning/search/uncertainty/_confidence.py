@@ -103,7 +103,9 @@ def spread_shares(steps_s: FloatArray, factors: Factors) -> str:
         title = "collectives" if name.endswith(_BETWEEN) else _ERRORS.get(name, name)
         shares[title] = shares.get(title, 0.0) + share
     shares["single layers"] = max(1.0 - sum(shares.values()), 0.0)
-    most, *others = sorted((pair for pair in shares.items() if pair[1] >= _TOLD), key=lambda pair: -pair[1])
+    whole = sum(shares.values())  # above 1 where the drawn factors of classes happen to go against each other
+    parts = ((name, share / whole) for name, share in shares.items())
+    most, *others = sorted((pair for pair in parts if pair[1] >= _TOLD), key=lambda pair: -pair[1])
     more = "".join(f", {name} ({100 * share:.0f} %)" for name, share in others)
     return f"{most[0]} ({100 * most[1]:.0f} % of the variance){more}"
 
