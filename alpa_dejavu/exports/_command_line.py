@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from alpa_dejavu._util.json_file import read_text
-from alpa_dejavu.exports._settings import short
+from alpa_dejavu.exports._settings import cluster_of, short
 from alpa_dejavu.exports._shell import Script, ShellCommand
 from alpa_dejavu.exports._shell_words import Unknown, Word, text_of, unknown_in
 
@@ -165,10 +165,7 @@ def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) 
         return
     if count != num_devices:
         counting = next((launcher[name] for name in (nodes, per_node, all_processes) if name in launcher), command)
-        raise wrong_line(
-            path, counting.line, f"{started} aren't the {num_devices} devices of the cluster; give the cluster that it "
-            "runs on, by --cluster and --hosts",
-        )  # fmt: skip
+        raise wrong_line(path, counting.line, f"{started} aren't {cluster_of(num_devices)}")
 
 
 def _count(path: pathlib.Path, argument: ShellArgument) -> int:

@@ -40,6 +40,11 @@ def short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
+def cluster_of(num_devices: int) -> str:
+    """Returns the end of a sentence on a file that runs on another number of devices than the cluster has."""
+    return f"the {num_devices} devices of the cluster; give the cluster that it runs on, by --cluster and --hosts"
+
+
 class Setting(NamedTuple):
     """A setting of a runtime's configuration."""
 
@@ -166,10 +171,7 @@ class Configuration:
         if rest or not across:
             devices = f" of {along} tensor-parallel devices" if along != 1 else ""
             devices += f" times {context} context-parallel ones" if context != 1 else ""
-            raise self.wrong(
-                name, f"{stages} stages{devices} must divide the {num_devices} devices of the cluster; give the "
-                "cluster that it runs on, by --cluster and --hosts",
-            )  # fmt: skip
+            raise self.wrong(name, f"{stages} stages{devices} must divide {cluster_of(num_devices)}")
         return across
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.exports._settings import Configuration
+from alpa_dejavu.exports._settings import Configuration, cluster_of
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.maxtext._settings import OWN_BASE, RULES, USUAL, read_settings
 from alpa_dejavu.exports.maxtext._sizes import model_sizes
@@ -65,10 +65,8 @@ def _axes(config: Configuration, num_devices: int, hosts: int, sizes: Transforme
         shown = " times ".join(f"{axis} {degree}" for axis, degree in axes.items() if degree > 1) or "1"
         widest = max(_AXES, key=lambda axis: axes[axis])
         own = next((f"{net}_{widest}_parallelism" for net in nets if nets[net][widest] > 1), "")
-        raise config.wrong(
-            own, f"the degrees are {shown}, but their product must be the {num_devices} devices of the cluster; give "
-            "the cluster that it runs on, by --cluster and --hosts, or mend them",
-        )  # fmt: skip
+        why = f"the degrees are {shown}, but their product must be {cluster_of(num_devices)}, or mend them"
+        raise config.wrong(own, why)
     outer = ""
     for axis in _AXES:
         if outer and nets["ici"][axis] > 1:

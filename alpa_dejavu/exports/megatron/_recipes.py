@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.yaml_file import read_checked_yaml
-from alpa_dejavu.exports._settings import Configuration, Setting, settings_of, short, unknown_setting
+from alpa_dejavu.exports._settings import Configuration, Setting, cluster_of, settings_of, short, unknown_setting
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.megatron._reader import foreign_of
 from alpa_dejavu.exports.megatron._recipe_names import (
@@ -337,11 +337,8 @@ class _Recipe:
             )
         nodes, devices = (self._counted(name) for name in ("num_nodes", "devices"))
         if devices is not None and devices * (nodes or 1) != num_devices:
-            raise self._wrong(
-                self._apart["devices"].place,
-                f"{nodes or 1} nodes of {devices} devices aren't the {num_devices} devices of the cluster; give the "
-                "cluster that it runs on, by --cluster and --hosts",
-            )
+            why = f"{nodes or 1} nodes of {devices} devices aren't {cluster_of(num_devices)}"
+            raise self._wrong(self._apart["devices"].place, why)
         if not values.get("global-batch-size"):
             raise self._wrong_argument("global-batch-size", "--global-batch-size is missing, but must be there; add it")
 

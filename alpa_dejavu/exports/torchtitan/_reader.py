@@ -12,7 +12,7 @@ from typing import Any, Final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import read_text
 from alpa_dejavu.exports._outline import degrees_of
-from alpa_dejavu.exports._settings import Configuration, differing, given_otherwise
+from alpa_dejavu.exports._settings import Configuration, cluster_of, differing, given_otherwise
 from alpa_dejavu.exports._target import Foreign
 from alpa_dejavu.exports.torchtitan._settings import read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
@@ -223,10 +223,8 @@ def _replicas(config: Configuration, num_devices: int, per_replica: int) -> tupl
     copies, shares = config.number(copying, 1), config.number(sharing, -1)
     shares = num_devices // (per_replica * copies) if shares < 0 else shares
     if per_replica * copies * shares != num_devices or not shares:
-        raise config.wrong(
-            sharing, f"the degrees' product is {per_replica * copies * shares}, but must be the {num_devices} devices "
-            "of the cluster; give the cluster that it runs on, by --cluster and --hosts",
-        )  # fmt: skip
+        why = f"the degrees' product is {per_replica * copies * shares}, but must be {cluster_of(num_devices)}"
+        raise config.wrong(sharing, why)
     return copies, shares
 
 
